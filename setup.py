@@ -1,0 +1,45 @@
+"""Build of the compiled hot modules: every ``x.py`` that has an ``x.pxd`` beside it is compiled by Cython.
+
+Environment:
+    QUINTLOG_BUILD=pure     compile nothing
+    QUINTLOG_BUILD=require  a missing or failing compiler is an error (otherwise the pure modules are used)
+    QUINTLOG_BUILD=checked  like require, with bounds checks on (for tests and fuzzing)
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from setuptools import setup
+
+MODE = os.environ.get("QUINTLOG_BUILD", "")
+ROOT = Path(__file__).parent
+
+
+def extensions() -> list[Any]:
+    """The compiled modules; none when compiling is switched off or Cython is missing."""
+    if MODE == "pure":
+        return []
+    sources = sorted(
+        str(pxd.relative_to(ROOT).with_suffix(".py"))
+        for package in ("engine", "netserver", "tools")
+        for pxd in (ROOT / package).rglob("*.pxd")
+        if pxd.with_suffix(".py").exists()
+    )
+    try:
+        from Cython.Build import cythonize
+    except ImportError:
+        if MODE:
+            raise
+        return []
+    directives = {"boundscheck": True, "wraparound": False} if MODE == "checked" else {}
+    modules = cythonize(sources, language_level=3, compiler_directives=directives, force=MODE == "checked")
+    for module in modules:
+        module.optional = not MODE  # cythonize() drops optional=True given to Extension
+        module.extra_compile_args = ["-O3"]
+    return list(modules)
+
+
+setup(ext_modules=extensions())
