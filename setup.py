@@ -34,8 +34,15 @@ def extensions() -> list[Any]:
         if MODE:
             raise
         return []
-    directives = {"boundscheck": True, "wraparound": False} if MODE == "checked" else {}
-    modules = cythonize(sources, language_level=3, compiler_directives=directives, force=MODE == "checked")
+    checked = MODE == "checked"
+    directives = {
+        "boundscheck": checked,
+        "initializedcheck": checked,
+        "overflowcheck": False,
+        "wraparound": False,
+        "cdivision": True,
+    }
+    modules = cythonize(sources, language_level=3, compiler_directives=directives, force=checked)
     for module in modules:
         module.optional = not MODE  # cythonize() drops optional=True given to Extension
         module.extra_compile_args = ["-O3"]
