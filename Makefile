@@ -1,7 +1,73 @@
-VENV ?= .venv
-PYTHON ?= python3
-PY = $(VENV)/bin/python
+# make serve and make test need nothing but Linux, Python 3.11 or newer and make; a C compiler is used when there is one.
+#
+#   make serve      set up, compile, run the server on ./data with all protocols; the last line of its start is "ready"
+#   make test       set up, compile, run the tests            (TESTS="tests/unit -k bundle" picks some)
+#   make lint       ruff, mypy --strict, the tidy test         make format  puts the code into the one format
+#   make nightly    the long sizes of the crash, property and fuzz tests
+#   make build      compile the hot modules in place; fails without a compiler
+#   make wheel      a wheel with compiled modules in dist/      make clean  removes all that was made, but not data/
+#
+# VENV names the virtual environment, PYTHON the interpreter it is made with.
+# INSTALL=wheel makes test install a compiled wheel into VENV and run the tests against that instead of this checkout.
 
-.PHONY: build
+VENV ?= .venv
+PY = $(VENV)/bin/python
+INSTALL ?= editable
+DATA ?= data
+TESTS ?= tests
+WHEEL_RUN = build/wheel-run
+
+.PHONY: serve test test-editable test-wheel test-pure lint format nightly build compile wheel clean
+
+serve: compile
+	@exec $(VENV)/bin/engine-server --data-dir $(DATA) $(ARGS)
+
+test: test-$(INSTALL)
+
+test-editable: compile
+	@.ci/venv $(VENV) editable test
+	$(PY) -m pytest $(TESTS)
+
+# Only the tests are copied beside the settings: every import of ours has to come from the installed wheel.
+test-wheel:
+	@.ci/venv $(VENV) wheel test
+	@rm -rf $(WHEEL_RUN) && mkdir -p $(WHEEL_RUN) && cp -r tests docs README.md pyproject.toml $(WHEEL_RUN)/
+	cd $(WHEEL_RUN) && QUINTLOG_REQUIRE_COMPILED=1 $(abspath $(PY)) -m pytest $(TESTS)
+
+test-pure:
+	@.ci/venv $(VENV) $(INSTALL) test
+	QUINTLOG_PURE=1 $(PY) -m pytest $(if $(filter tests,$(TESTS)),$(wildcard tests/unit tests/property),$(TESTS))
+
+lint:
+	@.ci/venv $(VENV) editable lint
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	$(PY) -m pytest -q tests/unit/test_tidy.py
+
+format:
+	@.ci/venv $(VENV) editable lint
+	$(PY) -m ruff check --fix-only .
+	$(PY) -m ruff format .
+
+nightly: compile
+	@.ci/venv $(VENV) editable test
+	QUINTLOG_NIGHTLY=1 $(PY) -m pytest --timeout=7200 tests
+
 build:
+	@.ci/venv $(VENV) editable base
 	@flock .build.lock env QUINTLOG_BUILD=$${QUINTLOG_BUILD:-require} $(PY) setup.py -q build_ext --inplace
+
+# Without a compiler the same modules run as plain Python, slower.
+compile:
+	@.ci/venv $(VENV) editable base
+	@flock .build.lock $(PY) setup.py -q build_ext --inplace 2>&1 | grep -v '^$$' >&2 || true
+
+wheel:
+	@.ci/venv $(VENV) editable base
+	QUINTLOG_BUILD=require $(PY) -m pip wheel -q --no-build-isolation --no-deps -w dist .
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .coverage*
+	find engine netserver tools \( -name '*.so' -o -name '*.c' \) -delete
+	find . -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,341 @@
+"""House rules that no other tool checks, over every source file: sizes, names, documentation, direction of imports.
+
+Each rule is a function from one parsed file to a list of complaints; ``BAD`` shows for each that it can fail.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("engine", "netserver", "tools")
+CODE = (*PACKAGES, "tests", "bench")
+LINE_LENGTH = 120
+FUNCTION_LINES = 70
+FILE_LINES = 600
+TEXT_SUFFIXES = {".py", ".pxd", ".md", ".toml", ".txt", ".sh", ""}
+# Methods whose meaning asyncio's documentation gives.
+ASYNCIO_CALLBACKS = {
+    "connection_made",
+    "connection_lost",
+    "data_received",
+    "eof_received",
+    "get_buffer",
+    "buffer_updated",
+    "pause_writing",
+    "resume_writing",
+    "datagram_received",
+    "error_received",
+}
+LAYERS = {"engine": 0, "netserver": 1, "tools": 2}
+# Readers without the server (Spark executors) import these; they must not need the index, the state or the network.
+LEAN = ("engine.bundle", "engine.batch", "engine.segment")
+FILE_CALLS = re.compile(
+    r"os\.(open|write|pwrite|pwritev|fsync|fdatasync|ftruncate|truncate|rename|replace|unlink|remove|mkdir|makedirs|rmdir)"
+)
+
+pytestmark = pytest.mark.skipif(not (ROOT / "engine").is_dir(), reason="looks at a checkout, not at an installation")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One source file: its path below the root, its text and its syntax tree."""
+
+    path: str
+    text: str
+    tree: ast.Module
+
+    @property
+    def package(self) -> str:
+        return self.path.split("/", 1)[0]
+
+    @property
+    def module(self) -> str:
+        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+    def at(self, node: ast.AST, text: str) -> str:
+        return f"{self.path}:{getattr(node, 'lineno', 1)}: {text}"
+
+
+def parse(path: str, text: str) -> Source:
+    return Source(path, text, ast.parse(text, path))
+
+
+@cache
+def sources() -> tuple[Source, ...]:
+    paths = [*sorted(path for package in CODE for path in (ROOT / package).rglob("*.py")), ROOT / "setup.py"]
+    return tuple(parse(str(path.relative_to(ROOT)), path.read_text()) for path in paths)
+
+
+@cache
+def text_files() -> tuple[Path, ...]:
+    folders = [ROOT / name for name in (*CODE, "docs", ".ci") if (ROOT / name).is_dir()]
+    found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    found += [path for path in ROOT.iterdir() if path.is_file() and path.name != ".build.lock"]
+    return tuple(
+        path
+        for path in sorted(found)
+        if path.suffix in TEXT_SUFFIXES
+        and "__pycache__" not in path.parts
+        and path.relative_to(ROOT).parts[:2] != ("tests", "data")
+    )
+
+
+def functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def imported(source: Source) -> Iterator[tuple[ast.AST, str]]:
+    """Every absolute module name that a file imports, anywhere in it, with names of ``from`` imports appended."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = source.module.split(".")
+                parts = parts if source.path.endswith("__init__.py") else parts[:-1]
+                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
+            for alias in node.names:
+                yield node, f"{base}.{alias.name}"
+
+
+def long_lines(source: Source) -> list[str]:
+    return [
+        f"{source.path}:{number}: {len(line)} characters"
+        for number, line in enumerate(source.text.splitlines(), 1)
+        if len(line) > LINE_LENGTH
+    ]
+
+
+def long_files(source: Source) -> list[str]:
+    lines = len(source.text.splitlines())
+    return [f"{source.path}: {lines} lines"] if lines > FILE_LINES else []
+
+
+def long_functions(source: Source) -> list[str]:
+    """Functions above the limit; a docstring (often a byte table) does not count."""
+    found = []
+    for node in functions(source):
+        lines = (node.end_lineno or node.lineno) - node.lineno + 1
+        if ast.get_docstring(node, clean=False) is not None:
+            first = node.body[0]
+            lines -= (first.end_lineno or first.lineno) - first.lineno + 1
+        if lines > FUNCTION_LINES:
+            found.append(source.at(node, f"{node.name} has {lines} lines"))
+    return found
+
+
+def bare_excepts(source: Source) -> list[str]:
+    return [
+        source.at(node, "except without a class")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.ExceptHandler) and node.type is None
+    ]
+
+
+def prints(source: Source) -> list[str]:
+    if source.package not in ("engine", "netserver"):
+        return []
+    return [
+        source.at(node, "print")
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    ]
+
+
+@cache
+def protocol_methods() -> frozenset[str]:
+    """Methods that some typing.Protocol of ours documents: its implementations need not say it again."""
+    names = set()
+    for source in sources():
+        if source.package in PACKAGES:
+            for node in ast.walk(source.tree):
+                if isinstance(node, ast.ClassDef) and any(
+                    ast.unparse(base).endswith("Protocol") for base in node.bases
+                ):
+                    names.update(
+                        item.name for item in node.body if isinstance(item, ast.FunctionDef) and ast.get_docstring(item)
+                    )
+    return frozenset(names)
+
+
+def undocumented(source: Source) -> list[str]:
+    """Public modules, classes, functions and methods without a docstring.
+
+    The twin ``x_pure.py`` of a compiled module repeats its names and is documented there.
+    """
+    if source.package not in PACKAGES or source.path.endswith("_pure.py"):
+        return []
+    found = []
+    if source.text.strip() and ast.get_docstring(source.tree) is None:
+        found.append(f"{source.path}:1: module")
+    stack: list[tuple[ast.Module | ast.ClassDef, bool]] = [(source.tree, False)]
+    while stack:
+        scope, in_class = stack.pop()
+        for node in scope.body:
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+                continue
+            inherited = in_class and (node.name in ASYNCIO_CALLBACKS or node.name in protocol_methods())
+            decorators = [ast.unparse(decorator) for decorator in node.decorator_list]
+            told_elsewhere = any(name.endswith((".setter", "overload", "override")) for name in decorators)
+            if ast.get_docstring(node) is None and not inherited and not told_elsewhere:
+                found.append(source.at(node, node.name))
+            if isinstance(node, ast.ClassDef):
+                stack.append((node, True))
+    return found
+
+
+def stray_limits(source: Source) -> list[str]:
+    if source.package not in PACKAGES or source.path.endswith("/limits.py"):
+        return []
+    found = []
+    for node in source.tree.body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        for target in targets:
+            if isinstance(target, ast.Name) and re.search(r"(^|_)(MAX|LIMIT)(_|$)", target.id):
+                found.append(source.at(node, f"{target.id} belongs in limits.py"))
+    return found
+
+
+def upward_imports(source: Source) -> list[str]:
+    layer = LAYERS.get(source.package)
+    if layer is None:
+        return []
+    return [
+        source.at(node, f"imports {name}")
+        for node, name in imported(source)
+        if LAYERS.get(name.split(".", 1)[0], -1) > layer or name.split(".", 1)[0] in ("tests", "bench")
+    ]
+
+
+def codec_imports(source: Source) -> list[str]:
+    """A protocol's codec does no I/O: of ours it imports only its own errors and limits, and record packing."""
+    match = re.fullmatch(r"netserver\.(\w+)\.(codec|frames)\w*", source.module)
+    if match is None:
+        return []
+    own = f"netserver.{match[1]}."
+    allowed = ("engine.batch", "engine.bundle", "engine.record", "engine.limits", own, "cython")
+    banned = {"asyncio", "socket", "uvloop", "os", "pathlib", "aioquic", "aiohttp", "lmdb"}
+    return [
+        source.at(node, f"imports {name}")
+        for node, name in imported(source)
+        if name.split(".", 1)[0] in banned or (name.startswith(PACKAGES) and not name.startswith(allowed))
+    ]
+
+
+def stray_file_calls(source: Source) -> list[str]:
+    """Only engine/files.py changes or opens files, so that tests can make any of these calls fail."""
+    if source.package != "engine" or source.path == "engine/files.py":
+        return []
+    found = []
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if (
+                name == "open"
+                or FILE_CALLS.fullmatch(name)
+                or name.endswith((".write_bytes", ".write_text", ".unlink"))
+            ):
+                found.append(source.at(node, f"{name}()"))
+    return found
+
+
+RULES: tuple[Callable[[Source], list[str]], ...] = (
+    long_lines,
+    long_files,
+    long_functions,
+    bare_excepts,
+    prints,
+    undocumented,
+    stray_limits,
+    upward_imports,
+    codec_imports,
+    stray_file_calls,
+)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule(rule: Callable[[Source], list[str]]) -> None:
+    complaints = [complaint for source in sources() for complaint in rule(source)]
+    assert not complaints, "\n" + "\n".join(complaints)
+
+
+BAD: dict[str, tuple[str, str]] = {
+    "long_lines": ("engine/x.py", '"""D."""\n# ' + "x" * 120 + "\n"),
+    "long_files": ("engine/x.py", '"""D."""\n' + "pass\n" * 600),
+    "long_functions": ("tests/x.py", "def f():\n" + "    pass\n" * 70),
+    "bare_excepts": ("tests/x.py", "try:\n    pass\nexcept:\n    pass\n"),
+    "prints": ("netserver/x.py", '"""D."""\nprint(1)\n'),
+    "undocumented": ("tools/x.py", '"""D."""\n\nclass A:\n    """D."""\n\n    def method(self): ...\n'),
+    "stray_limits": ("engine/x.py", '"""D."""\nRECORD_BYTES_MAX = 5\n'),
+    "upward_imports": ("engine/x.py", '"""D."""\nfrom netserver import figg\n'),
+    "codec_imports": ("netserver/figg/codec.py", '"""D."""\nfrom netserver.connection import Connection\n'),
+    "stray_file_calls": ("engine/x.py", '"""D."""\nimport os\nos.rename("a", "b")\n'),
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_rule_can_fail(rule: Callable[[Source], list[str]]) -> None:
+    assert len(rule(parse(*BAD[rule.__name__]))) == 1
+
+
+def reachable(start: str) -> set[str]:
+    """Every module that importing ``start`` loads, as far as the checkout's own files tell."""
+    modules = {source.module: source for source in sources()}
+    seen: set[str] = set()
+    stack = [start]
+    while stack:
+        name = stack.pop()
+        while name not in modules and "." in name and name.split(".", 1)[0] in PACKAGES:
+            name = name.rsplit(".", 1)[0]
+        if name not in seen:
+            seen.add(name)
+            if name in modules:
+                stack.extend(found for _, found in imported(modules[name]))
+    return seen
+
+
+@pytest.mark.parametrize("module", LEAN)
+def test_readers_without_server_stay_lean(module: str) -> None:
+    heavy = {
+        name
+        for name in reachable(module)
+        if name.split(".", 1)[0] in {"lmdb", "netserver", "tools", "uvloop", "asyncio"}
+    }
+    assert heavy == set()
+
+
+def test_every_pxd_has_its_module() -> None:
+    assert [
+        str(path)
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.pxd")
+        if not path.with_suffix(".py").exists()
+    ] == []
+
+
+NOTES = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
+# Folders of one person's machine: what is written down has to hold on any.
+MACHINE_PATHS = re.compile(r"(?<![\w.])/(?:root|home|Users|work|mnt)/\w")
+
+
+def test_texts_have_no_notes_to_self_and_no_machine_paths() -> None:
+    found = []
+    for path in text_files():
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
+            if NOTES.search(line) or MACHINE_PATHS.search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
+    assert not found, "\n" + "\n".join(found)
