@@ -37,9 +37,10 @@ ASYNCIO_CALLBACKS = {
 LAYERS = {"engine": 0, "netserver": 1, "tools": 2}
 # Readers without the server (Spark executors) import these; they must not need the index, the state or the network.
 LEAN = ("engine.bundle", "engine.batch", "engine.segment")
-FILE_CALLS = re.compile(
-    r"os\.(open|write|pwrite|pwritev|fsync|fdatasync|ftruncate|truncate|rename|replace|unlink|remove|mkdir|makedirs|rmdir)"
+CHANGES = (
+    "open write pwrite pwritev fsync fdatasync ftruncate truncate rename replace unlink remove mkdir makedirs rmdir"
 )
+FILE_CALLS = {f"os.{name}" for name in CHANGES.split()} | {"open"}
 
 pytestmark = pytest.mark.skipif(not (ROOT / "engine").is_dir(), reason="looks at a checkout, not at an installation")
 
