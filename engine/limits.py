@@ -1,0 +1,55 @@
+"""Limits of the engine: every bound on what a peer, a file or a setting can state, with its reason."""
+
+from __future__ import annotations
+
+# --- settings: the ends of their ranges (engine/config.py) ---
+
+# A segment holds at least one batch of the usual size: below that each batch would pay for a file, a footer and two
+# syncs of its own.
+SEGMENT_BYTES_MIN = 64 << 10
+# A footer lists a position every 64 KiB: 16 GiB make one of 6 MiB, which is still read in one go.
+SEGMENT_BYTES_MAX = 16 << 30
+# Sealing costs a new file: not more often than once a second and partition.
+SEGMENT_AGE_MS_MIN = 1000
+SEGMENT_AGE_MS_MAX = 10 * 365 * 86_400_000
+# The largest record that every layer can hold: bundle lengths are below 256 MiB, less room for their headers.
+RECORD_BYTES_MAX = 250 << 20
+# Retention is looked at every few seconds: a shorter age would promise what is not kept.
+RETENTION_MS_MIN = 1000
+RETENTION_MS_MAX = 1000 * 365 * 86_400_000
+RETENTION_BYTES_MAX = 1 << 60
+RETENTION_RECORDS_MAX = 1 << 60
+# "interval" with a longer time than this is "never" by another name.
+SYNC_INTERVAL_MS_MAX = 3_600_000
+# A round's bytes are in memory twice for a moment, and everybody waits for its sync.
+ROUND_BYTES_MAX = 256 << 20
+# Each file of a round is open during it, so this stays below the usual descriptor limit of 1024 with room to spare.
+ROUND_FILES_MAX = 512
+PENDING_BYTES_MAX = 64 << 30
+CACHE_BYTES_MAX = 64 << 30
+OPEN_FILES_MAX = 1 << 20
+# Threads wait for the disk; beyond this they only cost memory.
+SYNC_THREADS_MAX = 128
+READER_THREADS_MAX = 128
+
+# --- topics (engine/catalog.py) ---
+
+# Every topic is in memory (about 1 KiB each with its partition), and so is every name.
+TOPICS_MAX = 10_000_000
+# A topic's name is part of many frames; the longest of the protocols' own limits is far below.
+TOPIC_NAME_BYTES_MAX = 1024
+# TANK states partitions in 16 bits.
+PARTITIONS_PER_TOPIC_MAX = 65_535
+# 128 bytes each in the watermarks file: 1.2 GiB.
+PARTITIONS_MAX = 10_000_000
+
+# --- state and index (engine/state.py, engine/index.py) ---
+
+# LMDB's own limit; names are hashed before they become part of a key.
+LMDB_KEY_BYTES_MAX = 511
+# A value is read and written whole, and copied once: what is larger belongs into the log.
+STATE_VALUE_BYTES_MAX = 16 << 20
+# One transaction of the state: its pages are dirty in memory until the commit.
+STATE_ROUND_BYTES_MAX = 64 << 20
+# Addresses are 47 bits on the machines we know; growing stops well before.
+MAP_BYTES_MAX = 8 << 40
