@@ -245,11 +245,7 @@ def stray_file_calls(source: Source) -> list[str]:
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
-            if (
-                name == "open"
-                or FILE_CALLS.fullmatch(name)
-                or name.endswith((".write_bytes", ".write_text", ".unlink"))
-            ):
+            if name in FILE_CALLS or name.endswith((".write_bytes", ".write_text", ".unlink")):
                 found.append(source.at(node, f"{name}()"))
     return found
 
