@@ -53,3 +53,26 @@ STATE_VALUE_BYTES_MAX = 16 << 20
 STATE_ROUND_BYTES_MAX = 64 << 20
 # Addresses are 47 bits on the machines we know; growing stops well before.
 MAP_BYTES_MAX = 8 << 40
+
+# --- records, bundles, batches (engine/bundle.py, engine/batch.py) ---
+
+# Length varints of bundles have at most 4 bytes (7 bits each), so that room for one can be left in place. Above TANK's
+# largest frame less its head, and above RECORD_BYTES_MAX with key, timestamp and lengths.
+BUNDLE_BYTES_MAX = (1 << 28) - 1
+# What a snappy bundle may unpack to: as much as an unpacked one may hold.
+BUNDLE_UNPACKED_BYTES_MAX = BUNDLE_BYTES_MAX
+# Snappy makes at most 64 bytes out of 3: an announced size above that is a lie.
+SNAPPY_OUTPUT_BYTES_MAX = 64
+SNAPPY_INPUT_BYTES_MIN = 3
+# Keys are preceded by one byte of length.
+KEY_BYTES_MAX = 255
+# The Go client of TANK breaks on bundles with more messages.
+BUNDLE_RECORDS_MAX = 255
+# A batch is closed at about this size: one damaged byte costs one batch, a read for one record reads one batch.
+BATCH_BYTES_TARGET = 64 << 10
+# Bundles of a batch with their length varints: one bundle of the largest size, else about BATCH_BYTES_TARGET.
+BUNDLES_BYTES_MAX = BUNDLE_BYTES_MAX + 4
+# Headers count into a record's size, so that they can be as large as one.
+EXTENSION_BYTES_MAX = BUNDLE_BYTES_MAX
+# Header and padding (94), bundles, extension: what a reader has to be ready for.
+BATCH_BYTES_MAX = 94 + BUNDLES_BYTES_MAX + EXTENSION_BYTES_MAX
