@@ -1,0 +1,35 @@
+"""Limits of the BlipMQ protocol: every length and count that a peer can state, with its reason."""
+
+from __future__ import annotations
+
+LENGTH_BYTES = 4
+"""The length word in front of each frame; it counts everything after itself."""
+
+HEADER_BYTES = 13
+"""Length word, type byte and correlation id."""
+
+FRAME_LENGTH_MIN = 9
+"""Type byte and correlation id: the smallest legal length word."""
+
+FRAME_LENGTH_MAX = 16 * 1024 * 1024
+"""The largest legal length word: part of the protocol."""
+
+AUTH_LENGTH_MAX = FRAME_LENGTH_MIN + 2 + 0xFFFF
+"""The largest length word before AUTH has succeeded: the longest AUTH. The original lets a stranger announce 16 MiB;
+here nobody may make the server gather more than the longest frame he has a reason to send."""
+
+TOPIC_BYTES_MAX = 0xFFFF
+"""A topic's length is a u16."""
+
+HANDSHAKE_TIMEOUT_MS = 30_000
+"""HELLO and AUTH have to be done by then. The original waits for ever; real clients need one round trip."""
+
+RUN_FRAMES_MAX = 16_384
+"""Frames packed or answered by one call of a compiled loop; more than a read buffer of smallest PUBLISHes holds. It
+sizes the scratch buffer of correlation ids (8 bytes each)."""
+
+ANSWERS_BYTES_MAX = 256 * 1024
+"""Answers that may wait behind uncommitted publishes of their connection; beyond it the connection is not parsed."""
+
+POLL_REPLY_BYTES_MAX = 256 * 1024
+"""Deliveries gathered before they are handed to the connection; one larger delivery goes alone."""
