@@ -1,0 +1,1 @@
+"""The TANK protocol: codec, server session and asyncio client."""

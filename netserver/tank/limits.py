@@ -1,0 +1,74 @@
+"""Every bound that a TANK peer can run into, with the reason for its value.
+
+Sizes are bytes, times are in the unit that the name ends with.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+FRAME_HEADER_BYTES: Final = 5
+"""Message id (u8) and payload size (u32)."""
+
+FRAME_PAYLOAD_BYTES_MAX: Final = 256 << 20
+"""Largest payload; the original closes a connection that announces more. Checked before anything is allocated."""
+
+FRAME_BYTES_MAX: Final = FRAME_HEADER_BYTES + FRAME_PAYLOAD_BYTES_MAX
+"""Largest whole frame, the bound of a connection's receive buffer."""
+
+TOPIC_NAME_BYTES_MAX: Final = 64
+"""Longest topic name that the original accepts in CreateTopic."""
+
+PARTITIONS_MAX: Final = 65_535
+"""Partitions of one topic: the width of the field. Ids run from 0 to 65,534, so 0xFFFF can mean "unknown topic"."""
+
+CONFIG_TEXT_BYTES_MAX: Final = 64 << 10
+"""Longest configuration text of CreateTopic: far above every key written out, small enough to keep."""
+
+CONFIG_VALUE_CHARS_MAX: Final = 128
+"""Longest value of one configuration key, as in the original."""
+
+FETCH_BYTES_MIN: Final = 32
+"""Smaller fetch sizes count as this one, as the original's answers show."""
+
+FETCH_BYTES_MAX: Final = 64 << 20
+"""Larger fetch sizes and minimum byte counts count as this one, as in the original."""
+
+CHUNK_BYTES_TARGET: Final = 1 << 20
+"""An answer gathers about this many bytes for one partition, whatever the fetch size: a larger one gains no
+throughput and holds memory. A single larger bundle is sent whole."""
+
+ANSWER_BYTES_TARGET: Final = 4 << 20
+"""Bytes of one answer, shared by its partitions; each may still give one whole bundle."""
+
+ANSWER_BYTES_MAX: Final = FRAME_PAYLOAD_BYTES_MAX
+"""An answer never holds more chunk bytes than this, unless its first bundle alone does: what does not fit is left
+for the next request."""
+
+SHARE_BYTES_MIN: Final = 4 << 10
+"""Least part of an answer that a partition gets when very many are asked for at once."""
+
+WAIT_MS_MAX: Final = 3_600_000
+"""Longest wait of a Consume, as in the original."""
+
+WAITING_PARTITIONS_PER_CONNECTION_MAX: Final = 131_072
+"""Partitions of waiting requests on one connection. One request can name 65,025. Above it the oldest waiting request
+is answered as if its time had run out."""
+
+WAITING_PARTITIONS_MAX: Final = 1_048_576
+"""The same over all connections; about 300 bytes each."""
+
+DEFERRED_REQUESTS_MAX: Final = 256
+"""Requests of one connection that wait for the answers of Produce requests before them; at this many it is not read."""
+
+SILENT_CONNECTION_S: Final = 16.0
+"""A connection that has never sent a byte is closed after this time, as in the original."""
+
+SILENT_CONNECTIONS_MAX: Final = 64
+"""At most this many silent connections are kept, the oldest goes first, as in the original."""
+
+SEQUENCE_JUMP_MAX: Final = 1 << 32
+"""How far beyond the last number a Produce may go: one request must not use up the numbers of a partition."""
+
+VARINT_BYTES_MAX: Final = 5
+"""Longest varint: a u32 in groups of 7 bits."""
