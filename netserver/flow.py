@@ -1,0 +1,161 @@
+"""How much memory connections may hold: publish bytes on their way to the disk, and half-received frames.
+
+Both classes only count and call ``hold``/``release`` of the members they are given; they know no sockets.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from .limits import SHARE_MIN_BYTES
+
+SHARE: Final = "share of pending publishes"
+TOTAL: Final = "total of pending publishes"
+RECEIVE: Final = "receive buffers"
+
+
+class Publisher(Protocol):
+    """A connection as ``PublishPressure`` sees it."""
+
+    charged: int
+
+    def hold(self, reason: str) -> None: ...
+    def release(self, reason: str) -> None: ...
+
+
+class PublishPressure:
+    """Bounds of the publish bytes that are not yet on disk.
+
+    A member above its share stops being read until it is at half of it. The share is ``share_bytes_max``, less when
+    many publish at once, so that all shares together stay at half the total: the other half is what keeps a quiet
+    publisher from ever waiting for a flood. At the total everybody stops, until half of it is on disk.
+    """
+
+    __slots__ = ("active", "members", "share_bytes_max", "stopped", "tight", "total", "total_bytes_max")
+
+    def __init__(self, total_bytes_max: int, share_bytes_max: int) -> None:
+        self.total_bytes_max = total_bytes_max
+        self.share_bytes_max = share_bytes_max
+        self.total = 0
+        self.active = 0
+        self.stopped = False
+        self.tight = False
+        self.members: set[Publisher] = set()
+
+    def join(self, member: Publisher) -> None:
+        """Count ``member`` from now on; it starts held when everybody is."""
+        self.members.add(member)
+        if self.stopped:
+            member.hold(TOTAL)
+
+    def leave(self, member: Publisher) -> None:
+        """``member`` is gone; what it was charged counts until it is discharged."""
+        self.members.discard(member)
+
+    def share_bytes(self) -> int:
+        """What one member may have pending now."""
+        fair = self.total_bytes_max // 2 // max(self.active, 1)
+        return max(SHARE_MIN_BYTES, min(self.share_bytes_max, fair))
+
+    def charge(self, member: Publisher, size_bytes: int) -> None:
+        """``member`` has appended ``size_bytes``."""
+        if not member.charged and size_bytes:
+            self.active += 1
+        member.charged += size_bytes
+        self.total += size_bytes
+        self.tight = self.total * 2 > self.total_bytes_max
+        if member.charged > self.share_bytes():
+            member.hold(SHARE)
+        if self.total >= self.total_bytes_max and not self.stopped:
+            self.stopped = True
+            for other in tuple(self.members):
+                other.hold(TOTAL)
+
+    def discharge(self, member: Publisher, size_bytes: int) -> None:
+        """``size_bytes`` of ``member`` were stored or refused."""
+        if not size_bytes:
+            return
+        member.charged -= size_bytes
+        self.total -= size_bytes
+        self.tight = self.total * 2 > self.total_bytes_max
+        if not member.charged:
+            self.active -= 1
+        if member.charged * 2 <= self.share_bytes():
+            member.release(SHARE)
+        if self.stopped and not self.tight:
+            self.stopped = False
+            for other in tuple(self.members):
+                other.release(TOTAL)
+
+
+class Receiver(Protocol):
+    """A connection as ``ReceiveBudget`` sees it."""
+
+    retained: int
+
+    def grant(self, size_bytes: int) -> None:
+        """The buffer of ``size_bytes`` that was asked for may be made now (it is already counted)."""
+
+
+class ReceiveBudget:
+    """Bound of the memory in half-received frames of all connections together.
+
+    Who wants a larger buffer than there is room for waits unread. When room comes the smallest wish that fits is
+    granted first, and the one that has waited longest is *favoured*: it may exceed the budget, so that somebody always
+    gets on; there is only one favoured at a time, hence at most one frame above the bound.
+    """
+
+    __slots__ = ("favoured", "members", "tight", "total", "total_bytes_max", "waiting")
+
+    def __init__(self, total_bytes_max: int) -> None:
+        self.total_bytes_max = total_bytes_max
+        self.total = 0
+        self.tight = False
+        self.favoured: Receiver | None = None
+        self.members: set[Receiver] = set()
+        self.waiting: dict[Receiver, int] = {}
+
+    def resize(self, member: Receiver, size_bytes: int) -> None:
+        """``member`` holds ``size_bytes`` now, whether there is room or not (it is in memory already)."""
+        grown = size_bytes - member.retained
+        if not grown:
+            return
+        member.retained = size_bytes
+        self.total += grown
+        self.tight = self.total * 2 > self.total_bytes_max
+        if size_bytes:
+            self.members.add(member)
+        else:
+            self.members.discard(member)
+            if member is self.favoured:
+                self.favoured = None
+        if grown < 0 and self.waiting:
+            self._wake()
+
+    def grow(self, member: Receiver, size_bytes: int) -> bool:
+        """Ask for a buffer of ``size_bytes``; False: wait for ``grant``."""
+        if self.total + size_bytes - member.retained > self.total_bytes_max:
+            if self.favoured is None:
+                self.favoured = member
+            elif self.favoured is not member:
+                self.waiting[member] = size_bytes
+                return False
+        self.resize(member, size_bytes)
+        return True
+
+    def leave(self, member: Receiver) -> None:
+        """``member`` is gone."""
+        self.waiting.pop(member, None)
+        self.resize(member, 0)
+
+    def _wake(self) -> None:
+        while self.waiting:
+            member, size_bytes = min(self.waiting.items(), key=lambda wish: wish[1])
+            if self.total + size_bytes - member.retained > self.total_bytes_max:
+                if self.favoured is not None:
+                    return
+                member, size_bytes = next(iter(self.waiting.items()))
+                self.favoured = member
+            del self.waiting[member]
+            self.resize(member, size_bytes)
+            member.grant(size_bytes)

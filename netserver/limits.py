@@ -1,0 +1,71 @@
+"""Limits of the network side that no peer can move, each with its reason. Settings are in ``netserver.config``."""
+
+from __future__ import annotations
+
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+READ_BUFFER_BYTES: Final = 256 * KIB
+"""One shared read buffer per event loop: about 2,100 frames of 100 bytes a call; larger ones gained nothing."""
+
+READ_SMALL_BYTES: Final = 16 * KIB
+"""Read size while memory is short: 10,000 connections then overshoot by 160 MB at most, not by 2.5 GB."""
+
+OWN_BUFFER_MIN_BYTES: Final = 64 * KIB
+"""A frame with so much waiting gets a buffer of its own: below it, copying the rest in and out is cheaper."""
+
+FRAME_HEAD_BYTES: Final = 1 * KIB
+"""Room for a frame's head beyond the session's largest frame; every protocol's fixed head is far below."""
+
+UNCOUNTED_BYTES: Final = 4 * KIB
+"""A waiting rest below this is not counted in the receive budget: 10,000 of them are 40 MB at most."""
+
+OUTPUT_HIGH_BYTES: Final = 256 * KIB
+"""Output above this asks the session to send nothing more by itself (DATA, pushes)."""
+
+OUTPUT_STOP_BYTES: Final = 1 * MIB
+"""Output above this stops the reading of requests: a peer that asks and never reads must not fill the memory."""
+
+FRAME_STALL_S: Final = 60.0
+"""A half-sent frame that gains no byte for so long is a dead or hostile peer."""
+
+FRAME_STALL_SHORT_S: Final = 5.0
+"""The same while other connections wait for receive buffers, ..."""
+
+FRAME_PROGRESS_BYTES: Final = 64 * KIB
+"""... and then a frame must gain this much in that time (13 KB/s): trickling senders cannot hold the memory."""
+
+SWEEP_S: Final = 1.0
+"""Interval of the look at half-sent frames."""
+
+LINGER_S: Final = 2.0
+"""After our FIN, so long may the peer take to send its own. Closing earlier with unread input would send a reset,
+which can destroy answers on their way."""
+
+FLUSH_S: Final = 10.0
+"""A closed connection's output is given up after so long without being taken."""
+
+ACCEPT_BATCH: Final = 64
+"""Connections accepted in one turn of the loop: a burst of thousands must not stall the others."""
+
+ACCEPT_RETRY_S: Final = 0.25
+"""Pause of the listener when descriptors or memory ran out; an earlier close ends it at once."""
+
+BACKLOG: Final = 1024
+"""Connections that the kernel may hold for us (also while we are at the connection limit)."""
+
+DESCRIPTORS_RESERVED: Final = 192
+"""Descriptors kept free of client connections: LMDB, locks, watermarks, active segments, admin HTTP."""
+
+DRAIN_S: Final = 2.5
+"""After SIGTERM sessions have so long to finish; with the flush and the log's close the exit stays below 5 s."""
+
+SHARE_MIN_BYTES: Final = 64 * KIB
+"""The least share of pending publish bytes that a connection has, however many compete."""
+
+KEEPALIVE_IDLE_S: Final = 60
+KEEPALIVE_INTERVAL_S: Final = 20
+KEEPALIVE_PROBES: Final = 3
+"""TCP keepalive: a subscriber whose machine vanished is noticed after two minutes."""
