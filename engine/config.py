@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -277,6 +278,7 @@ class EngineConfig:
 AnyConfig = TypeVar("AnyConfig", TopicConfig, EngineConfig)
 
 
+@functools.cache
 def settings(kind: type[TopicConfig] | type[EngineConfig]) -> dict[str, Setting]:
     """The settings of a configuration class by name, in order."""
     return {f.name: f.metadata["setting"] for f in dataclasses.fields(kind) if "setting" in f.metadata}

@@ -1,0 +1,492 @@
+"""The catalog of topics: held in memory, stored in ``state``.
+
+Stored entries (layout of values and keys: engine/state.py)::
+
+    c/next_topic_id          the id that the next new topic gets; ids are never used again
+    t/ >Q id                 [name, partition count, {setting: text}, created ms]
+    p/ >QI id, partition     partition number: the slot in the watermarks file, and the prefix of index keys
+    d/ >Q id                 [name, deleted ms, [partition numbers]]: tombstone, until the segments are gone
+
+A topic stores only the settings that were made for it; the others follow the server's defaults.
+
+What a change means and when. A new topic can be used at once: its entry is durable before its first record is
+acknowledged, because `number()` answers only when both the topic and the number are. A changed configuration and a
+deletion take effect when they are durable. Changes of one topic's entry are made one after the other, so that a
+refused one (full disk) leaves memory and ``state`` equal.
+
+Partition numbers start at 1 and are given at a partition's first record. A number is given again only after its topic
+was deleted *and* `bury()` said that nothing of it is left: segments unlinked, watermark slots cleared, index entries
+dropped. Until then a tombstone holds it.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from heapq import heappop, heappush
+from typing import Any, Literal, TypeAlias
+
+from engine.config import UNSET, EngineConfig, TopicConfig, unknown_setting_text
+from engine.config import settings as topic_settings
+from engine.errors import (
+    Corrupt,
+    EngineError,
+    InvalidConfig,
+    LimitReached,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
+from engine.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_BYTES_MAX
+from engine.state import COUNTER, PARTITION, RESERVED, TOMBSTONE, TOPIC, Delete, OnDone, Op, Put, StateStore
+
+log = logging.getLogger(__name__)
+
+NEXT_TOPIC_ID = COUNTER + b"next_topic_id"
+_TOPIC_KEY = struct.Struct(">Q")
+_PARTITION_KEY = struct.Struct(">QI")
+
+# Topic ids left unused when the counter is damaged.
+_ID_LEAP = 1 << 20
+_DEFAULT = TopicConfig()
+
+Change: TypeAlias = Literal["created", "configured", "deleted"]
+Listener: TypeAlias = Callable[["Topic", Change], None]
+
+
+class Topic:
+    """One topic. Attributes are for reading; the catalog changes them.
+
+    Attributes:
+        id: never used for another topic, also after deletion.
+        name: 1 to 1024 bytes of any kind.
+        partition_count: partitions 0 to partition_count - 1 exist.
+        config: the configuration in force: server's defaults and own settings.
+        settings: own settings as text.
+        created_ms: when it was made.
+        numbers: partition numbers given so far, by partition index.
+        durable: its entry is on disk.
+        deleting: its deletion is on its way to the disk, or done.
+    """
+
+    __slots__ = ("config", "created_ms", "deleting", "durable", "id", "name", "numbers", "partition_count", "settings")
+
+    def __init__(
+        self, topic_id: int, name: bytes, partition_count: int, settings: dict[str, str], created_ms: int
+    ) -> None:
+        self.id = topic_id
+        self.name = name
+        self.partition_count = partition_count
+        self.settings = settings
+        self.created_ms = created_ms
+        self.config = _DEFAULT
+        self.numbers: dict[int, int] = {}
+        self.durable = False
+        self.deleting = False
+
+    def __repr__(self) -> str:
+        return f"Topic({self.id}, {self.name!r})"
+
+
+class Catalog:
+    """All topics. Owner thread only; `state` posts its answers to that thread."""
+
+    def __init__(self, state: StateStore, config: EngineConfig, now_ms: Callable[[], int]) -> None:
+        """Loads everything. What is damaged is left out and reported in `damaged`; it never stops the start."""
+        self.generation = 0
+        self.damaged: list[Corrupt] = []
+        self.tombstones: dict[int, bytes] = {}
+        self._state = state
+        self._config = config
+        self._now_ms = now_ms
+        self._topics: dict[bytes, Topic] = {}
+        self._by_id: dict[int, Topic] = {}
+        self._listeners: list[Listener] = []
+        self._configs: dict[tuple[tuple[str, str], ...], TopicConfig] = {}
+        # Topics whose entry is being written, and the changes that wait behind it.
+        self._writes: dict[int, deque[tuple[Mapping[str, str], OnDone | None]]] = {}
+        # Partition numbers (topic id, index) that are not durable yet.
+        self._unsettled: set[tuple[int, int]] = set()
+        self._partition_total = 0
+        # Numbers of deleted topics, and of topics whose entry is damaged, by topic id.
+        self._dead_numbers: dict[int, list[int]] = {}
+        self._orphan_numbers: dict[int, dict[int, int]] = {}
+        self._next_id = 1
+        self._next_number = 1
+        self._free_numbers: list[int] = []
+        self._load()
+
+    def _load(self) -> None:
+        entries = self._entries(TOPIC, _TOPIC_KEY, (bytes, int, dict, int))
+        for (topic_id,), (name, partition_count, settings, created_ms) in entries:
+            if name in self._topics:
+                self._report(f"topics {self._topics[name].id} and {topic_id} have the same name {_text(name)}")
+                continue
+            topic = Topic(topic_id, name, partition_count, settings, created_ms)
+            topic.durable = True
+            self._enter(topic)
+        for (topic_id,), (name, _deleted_ms, numbers) in self._entries(TOMBSTONE, _TOPIC_KEY, (bytes, int, list)):
+            self.tombstones[topic_id] = name
+            self._dead_numbers[topic_id] = numbers
+        used = {number for numbers in self._dead_numbers.values() for number in numbers}
+        for (topic_id, index), (number,) in self._entries(PARTITION, _PARTITION_KEY, (int,)):
+            if number in used:
+                self._report(f"partition {index} of topic {topic_id} has the number {number} of another one")
+                continue
+            used.add(number)
+            owner = self._by_id.get(topic_id)
+            numbers_of = owner.numbers if owner is not None else self._orphan_numbers.setdefault(topic_id, {})
+            numbers_of[index] = number
+        self._next_number = max(used, default=0) + 1
+        self._free_numbers = [number for number in range(1, self._next_number) if number not in used]
+        self._load_next_id()
+
+    def _load_next_id(self) -> None:
+        seen = max((0, *self._by_id, *self.tombstones, *self._orphan_numbers))
+        try:
+            stored = self._state.get(NEXT_TOPIC_ID)
+        except Corrupt as error:
+            self.damaged.append(error)
+            # Ids of topics that were deleted and buried are not seen any more: stay clear of them.
+            stored = seen + _ID_LEAP
+        self._next_id = max(seen + 1, stored if isinstance(stored, int) else 1)
+
+    def _entries(
+        self, prefix: bytes, key_form: struct.Struct, shape: tuple[type, ...]
+    ) -> Iterator[tuple[tuple[int, ...], list[Any]]]:
+        """(parts of the key, fields of the value) of all entries of a kind whose form is right."""
+        skip = len(prefix)
+        key_bytes = skip + key_form.size
+        unpack = key_form.unpack_from
+        single = len(shape) == 1
+        for key, value in self._state.scan(prefix, self.damaged.append):
+            fields = [value] if single else value
+            if len(key) != key_bytes or type(fields) is not list or tuple(map(type, fields)) != shape:
+                self._report(f"the entry of key {key!r} has another form than it should")
+            else:
+                yield unpack(key, skip), fields
+
+    def _report(self, reason: str) -> None:
+        self.damaged.append(Corrupt("state", None, reason))
+
+    # --- looking ---
+
+    def get(self, name: bytes) -> Topic | None:
+        """The topic of this name."""
+        return self._topics.get(name)
+
+    def by_id(self, topic_id: int) -> Topic | None:
+        """The topic of this id."""
+        return self._by_id.get(topic_id)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._topics.values()))
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def listen(self, listener: Listener) -> None:
+        """`listener(topic, change)` is called after a topic was made, given another configuration, or deleted."""
+        self._listeners.append(listener)
+
+    @staticmethod
+    def describe(topic: Topic) -> dict[str, Any]:
+        """What ``topic.json`` repeats of a topic; `adopt()` takes it back."""
+        return {
+            "id": topic.id,
+            "name": topic.name.decode("utf-8", "backslashreplace"),
+            "name_base64": base64.b64encode(topic.name).decode(),
+            "partitions": topic.partition_count,
+            "created_ms": topic.created_ms,
+            "config": dict(topic.settings),
+        }
+
+    # --- making ---
+
+    def create(
+        self,
+        name: bytes,
+        *,
+        partition_count: int = 1,
+        config: TopicConfig | None = None,
+        on_durable: OnDone | None = None,
+    ) -> Topic:
+        """A new topic, usable at once. Settings of `config` that are not the server's default become its own.
+
+        Raises:
+            TopicExists: also while the topic of that name is being deleted.
+            InvalidConfig: name or partition count.
+            LimitReached: topics_max or partitions_max of the configuration.
+        """
+        self._check_name(name)
+        if not 1 <= partition_count <= PARTITIONS_PER_TOPIC_MAX:
+            raise InvalidConfig(f"{partition_count} partitions: expected 1 to {PARTITIONS_PER_TOPIC_MAX}")
+        topic = self._topics.get(name)
+        if topic is not None and (topic.durable or topic.id in self._writes or topic.deleting):
+            raise TopicExists(f"topic {_text(name)} {'is being deleted' if topic.deleting else 'exists already'}")
+        settings = config.to_mapping(self._config.topic) if config is not None else {}
+        if topic is not None:
+            # Its making was refused (full disk), and whoever asked was told so: this is another attempt.
+            self._remove(topic)
+            topic.partition_count = max(partition_count, *(index + 1 for index in topic.numbers), 1)
+            topic.settings = settings
+        else:
+            self._check_room(partition_count)
+            topic = Topic(self._next_id, name, partition_count, settings, self._now_ms())
+            self._next_id += 1
+        self._enter(topic)
+        self._write(topic, {}, on_durable)
+        self._tell(topic, "created")
+        return topic
+
+    def get_or_create(self, name: bytes) -> Topic:
+        """The topic of this name, made with the defaults when there is none.
+
+        Raises:
+            UnknownTopic: there is none, and auto_create is off.
+            InvalidConfig, LimitReached: see create().
+        """
+        topic = self._topics.get(name)
+        if topic is not None:
+            return topic
+        if not self._config.auto_create:
+            raise UnknownTopic(f"no topic {_text(name)}, and auto_create is off")
+        return self.create(name)
+
+    def adopt(self, description: Mapping[str, Any], on_durable: OnDone | None = None) -> Topic:
+        """Takes in a topic whose directory is there but whose entry is not, from its ``topic.json``.
+
+        Raises:
+            InvalidConfig: the description is not one of `describe()`, or the topic was deleted.
+            TopicExists: the id, or the name, belongs to another topic.
+        """
+        try:
+            name = base64.b64decode(description["name_base64"], validate=True)
+            topic_id, partition_count = int(description["id"]), int(description["partitions"])
+            settings = {str(key): str(value) for key, value in description["config"].items()}
+            topic = Topic(topic_id, name, partition_count, settings, int(description["created_ms"]))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise InvalidConfig(f"not the description of a topic: {error!r}") from error
+        self._check_name(name)
+        TopicConfig.from_mapping(settings)
+        if topic_id in self.tombstones:
+            raise InvalidConfig(f"topic {_text(name)} (id {topic_id}) was deleted")
+        if name in self._topics or topic_id in self._by_id:
+            raise TopicExists(f"topic {_text(name)} (id {topic_id}) exists already")
+        self._next_id = max(self._next_id, topic_id + 1)
+        topic.numbers = self._orphan_numbers.pop(topic_id, {})
+        self._enter(topic)
+        self._write(topic, {}, on_durable)
+        self._tell(topic, "created")
+        return topic
+
+    def number(self, topic: Topic, index: int, on_durable: OnDone | None = None) -> int:
+        """The number of a partition, given at the first call. `on_durable` gets None once topic and number are durable
+        (at once when they are already), else the error; another call then tries again.
+
+        Raises:
+            UnknownPartition: no such partition.
+            UnknownTopic: the topic is being deleted.
+        """
+        if not 0 <= index < topic.partition_count:
+            raise UnknownPartition(f"topic {_text(topic.name)} has partitions 0 to {topic.partition_count - 1}")
+        number = topic.numbers.get(index)
+        if number is not None and topic.durable and (topic.id, index) not in self._unsettled:
+            if on_durable is not None:
+                on_durable(None)
+            return number
+        if topic.deleting:
+            raise UnknownTopic(f"topic {_text(topic.name)} is being deleted")
+        if number is None:
+            number = topic.numbers[index] = self._new_number()
+            self._unsettled.add((topic.id, index))
+        self._state.submit(
+            [Put(PARTITION + _PARTITION_KEY.pack(topic.id, index), number)],
+            lambda error: self._numbered(topic, index, error, on_durable),
+        )
+        return number
+
+    def _numbered(self, topic: Topic, index: int, error: EngineError | None, on_durable: OnDone | None) -> None:
+        if error is None:
+            self._unsettled.discard((topic.id, index))
+        if error is None and not topic.durable:
+            # The round that held the topic's entry was refused, but not this one: the entry comes first.
+            self._write(topic, {}, on_durable)
+        elif on_durable is not None:
+            on_durable(error)
+
+    # --- changing ---
+
+    def configure(self, topic: Topic, changes: Mapping[str, str], on_durable: OnDone | None = None) -> None:
+        """Sets settings of a topic at run time; the text "default" takes one back. In force once durable.
+
+        Raises:
+            InvalidConfig: names the setting, the nearest known one if it is unknown, and the valid range.
+            UnknownTopic: the topic is being deleted.
+        """
+        if topic.deleting:
+            raise UnknownTopic(f"topic {_text(topic.name)} is being deleted")
+        _merge({}, changes)
+        self._write(topic, changes, on_durable)
+
+    def set_defaults(self, config: EngineConfig) -> None:
+        """New configuration of the server: topics follow it in all settings that are not their own."""
+        self._config = config
+        self._configs.clear()
+        for topic in self:
+            before = topic.config
+            topic.config = self._config_of(topic.settings)
+            if topic.config != before:
+                self._tell(topic, "configured")
+
+    def delete(self, topic: Topic, on_durable: OnDone | None = None) -> None:
+        """Deletes a topic; done when durable. Its segments are the caller's to unlink, who then calls `bury()`.
+
+        Raises:
+            UnknownTopic: it is being deleted already.
+        """
+        if topic.deleting:
+            raise UnknownTopic(f"topic {_text(topic.name)} is being deleted")
+        topic.deleting = True
+        ops: list[Op] = [Delete(TOPIC + _TOPIC_KEY.pack(topic.id))]
+        for index in topic.numbers:
+            key = _PARTITION_KEY.pack(topic.id, index)
+            ops += (Delete(PARTITION + key), Delete(RESERVED + key))
+        numbers = list(topic.numbers.values())
+        ops.append(Put(TOMBSTONE + _TOPIC_KEY.pack(topic.id), [topic.name, self._now_ms(), numbers]))
+
+        def done(error: EngineError | None) -> None:
+            if error is None:
+                self._remove(topic)
+                self.tombstones[topic.id] = topic.name
+                self._dead_numbers[topic.id] = numbers
+                self._tell(topic, "deleted")
+            else:
+                topic.deleting = False
+            if on_durable is not None:
+                on_durable(error)
+
+        self._state.submit(ops, done)
+
+    def bury(self, topic_id: int, on_durable: OnDone | None = None) -> None:
+        """Nothing of a deleted topic is left on disk: the tombstone goes, and its partition numbers become free."""
+
+        def done(error: EngineError | None) -> None:
+            if error is None and self.tombstones.pop(topic_id, None) is not None:
+                for number in self._dead_numbers.pop(topic_id):
+                    heappush(self._free_numbers, number)
+            if on_durable is not None:
+                on_durable(error)
+
+        self._state.submit([Delete(TOMBSTONE + _TOPIC_KEY.pack(topic_id))], done)
+
+    # --- inside ---
+
+    def _write(self, topic: Topic, changes: Mapping[str, str], on_done: OnDone | None) -> None:
+        """Writes the topic's entry with changed settings, after the writes of it that are on their way."""
+        waiting = self._writes.get(topic.id)
+        if waiting is not None:
+            waiting.append((changes, on_done))
+            return
+        self._writes[topic.id] = deque()
+        self._write_now(topic, changes, on_done)
+
+    def _write_now(self, topic: Topic, changes: Mapping[str, str], on_done: OnDone | None) -> None:
+        settings = _merge(topic.settings, changes)
+
+        def done(error: EngineError | None) -> None:
+            if error is None:
+                topic.durable = True
+                if changes:
+                    topic.settings = settings
+                    topic.config = self._config_of(settings)
+                    self._tell(topic, "configured")
+            try:
+                if on_done is not None:
+                    on_done(error)
+            finally:
+                waiting = self._writes[topic.id]
+                if waiting:
+                    self._write_now(topic, *waiting.popleft())
+                else:
+                    del self._writes[topic.id]
+
+        if topic.deleting:
+            done(UnknownTopic(f"topic {_text(topic.name)} is being deleted"))
+            return
+        ops: list[Op] = [
+            Put(TOPIC + _TOPIC_KEY.pack(topic.id), [topic.name, topic.partition_count, settings, topic.created_ms])
+        ]
+        if not topic.durable:
+            ops.append(Put(NEXT_TOPIC_ID, self._next_id))
+        self._state.submit(ops, done)
+
+    def _enter(self, topic: Topic) -> None:
+        topic.config = self._config_of(topic.settings)
+        self._topics[topic.name] = topic
+        self._by_id[topic.id] = topic
+        self._partition_total += topic.partition_count
+        self.generation += 1
+
+    def _remove(self, topic: Topic) -> None:
+        del self._topics[topic.name], self._by_id[topic.id]
+        self._partition_total -= topic.partition_count
+        self.generation += 1
+
+    def _tell(self, topic: Topic, change: Change) -> None:
+        for listener in self._listeners:
+            listener(topic, change)
+
+    def _check_name(self, name: bytes) -> None:
+        if not 1 <= len(name) <= TOPIC_NAME_BYTES_MAX:
+            raise InvalidConfig(f"a topic name of {len(name)} bytes: expected 1 to {TOPIC_NAME_BYTES_MAX}")
+
+    def _check_room(self, partition_count: int) -> None:
+        if len(self._topics) >= self._config.topics_max:
+            raise LimitReached(f"there are {len(self._topics)} topics: topics_max allows no more")
+        if self._partition_total + partition_count > self._config.partitions_max:
+            raise LimitReached(f"there are {self._partition_total} partitions: partitions_max allows no more")
+
+    def _config_of(self, settings: Mapping[str, str]) -> TopicConfig:
+        # One object for all topics with the same settings: there may be a hundred thousand.
+        key = tuple(sorted(settings.items()))
+        config = self._configs.get(key)
+        if config is None:
+            config = self._configs[key] = self._lenient_config(settings)
+        return config
+
+    def _lenient_config(self, settings: Mapping[str, str]) -> TopicConfig:
+        """Stored settings were valid once; one that this version does not take falls back to the default."""
+        config = self._config.topic
+        for name, text in settings.items():
+            try:
+                config = TopicConfig.from_mapping({name: text}, config)
+            except InvalidConfig as error:
+                log.warning("stored setting of a topic is not valid here, the default applies: %s", error)
+        return config
+
+    def _new_number(self) -> int:
+        if self._free_numbers:
+            return heappop(self._free_numbers)
+        self._next_number += 1
+        return self._next_number - 1
+
+
+def _merge(settings: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+    """Settings after changes, in their exact text. Raises InvalidConfig."""
+    own = {name: text for name, text in changes.items() if str(text).strip().lower() != UNSET}
+    parsed = TopicConfig.from_mapping(own)
+    merged = {**settings, **{name: parsed.to_mapping()[name] for name in own}}
+    known = topic_settings(TopicConfig)
+    for name in changes.keys() - own.keys():
+        if name not in known:
+            raise InvalidConfig(unknown_setting_text(name, known))
+        merged.pop(name, None)
+    return merged
+
+
+def _text(name: bytes) -> str:
+    return repr(name.decode("utf-8", "backslashreplace")[:100])
