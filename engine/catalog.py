@@ -24,7 +24,6 @@ from __future__ import annotations
 import base64
 import logging
 import struct
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any, Literal, TypeAlias
@@ -107,7 +106,7 @@ class Catalog:
         self._listeners: list[Listener] = []
         self._configs: dict[tuple[tuple[str, str], ...], TopicConfig] = {}
         # Topics whose entry is being written, and the changes that wait behind it.
-        self._writes: dict[int, deque[tuple[Mapping[str, str], OnDone | None]]] = {}
+        self._writes: dict[int, list[tuple[Mapping[str, str], OnDone | None]]] = {}
         # Partition numbers (topic id, index) that are not durable yet.
         self._unsettled: set[tuple[int, int]] = set()
         self._partition_total = 0
@@ -391,11 +390,11 @@ class Catalog:
         if waiting is not None:
             waiting.append((changes, on_done))
             return
-        self._writes[topic.id] = deque()
+        self._writes[topic.id] = []
         self._write_now(topic, changes, on_done)
 
     def _write_now(self, topic: Topic, changes: Mapping[str, str], on_done: OnDone | None) -> None:
-        settings = _merge(topic.settings, changes)
+        settings = _merge(topic.settings, changes) if changes else topic.settings
 
         def done(error: EngineError | None) -> None:
             if error is None:
@@ -410,7 +409,7 @@ class Catalog:
             finally:
                 waiting = self._writes[topic.id]
                 if waiting:
-                    self._write_now(topic, *waiting.popleft())
+                    self._write_now(topic, *waiting.pop(0))
                 else:
                     del self._writes[topic.id]
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -275,13 +274,16 @@ class EngineConfig:
         return _to_mapping(self, None)
 
 
+_SETTINGS: dict[type, dict[str, Setting]] = {
+    kind: {f.name: f.metadata["setting"] for f in dataclasses.fields(kind) if "setting" in f.metadata}
+    for kind in (TopicConfig, EngineConfig)
+}
 AnyConfig = TypeVar("AnyConfig", TopicConfig, EngineConfig)
 
 
-@functools.cache
 def settings(kind: type[TopicConfig] | type[EngineConfig]) -> dict[str, Setting]:
     """The settings of a configuration class by name, in order."""
-    return {f.name: f.metadata["setting"] for f in dataclasses.fields(kind) if "setting" in f.metadata}
+    return _SETTINGS[kind]
 
 
 def parse_settings(kind: type[TopicConfig] | type[EngineConfig], values: Mapping[str, str | int]) -> dict[str, Any]:
