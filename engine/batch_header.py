@@ -14,7 +14,7 @@ from engine.record import BatchError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-MAGIC = b"\xd9QLB"  # begins with a byte that no text holds
+MAGIC_BYTES = b"\xd9QLB"  # begins with a byte that no text holds
 VERSION = 1
 HEADER_BYTES = 88
 HASHED_HEADER_BYTES = 80
@@ -52,14 +52,14 @@ class BatchHeader:
     header_hash: int
 
     @property
-    def size_bytes(self) -> int:
+    def size(self) -> int:
         """Length of the whole batch."""
         return HEADER_BYTES + self.padding_bytes + self.bundles_bytes + self.extension_bytes
 
     @property
     def end(self) -> int:
         """Position after the batch, in the buffer that the header was read from."""
-        return self.position + self.size_bytes
+        return self.position + self.size
 
     @property
     def bundles_start(self) -> int:
@@ -80,10 +80,10 @@ def read_header(buffer: Buffer, position: int, segment_id: int, file_position: i
     """
     if position < 0 or len(buffer) - position < HEADER_BYTES:
         return None
-    fields = HEADER.unpack_from(buffer, position)
-    magic, version, attributes, padding, reserved, bundles_bytes, extension_bytes = fields[:7]
-    first_seq, last_seq, count, reserved_2, max_timestamp, append_time, mark, transaction, body_hash, own_hash = fields[7:]
-    if magic != MAGIC or version != VERSION or reserved or reserved_2 or padding > PADDING_BYTES_MAX:
+    magic, version, attributes, padding, reserved, *sizes = HEADER.unpack_from(buffer, position)
+    bundles_bytes, extension_bytes, first_seq, last_seq, count, reserved_2, *times = sizes
+    max_timestamp, append_time, mark, transaction, body_hash, own_hash = times
+    if magic != MAGIC_BYTES or version != VERSION or reserved or reserved_2 or padding > PADDING_BYTES_MAX:
         return None
     if not 0 < bundles_bytes <= BUNDLES_BYTES_MAX or extension_bytes > EXTENSION_BYTES_MAX:
         return None
@@ -113,7 +113,7 @@ def read_header(buffer: Buffer, position: int, segment_id: int, file_position: i
 
 def check_body(buffer: Buffer, position: int, header: BatchHeader, segment_id: int) -> bool:
     """Whether all bytes of the batch at ``position`` are there and its body hash is right."""
-    end = position + header.size_bytes
+    end = position + header.size
     if position < 0 or len(buffer) < end:
         return False
     body = memoryview(buffer)[position + HEADER_BYTES : end]
@@ -146,7 +146,7 @@ def decode_headers(extension: Buffer, count: int) -> list[tuple[bytes, ...]]:
         return []
     if not isinstance(rows, list) or len(rows) != count:
         raise BatchError(f"extension has not one entry for each of {count} records")
-    found = []
+    found: list[tuple[bytes, ...]] = []
     for row in rows:
         if row is None:
             found.append(())
