@@ -76,3 +76,43 @@ BUNDLES_BYTES_MAX = BUNDLE_BYTES_MAX + 4
 EXTENSION_BYTES_MAX = BUNDLE_BYTES_MAX
 # Header and padding (94), bundles, extension: what a reader has to be ready for.
 BATCH_BYTES_MAX = 94 + BUNDLES_BYTES_MAX + EXTENSION_BYTES_MAX
+
+# --- files (engine/segment.py, engine/scan.py, engine/recovery.py) ---
+
+# Index entries of 24 bytes for every 64 KiB of the largest segment (16 GiB) take 6 MiB; batches of a set of tiny chunks
+# do not add entries, so twice that is never reached.
+FOOTER_BYTES_MAX = 16 << 20
+# Blocks in which a segment is walked: large enough for the disk, small enough for the cache.
+SCAN_BYTES = 1 << 20
+# A read for one subscriber reads at least this, so that a small request does not become many.
+READ_BYTES_MIN = 64 << 10
+# Where sequential readers go on, for each partition: a dictionary entry of about 100 bytes each.
+POSITION_HINTS_MAX = 1024
+# VERSION, topic.json: a few hundred bytes; what is larger is no file of ours.
+SMALL_FILE_BYTES_MAX = 1 << 20
+
+# --- chunks (engine/partition.py) ---
+
+# The first chunk of an idle partition: thousands of partitions must not cost a MiB each.
+CHUNK_BYTES_MIN = 4 << 10
+# Beyond this a larger chunk gives no throughput; half of a round's usual size.
+CHUNK_BYTES_MAX = 1 << 20
+# Subscribers woken in one turn of the owner's loop: 9,000 in one turn stalled it for 94 ms.
+WAKE_SLICE = 500
+
+# --- cursors (engine/deliveries.py, engine/cursors.py) ---
+
+# Delivered and not yet acknowledged; at worst every other one is, and the stored cursor then takes 60 KB.
+UNACKNOWLEDGED_MAX = 16384
+# Records that may go before a redelivery that fell due when they were committed already.
+OVERTAKEN_MAX = 1024
+# Name of a group of readers (Fujin allows 1024 bytes for names).
+CURSOR_NAME_BYTES_MAX = 1024
+# Bytes of slabs kept for cursors that are being read, in total; one larger slab is kept alone.
+CURSOR_SLABS_BYTES_MAX = 64 << 20
+# Read at once for a cursor: 2,600 records of 100 bytes.
+CURSOR_READ_BYTES = 256 << 10
+# After an unclean stop an LMDB file is verified before use; 128 MiB take about 2 s.
+LMDB_VERIFY_BYTES_MAX = 128 << 20
+# Small state is verified at every start: 16 MiB (100,000 topics) take 0.25 s.
+STATE_VERIFY_ALWAYS_BYTES = 16 << 20
