@@ -12,7 +12,7 @@ Little-endian. A batch begins at any byte of a segment file::
 
 - A bundle (`engine.bundle`) is preceded by its length as a varint. The first one of a batch has the number ``first
   seq`` or, if SPARSE, brings its own; the next one goes on behind the one before it, or brings its own, higher one.
-- body hash: xxh3-64, seed = the segment's id, of everything behind the header. header hash: xxh3-64, seed = segment id +
+- body hash: xxh3-64, seed = the segment's id, of everything behind the header. header hash: xxh3-64, seed = that id +
   the batch's position in its file (mod 2**64), of the 80 bytes before it: so a copy of a batch somewhere else, in a
   value for example, is not a batch. All-zero bytes are none either.
 - max timestamp: the highest min(record timestamp, append time), so that one record dated far ahead moves nothing.
@@ -483,7 +483,7 @@ def verify(buffer: Buffer, start: int, end: int, segment_id: int, file_position:
 
 
 def locate(buffer: Buffer, start: int, end: int, seq: int) -> int:
-    """Position of the first batch of verified ``buffer[start:end]`` whose last number is ``seq`` or above, or ``end``."""
+    """The first batch of verified ``buffer[start:end]`` whose last number is ``seq`` or above, else ``end``."""
     if start < 0 or end > len(buffer):
         raise BatchError("range outside the buffer")
     position = start

@@ -333,7 +333,7 @@ def encode_bundle(
             raise ValueError("not one sequence number a record")
         out += sparse_seqs[0].to_bytes(8, "little")
         if count > 1:
-            _append_varint(out, sparse_seqs[-1] - sparse_seqs[0] - 1)
+            _append_varint(out, sparse_seqs[count - 1] - sparse_seqs[0] - 1)
     messages = out if codec == 0 else bytearray()
     last_timestamp = -1
     for index in range(count):
