@@ -1,0 +1,288 @@
+"""Commit rounds: many appends, one write and one sync a file, one callback that answers everybody.
+
+A round takes the oldest pending chunks, by turns over partitions, up to a size and a number of files. While it runs
+on the committer thread, the next one gathers: the sync is the batching window, there is no timer. One round is in
+flight at a time. Steps on the committer thread, for each file: roll the segment when it is due, seal the chunks for
+their place, write; then sync all files (in parallel when there are several); then write the watermarks. The callback
+on the owner's thread makes the chunks visible and tells their waiters.
+
+Failure: what a round wrote to a file is cut off again and synced before anything else is written there; its numbers
+stay a gap. After a failed sync or a failed cut the partition takes no more records until a restart: a second sync of
+the same pages could report success for data that is gone.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from engine.active import ActiveSegment, create_segment, new_header
+from engine.chunk import Chunk, Waiter
+from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
+from engine.limits import SEGMENT_AGE_MS_MIN
+from engine.recovery import SealedSegment
+from engine.segment import HEADER_BYTES
+from engine.watermarks import Watermark
+
+if TYPE_CHECKING:
+    from engine.config import TopicConfig
+    from engine.log import Log
+    from engine.partition import Partition
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(slots=True)
+class Part:
+    """What one round does to one partition."""
+
+    partition: Partition
+    active: ActiveSegment
+    chunks: list[Chunk] = field(default_factory=list)
+    roll: bool = False
+    """Begin a new segment even if there is nothing to write."""
+    sealed: list[SealedSegment] = field(default_factory=list)
+    synced: bool = False
+    error: EngineError | None = None
+
+
+@dataclass(slots=True)
+class Counters:
+    """Plain sums, read by the metrics at a scrape."""
+
+    rounds: int = 0
+    failed_parts: int = 0
+    records: int = 0
+    bytes: int = 0
+    files: int = 0
+    sync_failures: int = 0
+    round_sizes: list[tuple[int, int, int, float]] = field(default_factory=list)
+    """(records, bytes, files, sync seconds) of rounds since the last scrape; at most `ROUND_SIZES_MAX`."""
+
+
+def segment_age_ms(config: TopicConfig) -> int:
+    """Age at which a segment is sealed: with retention by age, a quarter of that at most, so that records do not stay
+    much longer than they should (whole segments are removed)."""
+    if not config.retention_ms:
+        return config.segment_age_ms
+    return min(config.segment_age_ms, max(config.retention_ms // 4, SEGMENT_AGE_MS_MIN))
+
+
+class Committer:
+    """Owner-side queue of partitions with pending chunks, and the thread that commits them."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._dirty: deque[Partition] = deque()
+        self._in_flight = False
+        self._rounds: SimpleQueue[list[Part] | None] = SimpleQueue()
+        self._pool = ThreadPoolExecutor(log.config.sync_threads, thread_name_prefix="quintlog-sync")
+        self._idle_callbacks: list[Callable[[], None]] = []
+        self.counters = Counters()
+        self._thread = threading.Thread(target=self._run, name="quintlog-committer", daemon=True)
+        self._thread.start()
+
+    # --- owner's thread
+
+    def add(self, partition: Partition) -> None:
+        """Puts a partition with pending chunks in the queue and starts a round when none is running."""
+        if not partition.queued:
+            partition.queued = True
+            self._dirty.append(partition)
+        if not self._in_flight:
+            self._start()
+
+    def touch(self, partition: Partition) -> None:
+        """Has the next round write the partition's watermark (and begin a new segment if `roll_wanted`)."""
+        if partition.has_files and partition.error is None:
+            self.add(partition)
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Calls back as soon as no round runs and nothing waits for one."""
+        if self._in_flight or self._dirty:
+            self._idle_callbacks.append(callback)
+        else:
+            callback()
+
+    def stop(self) -> None:
+        """Ends the thread after the round in flight; blocking. Call when idle."""
+        self._rounds.put(None)
+        self._thread.join()
+        self._pool.shutdown()
+
+    def _start(self) -> None:
+        parts: dict[Partition, Part] = {}
+        bytes_left = self._log.config.round_bytes_max
+        files_max = self._log.config.round_files_max
+        while self._dirty and len(parts) < files_max:
+            partition = self._dirty[0]
+            chunk = partition.next_chunk(bytes_left, first=not parts)
+            if chunk is None and partition.has_pending:
+                break
+            self._dirty.popleft()
+            part = parts.get(partition)
+            if part is None:
+                part = parts[partition] = Part(partition, partition.active_segment)
+            part.roll = part.roll or partition.roll_wanted
+            partition.roll_wanted = False
+            if chunk is not None:
+                part.chunks.append(chunk)
+                bytes_left -= chunk.end
+            if partition.has_pending:
+                self._dirty.append(partition)
+            else:
+                partition.queued = False
+        if parts:
+            self._in_flight = True
+            self._rounds.put(list(parts.values()))
+
+    def _finish(self, parts: list[Part]) -> None:
+        self._in_flight = False
+        waiters: dict[Waiter, None] = {}
+        for part in parts:
+            for chunk in part.chunks:
+                waiters.update(dict.fromkeys(chunk.waiters))
+            part.partition.round_done(part)
+        if self._dirty:
+            self._start()  # the disk works while the answers are written
+        for waiter in waiters:
+            waiter.round_done()
+        if not self._in_flight and self._idle_callbacks:
+            callbacks, self._idle_callbacks = self._idle_callbacks, []
+            for callback in callbacks:
+                callback()
+
+    # --- committer thread
+
+    def _run(self) -> None:
+        while (parts := self._rounds.get()) is not None:
+            try:
+                self._commit(parts)
+            except Exception as problem:  # noqa: BLE001 - whatever it was, nothing may be acknowledged and nobody may hang
+                for part in parts:
+                    part.error = ReadOnly(f"internal error in a commit round: {problem!r}; restart the server")
+                self._log.report_exception("commit round", problem)
+            self._log.post(lambda parts=parts: self._finish(parts))  # type: ignore[misc]
+
+    def _commit(self, parts: list[Part]) -> None:
+        log = self._log
+        states = []
+        for part in parts:
+            state = part.active.state()
+            try:
+                if part.active.position > HEADER_BYTES and (part.roll or self._roll_due(part)):
+                    self._roll(part)
+                    state = part.active.state()
+                if part.chunks:
+                    part.active.append(log.files, log.handles, part.chunks)
+            except OSError as problem:
+                self._undo(part, state, problem)
+            states.append(state)
+        started = time.perf_counter()
+        self._sync([part for part in parts if part.error is None and part.chunks and part.partition.sync_each_round])
+        sync_seconds = time.perf_counter() - started
+        for part in parts:
+            if part.error is None:
+                self._mark(part)
+        self._count(parts, sync_seconds)
+
+    def _roll_due(self, part: Part) -> bool:
+        config = part.partition.config
+        active = part.active
+        size = active.position + sum(chunk.end for chunk in part.chunks)
+        return size > config.segment_bytes or self._log.now_ms() - active.header.created_ms > segment_age_ms(config)
+
+    def _roll(self, part: Part) -> None:
+        """Seals the active segment and begins the next one, both durable. Raises OSError."""
+        log, old, partition = self._log, part.active, part.partition
+        first_seq = part.chunks[0].first_seq if part.chunks else old.last_seq + 1
+        header = new_header(partition.topic.id, partition.index, old.header.number, first_seq, log.now_ms())
+        footer = old.seal(log.files, log.handles)
+        new = create_segment(log.files, log.handles, old.directory, header, max_timestamp_ms=old.max_timestamp_ms)
+        with log.handles.use(old.path) as fd:
+            size_bytes = log.files.size(fd)
+        part.sealed.append(
+            SealedSegment(
+                path=old.path,
+                segment_id=old.header.segment_id,
+                first_seq=old.header.first_seq,
+                last_seq=footer.last_seq,
+                end=footer.end,
+                size_bytes=size_bytes,
+                records=footer.records,
+                max_timestamp_ms=footer.max_timestamp_ms,
+                last_append_ms=footer.last_append_ms,
+            )
+        )
+        part.active = new
+
+    def _undo(self, part: Part, state: tuple[int, int, int, int, int, int], problem: OSError) -> None:
+        """Takes back a failed write."""
+        name = part.partition.title
+        if problem.errno in NO_SPACE:
+            part.error = DiskFull(f"{name}: no space left on the disk; free some, and publishing goes on by itself")
+        else:
+            part.error = NotStored(f"{name}: cannot write {part.active.path}: {problem.strerror or problem}")
+        try:
+            part.active.cut(self._log.files, self._log.handles, state)
+        except OSError as second:
+            part.error = ReadOnly(
+                f"{name}: {problem.strerror or problem}, and what was written could not be taken back "
+                f"({second.strerror or second}): read-only until a restart"
+            )
+
+    def _sync(self, parts: list[Part]) -> None:
+        if len(parts) == 1:
+            self._sync_part(parts[0])
+        elif parts:
+            list(self._pool.map(self._sync_part, parts))
+
+    def _sync_part(self, part: Part) -> None:
+        try:
+            part.active.sync(self._log.files, self._log.handles)
+            part.synced = True
+        except OSError as problem:
+            self.counters.sync_failures += 1
+            part.error = ReadOnly(
+                f"{part.partition.title}: cannot sync {part.active.path}: {problem.strerror or problem}; "
+                "the disk may have lost data: check it, then restart the server"
+            )
+
+    def _mark(self, part: Part) -> None:
+        active = part.active
+        mark = Watermark(
+            part.partition.log_start,
+            active.header.first_seq,
+            active.last_seq,
+            active.position,
+            active.durable_position,
+            active.header.segment_id,
+        )
+        try:
+            self._log.watermarks.write(active.header.number, mark)
+        except OSError as problem:  # a lower bound for recovery: old is allowed, and the data is on disk
+            self._log.report(f"cannot write watermarks: {problem.strerror or problem}")
+        for chunk in part.chunks:
+            self._log.note_index(part, chunk)
+
+    def _count(self, parts: list[Part], sync_seconds: float) -> None:
+        counters = self.counters
+        records = sum(chunk.records for part in parts if part.error is None for chunk in part.chunks)
+        size = sum(chunk.end for part in parts if part.error is None for chunk in part.chunks)
+        counters.rounds += 1
+        counters.failed_parts += sum(part.error is not None for part in parts)
+        counters.records += records
+        counters.bytes += size
+        counters.files += len(parts)
+        if len(counters.round_sizes) < ROUND_SIZES_MAX:
+            counters.round_sizes.append((records, size, len(parts), sync_seconds))
+
+
+ROUND_SIZES_MAX = 10_000

@@ -1,0 +1,182 @@
+"""The narrow file layer: the only module of the engine that opens, writes, syncs, renames or removes files.
+
+Tests put another object with the same methods in its place to make any call fail or to simulate a crash, so
+nothing outside this module may call ``os`` for the files of a data directory (LMDB environments excepted).
+
+Every method raises OSError as the system call gave it; no error is swallowed or retried, but short writes and
+reads are continued. Methods may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+IOV_BUFFERS = 512
+"""Buffers given to one pwritev: half of Linux's IOV_MAX (1024), far above what a round needs."""
+
+
+class Files(Protocol):
+    """What the engine needs of a file system. File descriptors are opaque integers to the caller."""
+
+    def create(self, path: Path) -> int:
+        """Creates a file that must not exist yet and opens it for reading and writing."""
+
+    def open(self, path: Path, *, write: bool = False) -> int:
+        """Opens an existing file."""
+
+    def close(self, fd: int) -> None: ...
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+        """Writes all bytes of all buffers from `position` on."""
+
+    def read(self, fd: int, size_bytes: int, position: int) -> bytes:
+        """Reads up to `size_bytes` from `position`; less only at the end of the file."""
+
+    def read_nowait(self, fd: int, buffer: bytearray, position: int) -> int:
+        """Fills `buffer` from the page cache alone; bytes read, 0 when the disk would have to be asked."""
+
+    def sync_data(self, fd: int) -> None:
+        """Makes the file's data (and the size needed to read it) durable."""
+
+    def sync_dir(self, path: Path) -> None:
+        """Makes the directory's entries durable."""
+
+    def truncate(self, fd: int, size_bytes: int) -> None: ...
+
+    def size(self, fd: int) -> int: ...
+
+    def make_dir(self, path: Path) -> None:
+        """Makes a directory; one that exists is fine. The parent must exist."""
+
+    def list_dir(self, path: Path) -> list[str]:
+        """Names in a directory, sorted; [] when there is no such directory."""
+
+    def rename(self, old: Path, new: Path) -> None: ...
+
+    def remove(self, path: Path) -> None: ...
+
+    def remove_dir(self, path: Path) -> None: ...
+
+    def free_bytes(self, path: Path) -> int:
+        """Bytes that an unprivileged process may still write in the file system of `path`."""
+
+
+class SystemFiles:
+    """Files of the operating system (Linux)."""
+
+    def create(self, path: Path) -> int:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+
+    def open(self, path: Path, *, write: bool = False) -> int:
+        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+        for first in range(0, len(buffers), IOV_BUFFERS):
+            position = self._write_group(fd, [memoryview(b) for b in buffers[first : first + IOV_BUFFERS]], position)
+
+    @staticmethod
+    def _write_group(fd: int, views: list[memoryview], position: int) -> int:
+        left = sum(map(len, views))
+        while left:
+            written = os.pwritev(fd, views, position)
+            position += written
+            left -= written
+            while left and written >= len(views[0]):
+                written -= len(views.pop(0))
+            if left and written:
+                views[0] = views[0][written:]
+        return position
+
+    def read(self, fd: int, size_bytes: int, position: int) -> bytes:
+        data = os.pread(fd, size_bytes, position)
+        if len(data) in (size_bytes, 0):
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size_bytes and (data := os.pread(fd, size_bytes - got, position + got)):
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def read_nowait(self, fd: int, buffer: bytearray, position: int) -> int:
+        try:
+            return os.preadv(fd, [buffer], position, os.RWF_NOWAIT)
+        except BlockingIOError:
+            return 0
+
+    def sync_data(self, fd: int) -> None:
+        os.fdatasync(fd)
+
+    def sync_dir(self, path: Path) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        os.ftruncate(fd, size_bytes)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def make_dir(self, path: Path) -> None:
+        path.mkdir(exist_ok=True)
+
+    def list_dir(self, path: Path) -> list[str]:
+        try:
+            return sorted(os.listdir(path))
+        except FileNotFoundError:
+            return []
+
+    def rename(self, old: Path, new: Path) -> None:
+        os.rename(old, new)
+
+    def remove(self, path: Path) -> None:
+        os.unlink(path)
+
+    def remove_dir(self, path: Path) -> None:
+        os.rmdir(path)
+
+    def free_bytes(self, path: Path) -> int:
+        stat = os.statvfs(path)
+        return stat.f_bavail * stat.f_frsize
+
+
+def write_new_file(files: Files, path: Path, content: bytes) -> None:
+    """Puts `content` at `path` durably and all at once: written aside, synced, renamed, directory synced.
+
+    Raises:
+        OSError: nothing of an older file at `path` was changed.
+    """
+    aside = path.with_name(path.name + ".new")
+    if aside.name in files.list_dir(path.parent):
+        files.remove(aside)  # left by a crash; it was never in use
+    fd = files.create(aside)
+    try:
+        files.write(fd, [content], 0)
+        files.sync_data(fd)
+    finally:
+        files.close(fd)
+    files.rename(aside, path)
+    files.sync_dir(path.parent)
+
+
+def read_whole_file(files: Files, path: Path, size_bytes_max: int) -> bytes | None:
+    """The content of a small file, None when there is none; at most `size_bytes_max` bytes of it."""
+    try:
+        fd = files.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        return files.read(fd, size_bytes_max, 0)
+    finally:
+        files.close(fd)

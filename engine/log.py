@@ -1,0 +1,270 @@
+"""The log: one data directory, opened by one process, with everything that belongs to it.
+
+Layout of the directory::
+
+    LOCK          held (flock) for life by the process that may write
+    VERSION       JSON: format version and random directory id
+    watermarks    what of each partition is committed (engine.watermarks)
+    state/        LMDB: topics, numbers, cursors, sessions (engine.state)
+    index/        LMDB: positions by sequence number and time, rebuildable (engine.index)
+    topics/<topic id>/topic.json, topics/<topic id>/<partition>/<first seq>.log (engine.segment)
+    set-aside/    bytes cut off by recovery; never removed by us
+
+Threads: the *owner* (an event loop, or whoever drains an `engine.inline.Inbox`) calls everything here; committer,
+opener, readers, state writer and housekeeping hand their results back through `post`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import secrets
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from engine.catalog import Catalog, Topic
+from engine.chunk import Chunk
+from engine.committer import Committer, Part
+from engine.config import EngineConfig
+from engine.errors import DataDirectoryError, EngineError, LogLocked, UnknownPartition, UnsupportedFormat
+from engine.files import Files, SystemFiles, read_whole_file, write_new_file
+from engine.handles import Handles
+from engine.housekeeping import Housekeeping
+from engine.index import Index
+from engine.limits import SMALL_FILE_BYTES_MAX, WAKE_SLICE
+from engine.opener import Opener
+from engine.partition import Partition
+from engine.state import LmdbState, Post, StateStore
+from engine.tail import TailCache
+from engine.watermarks import FILE_NAME as WATERMARKS_NAME
+from engine.watermarks import Watermarks
+
+FORMAT_VERSION = 1
+
+logger = logging.getLogger("quintlog.engine")
+
+
+class Log:
+    """The public face of the engine. Made by `open`."""
+
+    catalog: Catalog
+    state: StateStore
+
+    def __init__(self, data_dir: Path, config: EngineConfig, post: Post, files: Files, lock_fd: int) -> None:
+        """Use `open`."""
+        self.data_dir = data_dir
+        self.config = config
+        self.post = post
+        self.files = files
+        self.pending_bytes = 0
+        """Bytes of records that were appended but are not committed yet."""
+        self.damaged_batches = 0
+        self.removed_bytes = 0
+        """Bytes of segments that retention and trimming removed."""
+        self.directory_id = _check_version(files, data_dir)
+        self._lock_fd = lock_fd
+        self._partitions: dict[tuple[int, int], Partition] = {}
+        self._to_wake: deque[Callable[[], None]] = deque()
+        self._waking = False
+        self.handles = Handles(files, config.open_files_max)
+        self.tail = TailCache(config.tail_cache_bytes)
+
+    @classmethod
+    def open(
+        cls,
+        data_dir: Path,
+        config: EngineConfig,
+        post: Post,
+        files: Files | None = None,
+        state: StateStore | None = None,
+    ) -> Log:
+        """Opens a data directory, and makes it when it is missing or empty.
+
+        Args:
+            post: takes a callable from any thread and runs it on the owner's thread, in order.
+            files, state: other implementations, for tests.
+
+        Raises:
+            LogLocked: another process has it open.
+            UnsupportedFormat: it was written by a newer version.
+            DataDirectoryError: it cannot be used; the text says why and what to do.
+            Corrupt: the state is damaged.
+        """
+        data_dir = data_dir.absolute()
+        try:
+            data_dir.mkdir(parents=True, exist_ok=True)
+            lock_fd = lock(data_dir)
+        except OSError as problem:
+            raise DataDirectoryError(
+                f"cannot use data directory {data_dir}: {problem.strerror or problem}"
+            ) from problem
+        try:
+            log = cls(data_dir, config, post, files or SystemFiles(), lock_fd)
+            log._open_parts(state)
+        except OSError as problem:
+            os.close(lock_fd)
+            raise DataDirectoryError(
+                f"cannot use data directory {data_dir}: {problem.filename or ''} {problem.strerror or problem}"
+            ) from problem
+        except BaseException:
+            os.close(lock_fd)
+            raise
+        return log
+
+    def _open_parts(self, state: StateStore | None) -> None:
+        config = self.config
+        self.files.make_dir(self.data_dir / "topics")
+        self.files.sync_dir(self.data_dir)
+        self.watermarks = Watermarks(self.files, self.data_dir / WATERMARKS_NAME, self.directory_id)
+        self.state = state or LmdbState(
+            self.data_dir / "state",
+            self.post,
+            self.files,
+            create=True,
+            map_bytes=config.state_map_bytes,
+            reader_check_interval_ms=config.reader_check_interval_ms,
+        )
+        self.catalog = Catalog(self.state, config, self.now_ms)
+        for damage in self.catalog.damaged:
+            self.report(str(damage))
+        self.index = Index(self.data_dir / "index", self.files, config)
+        self.readers = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="quintlog-reader")
+        self.opener = Opener(self)
+        self.committer = Committer(self)
+        self.housekeeping = Housekeeping(self)
+
+    # --- use
+
+    def partition(self, topic: Topic, index: int = 0) -> Partition:
+        """The partition of a topic. Raises UnknownPartition."""
+        partition = self._partitions.get((topic.id, index))
+        if partition is None:
+            if not 0 <= index < topic.partition_count:
+                raise UnknownPartition(f"topic {topic.name!r} has partitions 0 to {topic.partition_count - 1}")
+            partition = self._partitions[topic.id, index] = Partition(self, topic, index)
+        return partition
+
+    def known_partitions(self) -> Iterable[Partition]:
+        """Partitions that were used since the start."""
+        return list(self._partitions.values())
+
+    def drop_partitions(self, topic: Topic) -> list[Partition]:
+        """Forgets the partitions of a deleted topic; returns those that were known."""
+        keys = [key for key in self._partitions if key[0] == topic.id]
+        return [self._partitions.pop(key) for key in keys]
+
+    def drain(self, callback: Callable[[], None]) -> None:
+        """Calls back when everything appended so far is committed or has failed."""
+        self.committer.when_idle(callback)
+
+    def close(self) -> None:
+        """Stops all threads, makes everything durable, and lets go of the directory; blocking. Drain before it."""
+        self.housekeeping.stop()
+        self.opener.stop()
+        self.committer.stop()
+        self.readers.shutdown()
+        self.watermarks.sync()
+        self.watermarks.close()
+        self.index.close()
+        self.state.close()
+        self.handles.close()
+        os.close(self._lock_fd)
+
+    # --- for the parts
+
+    @staticmethod
+    def now_ms() -> int:
+        """Milliseconds since 1970 by the system's clock."""
+        return time.time_ns() // 1_000_000
+
+    def wake(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        """Calls readers back, at most `WAKE_SLICE` in one turn of the owner's loop."""
+        self._to_wake.extend(callbacks)
+        if not self._waking:
+            self._waking = True
+            self.post(self._wake_some)
+
+    def _wake_some(self) -> None:
+        for _ in range(min(WAKE_SLICE, len(self._to_wake))):
+            self._to_wake.popleft()()
+        self._waking = bool(self._to_wake)
+        if self._waking:
+            self.post(self._wake_some)
+
+    def note_index(self, part: Part, chunk: Chunk) -> None:
+        """Puts a committed chunk into the index (committer thread)."""
+        header = part.active.header
+        self.index.add(
+            header.number,
+            chunk.first_seq,
+            header.segment_id,
+            header.first_seq,
+            chunk.file_position,
+            part.active.max_timestamp_ms,
+        )
+
+    @staticmethod
+    def report(message: str) -> None:
+        """Tells the operator of something that should not have happened (any thread)."""
+        logger.error("%s", message)
+
+    @staticmethod
+    def report_exception(where: str, problem: BaseException) -> None:
+        """Tells of a defect of ours, with its traceback (any thread)."""
+        logger.critical("internal error in %s", where, exc_info=problem)
+
+
+def lock(data_dir: Path) -> int:
+    """Takes ``LOCK`` of a data directory; the descriptor holds it until it is closed or the process ends.
+
+    Raises:
+        LogLocked: another process holds it.
+        OSError: the file cannot be opened.
+    """
+    fd = os.open(data_dir / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
+        os.close(fd)
+        raise LogLocked(
+            f"data directory {data_dir} is in use by process {holder or 'unknown'}; "
+            "stop it first, or use another directory"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def _check_version(files: Files, data_dir: Path) -> int:
+    """Reads ``VERSION`` (makes it in an empty directory) and returns the directory's id."""
+    path = data_dir / "VERSION"
+    content = read_whole_file(files, path, SMALL_FILE_BYTES_MAX)
+    if content is None:
+        foreign = [name for name in files.list_dir(data_dir) if name != "LOCK" and not name.endswith(".new")]
+        if foreign:
+            raise DataDirectoryError(
+                f"{data_dir} has no VERSION file but holds {', '.join(foreign[:3])}: "
+                "not a data directory of this server; choose an empty one"
+            )
+        directory_id = secrets.randbits(63)
+        write_new_file(files, path, json.dumps({"format": FORMAT_VERSION, "id": directory_id}).encode() + b"\n")
+        return directory_id
+    try:
+        fields = json.loads(content)
+        version, directory_id = int(fields["format"]), int(fields["id"])
+    except (ValueError, KeyError, TypeError) as problem:
+        raise DataDirectoryError(f"{path} is damaged ({problem!r}); restore it from a backup") from problem
+    if version != FORMAT_VERSION:
+        raise UnsupportedFormat(
+            f"{data_dir} has format {version}; this version reads format {FORMAT_VERSION}: use the server that wrote it"
+        )
+    return directory_id
+
+
+__all__ = ["EngineError", "Log", "lock"]

@@ -1,0 +1,176 @@
+"""The opener: one thread that makes the files of new partitions and recovers those of existing ones.
+
+So that neither a burst of new topics nor a long recovery holds up the owner's thread or anybody's acknowledgement.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from engine.active import ActiveSegment
+from engine.errors import DataDirectoryError, EngineError
+from engine.files import write_new_file
+from engine.recovery import Place, Recovered, make_partition, recover_partition
+from engine.watermarks import Watermark
+
+if TYPE_CHECKING:
+    from engine.catalog import Topic
+    from engine.log import Log
+    from engine.partition import Partition
+
+TOPIC_FILE = "topic.json"
+
+
+def _description(log: Log, topic: Topic) -> bytes:
+    return json.dumps(log.catalog.describe(topic), indent=1).encode() + b"\n"
+
+
+class Opener:
+    """`make` and `recover` are called on the owner's thread; their outcome comes there too."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="quintlog-opener", daemon=True)
+        self._thread.start()
+
+    def make(self, partition: Partition) -> None:
+        """Makes the first segment of `partition` once its number is durable; ends in `Partition.files_made`."""
+
+        def numbered(error: EngineError | None) -> None:
+            if error is not None:
+                partition.files_made(error)
+                return
+            description = _description(self._log, partition.topic)
+            place = partition.place
+            self.submit(lambda: self._make(place, description), partition.files_made)
+
+        self._log.catalog.number(partition.topic, partition.index, numbered)
+
+    def recover(self, partition: Partition) -> None:
+        """Opens the files of `partition`; ends in `Partition.opened`."""
+        place = partition.place
+        self.submit(lambda: self._recover(place), partition.opened)
+
+    def describe(self, topic: Topic) -> None:
+        """Writes ``topic.json`` anew after a change of configuration, if there is one."""
+        directory = self._log.data_dir / "topics" / str(topic.id)
+        content = _description(self._log, topic)
+
+        def job() -> None:
+            if self._log.files.list_dir(directory):
+                write_new_file(self._log.files, directory / TOPIC_FILE, content)
+
+        self.submit(job, self._report_failure)
+
+    def remove_topic(self, topic: Topic, partitions: list[Partition]) -> None:
+        """Removes the files of a deleted topic once no round can touch them, then its tombstone."""
+        for partition in partitions:
+            partition.removed()
+        directory = self._log.data_dir / "topics" / str(topic.id)
+        numbers = list(topic.numbers.values())
+
+        def done(result: object) -> None:
+            self._report_failure(result)
+            if not isinstance(result, EngineError):
+                self._log.catalog.bury(topic.id)
+
+        self._log.committer.when_idle(lambda: self.submit(lambda: self._remove_topic(directory, numbers), done))
+
+    def _report_failure(self, result: object) -> None:
+        if isinstance(result, EngineError):
+            self._log.report(str(result))
+
+    def _remove_topic(self, directory: Path, numbers: list[int]) -> None:
+        files, handles = self._log.files, self._log.handles
+        for name in files.list_dir(directory):
+            if name.isdigit():
+                for segment in files.list_dir(directory / name):
+                    handles.forget(directory / name / segment)
+                    files.remove(directory / name / segment)
+                files.remove_dir(directory / name)
+            else:
+                files.remove(directory / name)
+        if directory.name in files.list_dir(directory.parent):
+            files.remove_dir(directory)
+            files.sync_dir(directory.parent)
+        for number in numbers:
+            self._log.index.drop(number)
+            self._log.watermarks.clear(number)
+
+    def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
+        """Runs `job` on the thread and hands its result, or an EngineError, to `done` on the owner's thread."""
+
+        def run() -> None:
+            try:
+                result = job()
+            except EngineError as problem:
+                result = problem
+            except OSError as problem:
+                result = DataDirectoryError(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
+            except Exception as problem:  # noqa: BLE001 - one bad partition must not stop the opening of others
+                self._log.report_exception("opening a partition", problem)
+                result = DataDirectoryError(f"internal error while opening: {problem!r}")
+            self._log.post(lambda: done(result))
+
+        self._jobs.put(run)
+
+    def stop(self) -> None:
+        """Ends the thread after the jobs so far; blocking."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _make(self, place: Place, description: bytes) -> ActiveSegment:
+        log = self._log
+        directory = place.topic_directory
+        if TOPIC_FILE not in log.files.list_dir(directory):
+            log.files.make_dir(directory)
+            log.files.sync_dir(directory.parent)
+            write_new_file(log.files, directory / TOPIC_FILE, description)
+        if log.files.list_dir(place.directory):  # left by a crash before the first record: nothing was acknowledged
+            return self._recover(place).active
+        active = make_partition(log.files, log.handles, place, log.now_ms())
+        self._mark(place, active, 1, 0)
+        return active
+
+    def _recover(self, place: Place) -> Recovered:
+        log = self._log
+        mark = log.watermarks.read(place.number)
+        recovered = recover_partition(log.files, log.handles, place, mark, log.now_ms())
+        for note in recovered.report.notes:
+            log.report(f"topic {place.topic_id} partition {place.partition}: {note}")
+        self._mark(place, recovered.active, recovered.log_start, recovered.next_seq - 1)
+        number = place.number
+        log.index.truncate(number, recovered.next_seq - 1)
+        for entry in recovered.active.index:
+            log.index.add(
+                number,
+                entry.first_seq,
+                recovered.active.header.segment_id,
+                recovered.active.header.first_seq,
+                entry.position,
+                entry.max_timestamp_ms,
+            )
+        return recovered
+
+    def _mark(self, place: Place, active: ActiveSegment, log_start: int, committed_seq: int) -> None:
+        self._log.watermarks.write(
+            place.number,
+            Watermark(
+                log_start,
+                active.header.first_seq,
+                committed_seq,
+                active.position,
+                active.durable_position,
+                active.header.segment_id,
+            ),
+        )

@@ -1,0 +1,412 @@
+"""A partition: numbers are given out and records gathered here, and read from here.
+
+Everything in this module runs on the owner's thread. Records go into the *open chunk*; the committer takes chunks,
+oldest first, and tells the outcome by `round_done`. Readers see what is committed, nothing else. The files of a new
+partition are made by the opener thread before its first chunk enters a round; an existing partition is opened
+(recovered) by that thread on first use.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from engine import reading
+from engine.batch import BatchWriter
+from engine.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
+from engine.bundle import BundleInfo
+from engine.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter
+from engine.errors import EngineError, NotStored, ReadOnly, TooLarge
+from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
+from engine.recovery import Place, Recovered, SealedSegment
+from engine.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
+
+if TYPE_CHECKING:
+    from engine.active import ActiveSegment
+    from engine.catalog import Topic
+    from engine.committer import Part
+    from engine.config import TopicConfig
+    from engine.log import Log
+
+__all__ = ["COMMITTED", "FAILED", "PENDING", "Chunk", "Partition", "Slab", "Waiter"]
+
+RECORD_OVERHEAD_BYTES = 32
+"""Room asked for beside a record's own bytes: flags, timestamp, key length, value length, a new batch's bundle head."""
+
+NO_FILES, MAKING, OPENING, OPEN, CLOSED = range(5)
+
+
+class Partition:
+    """One partition of a topic; see the module's text. Made by `Log.partition` alone."""
+
+    def __init__(self, log: Log, topic: Topic, index: int) -> None:
+        self._log = log
+        self.topic = topic
+        self.index = index
+        self.error: EngineError | None = None
+        """Why nothing can be stored here (read-only) or, when it is not open, why it could not be opened."""
+        self.log_start = 1
+        """First sequence number that may be read."""
+        self.last_seq = 0
+        """Last sequence number given out."""
+        self.committed_seq = 0
+        """Last sequence number that readers may see."""
+        self.committed_end = 0
+        """End of the committed batches in the active segment's file."""
+        self.sealed: list[SealedSegment] = []
+        self.roll_wanted = False
+        """The next round begins a new segment."""
+        self.queued = False
+        """It stands in the committer's queue."""
+        self.tail: list[Chunk | None] = []
+        """Committed chunks still in memory, oldest first; None where the cache gave one up."""
+        self.tail_head = 0
+        self.fetched: dict[int, Slab | EngineError] = {}
+        self.fetching: dict[int, list[Callable[[], None]]] = {}
+        self.position_hints: dict[int, tuple[int, int]] = {}
+        """Sequence number -> (segment id, position of the batch that follows the one before it)."""
+        self.readers: dict[Callable[[], None], None] = {}
+        self.told_damage: set[tuple[int, int]] = set()
+        self._append_ms = 0
+        self._active: ActiveSegment | None = None
+        self._open_chunk: Chunk | None = None
+        self._pending: deque[Chunk] = deque()
+        self._chunk_bytes = CHUNK_BYTES_MIN
+        self._open_callbacks: list[Callable[[], None]] = []
+        self._phase = CLOSED if index in topic.numbers else NO_FILES
+
+    # --- facts
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.title}>"
+
+    @property
+    def title(self) -> str:
+        """Name for people: topic and index."""
+        return f"topic {self.topic.name.decode('utf-8', 'backslashreplace')!r} partition {self.index}"
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's configuration in force."""
+        return self.topic.config
+
+    @property
+    def is_open(self) -> bool:
+        """Whether numbers are known: append, read and the attributes may be used."""
+        return self._phase in (OPEN, NO_FILES, MAKING)
+
+    @property
+    def active_segment(self) -> ActiveSegment:
+        """The committer's end of the log (only once files exist)."""
+        assert self._active is not None
+        return self._active
+
+    @property
+    def has_files(self) -> bool:
+        """Whether segment files exist and are open for use."""
+        return self._active is not None
+
+    @property
+    def sync_each_round(self) -> bool:
+        """Whether an acknowledgement waits for the disk."""
+        return self.topic.config.durability == "always"
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether records wait for a round."""
+        return bool(self._pending) or (self._open_chunk is not None and not self._open_chunk.is_empty)
+
+    # --- opening
+
+    @property
+    def place(self) -> Place:
+        """Where the files are."""
+        return Place(self._log.data_dir, self.topic.id, self.index, self.topic.numbers[self.index])
+
+    def when_open(self, callback: Callable[[], None]) -> None:
+        """Opens the partition when it is not; calls back when it is open, or has failed to (`error` says why)."""
+        if self.is_open:
+            callback()
+            return
+        self._open_callbacks.append(callback)
+        if self._phase == CLOSED:
+            self._phase = OPENING
+            self.error = None
+            self._log.opener.recover(self)
+
+    def opened(self, result: Recovered | EngineError) -> None:
+        """Called with the outcome of recovery."""
+        callbacks, self._open_callbacks = self._open_callbacks, []
+        if isinstance(result, EngineError):
+            self._phase = CLOSED
+            self.error = result
+        else:
+            self.sealed = result.sealed
+            self._active = result.active
+            self.last_seq = result.next_seq - 1
+            self.committed_seq = self.last_seq
+            self.committed_end = result.active.position
+            self._append_ms = result.active.last_append_ms
+            self.log_start = result.log_start
+            self._phase = OPEN
+        for callback in callbacks:
+            callback()
+
+    def _make_files(self) -> None:
+        """Starts making the files of a new partition; its chunks wait."""
+        self._phase = MAKING
+        self._log.opener.make(self)
+
+    def files_made(self, result: ActiveSegment | EngineError) -> None:
+        """Called with the outcome of making the first segment."""
+        if isinstance(result, EngineError):
+            self._phase = NO_FILES
+            self._fail_pending(NotStored(f"{self.title}: its files cannot be made: {result}"))
+            return
+        self._active = result
+        self.committed_end = result.position
+        self._phase = OPEN
+        if self.has_pending:
+            self._log.committer.add(self)
+
+    # --- appending
+
+    def writer(self, room_bytes: int = 0, attributes: int = 0) -> BatchWriter:
+        """The open chunk's writer, set to the present time, with room for a record of `room_bytes`.
+
+        Ask again when its put() returned False. After the puts call `appended`.
+
+        Raises:
+            NotStored: nothing can be stored here now (read-only, offline); `ReadOnly` until a restart.
+        """
+        if self.error is not None:
+            raise self.error
+        need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + room_bytes
+        chunk = self._open_chunk
+        if chunk is not None:
+            writer = chunk.writer
+            if writer.size - writer.position >= need:
+                self._begin(writer, attributes)
+                return writer
+            self._close_chunk(chunk)
+        if not self.is_open:
+            raise NotStored(f"{self.title} is not open yet")
+        chunk = self._open_chunk = Chunk(self, max(self._chunk_bytes, need), self.last_seq + 1)
+        self._begin(chunk.writer, attributes)
+        return chunk.writer
+
+    def _begin(self, writer: BatchWriter, attributes: int) -> None:
+        self._append_ms = max(self._log.now_ms(), self._append_ms)  # never backwards, whatever the clock does
+        writer.begin(self._append_ms, attributes)
+
+    def appended(self, waiter: Waiter | None, size_bytes: int) -> Chunk:
+        """After puts into the writer: gives out the numbers and registers the chunk for the next round.
+
+        Args:
+            waiter: told when the chunk is committed or has failed.
+            size_bytes: what these records count in the budget of pending bytes.
+        """
+        chunk = self._open_chunk
+        assert chunk is not None, "appended() without writer()"
+        self.last_seq = chunk.writer.next_seq - 1
+        chunk.pending_bytes += size_bytes
+        self._log.pending_bytes += size_bytes
+        if waiter is not None and (not chunk.waiters or chunk.waiters[-1] is not waiter):
+            chunk.waiters.append(waiter)
+        if self._active is not None:
+            if not self.queued:
+                self._log.committer.add(self)
+        elif self._phase == NO_FILES:
+            self._make_files()
+        return chunk
+
+    def append(
+        self,
+        values: Sequence[bytes],
+        *,
+        keys: Sequence[bytes] | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[tuple[bytes, ...]] | None = None,
+        qos0: bool = False,
+        waiter: Waiter | None = None,
+    ) -> Chunk:
+        """Appends records; the last one's number is `last_seq`. The chunk returned is the last one's.
+
+        Records may spread over several chunks; those before it are committed, or fail, in earlier rounds or the same.
+
+        Raises:
+            TooLarge: a record is larger than the topic allows; nothing was appended.
+            NotStored: see `writer`.
+        """
+        self._check_sizes(values, headers)
+        attributes = QOS0_ATTRIBUTE if qos0 else 0
+        now_ms = self._log.now_ms()
+        writer = self.writer(len(values[0]) if values else 0, attributes)
+        size = 0
+        for row, value in enumerate(values):
+            key = keys[row] if keys is not None else b""
+            timestamp_ms = timestamps_ms[row] if timestamps_ms is not None else now_ms
+            flat = headers[row] if headers is not None else ()
+            while not writer.put_record(value, key, timestamp_ms, flat):
+                if size:
+                    self.appended(waiter, size)
+                    size = 0
+                writer = self.writer(len(value) + len(key) + sum(map(len, flat)) + 16 * len(flat), attributes)
+            size += len(value) + len(key) + RECORD_OVERHEAD_BYTES
+        return self.appended(waiter, size)
+
+    def append_bundle(
+        self,
+        src: bytes | bytearray | memoryview,
+        start: int,
+        end: int,
+        info: BundleInfo,
+        *,
+        first_seq: int = 0,
+        waiter: Waiter | None = None,
+    ) -> Chunk:
+        """Appends a Tank bundle (without its length varint) that `engine.bundle.check_bundle` has approved, as it is.
+
+        Args:
+            first_seq: number of its first record when it is not sparse; 0 = the next one.
+
+        Raises:
+            NotStored: see `writer`.
+        """
+        if info.sparse:
+            first_seq, last_seq = info.first_seq, info.last_seq
+        else:
+            first_seq = first_seq or self.last_seq + 1
+            last_seq = first_seq + info.count - 1
+        writer = self.writer(end - start)
+        stored = writer.put_bundle(src, start, end, info.count, first_seq, last_seq, info.max_timestamp_ms, info.sparse)
+        assert stored, "writer() made room"
+        return self.appended(waiter, end - start)
+
+    def _check_sizes(self, values: Sequence[bytes], headers: Sequence[tuple[bytes, ...]] | None) -> None:
+        limit = self.config.record_bytes_max
+        for row, value in enumerate(values):
+            size = len(value) + (sum(map(len, headers[row])) if headers is not None else 0)
+            if size > limit:
+                raise TooLarge(f"a record of {size} bytes; {self.title} takes up to {limit}", limit)
+
+    # --- committing (called by the committer, on the owner's thread)
+
+    def _close_chunk(self, chunk: Chunk) -> None:
+        if not chunk.is_empty:
+            chunk.close()
+            self._pending.append(chunk)
+            used = chunk.end
+            if used > len(chunk.buffer) // 2:
+                self._chunk_bytes = min(2 * self._chunk_bytes, CHUNK_BYTES_MAX)
+            elif used < len(chunk.buffer) // 8:
+                self._chunk_bytes = max(self._chunk_bytes // 2, CHUNK_BYTES_MIN)
+        self._open_chunk = None
+
+    def next_chunk(self, bytes_left: int, *, first: bool) -> Chunk | None:
+        """Takes the oldest pending chunk for a round; None when it is larger than what is left of the round."""
+        if not self._pending:
+            chunk = self._open_chunk
+            if chunk is None or chunk.is_empty:
+                return None
+            if not first and chunk.writer.position > bytes_left:
+                return None
+            self._close_chunk(chunk)
+        if not first and self._pending[0].end > bytes_left:
+            return None
+        return self._pending.popleft()
+
+    def round_done(self, part: Part) -> None:
+        """Takes the outcome of a round: chunks become visible or fail."""
+        self.sealed.extend(part.sealed)
+        self._active = part.active
+        log = self._log
+        if part.error is not None:
+            for chunk in part.chunks:
+                self._settle(chunk, FAILED, part.error)
+            if isinstance(part.error, ReadOnly):
+                self.error = part.error
+                self._fail_pending(part.error)
+            if part.sealed:
+                self.committed_end = SEGMENT_HEADER_BYTES
+            log.report(str(part.error))
+            return
+        for chunk in part.chunks:
+            self._settle(chunk, COMMITTED, None)
+            self.tail.append(chunk)
+            log.tail.add(chunk)
+        if part.chunks:
+            self.committed_seq = part.chunks[-1].last_seq
+        self.committed_end = part.active.position
+        if self.readers:
+            log.wake(self.readers)
+            self.readers = {}
+
+    def _settle(self, chunk: Chunk, state: int, error: EngineError | None) -> None:
+        chunk.state = state
+        chunk.error = error
+        self._log.pending_bytes -= chunk.pending_bytes
+        chunk.pending_bytes = 0
+        del chunk.writer  # lets go of the buffer
+
+    def _fail_pending(self, error: EngineError) -> None:
+        """Fails everything that waits for a round, and tells the waiters."""
+        if self._open_chunk is not None:
+            self._close_chunk(self._open_chunk)
+        waiters: dict[Waiter, None] = {}
+        while self._pending:
+            chunk = self._pending.popleft()
+            waiters.update(dict.fromkeys(chunk.waiters))
+            self._settle(chunk, FAILED, error)
+        for waiter in waiters:
+            self._log.post(waiter.round_done)
+
+    def removed(self) -> None:
+        """The topic was deleted: nothing more is stored here, and readers are told."""
+        self.error = NotStored(f"{self.title} was deleted")
+        self._fail_pending(self.error)
+        self._phase = CLOSED
+        self._log.wake(self.readers)
+        self.readers = {}
+
+    # --- reading
+
+    def read(self, seq: int, max_bytes: int, on_ready: Callable[[], None] | None) -> Slab | None:
+        """Committed batches from the one that holds `seq` on (or the next one, in a gap), about `max_bytes`.
+
+        At least one batch, always whole ones.
+
+
+        None: nothing now; `on_ready` is called once when reading again may give more (something was committed, or the
+        disk answered). `on_ready` None: no wish to be called (then what is not in memory or page cache never comes).
+
+        Raises:
+            OutOfRange: `seq` is below the start of the log.
+            EngineError: the partition is offline.
+        """
+        if not self.is_open:
+            if self.error is not None:
+                raise self.error
+            if on_ready is not None:
+                self.when_open(on_ready)
+            return None
+        if seq > self.committed_seq:
+            if on_ready is not None:
+                self.readers[on_ready] = None
+            return None
+        return reading.read(self._log, self, seq, max_bytes, on_ready)
+
+    def forget(self, on_ready: Callable[[], None]) -> None:
+        """Withdraws a wish to be called."""
+        self.readers.pop(on_ready, None)
+        for callbacks in self.fetching.values():
+            if on_ready in callbacks:
+                callbacks.remove(on_ready)
+
+    def seq_at_time(self, timestamp_ms: int) -> int:
+        """First number in the log of the first batches that may hold a record of that time or later.
+
+        Exact to one entry of the index (about 64 KiB): records a little older may follow from there.
+        """
+        return reading.seq_at_time(self._log, self, timestamp_ms)

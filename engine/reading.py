@@ -1,0 +1,277 @@
+"""Reading a partition: from the tail in memory, from the page cache without waiting, else by a reader thread.
+
+`read` runs on the owner's thread. What it takes from files is verified before it is handed out; damage is passed
+over, named in the slab, and reported once. Positions come from, in this order: where the last read of a sequential
+reader ended, the active segment's own index, the LMDB index, the sealed segment's footer.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.batch import locate
+from engine.batch_header import read_header
+from engine.chunk import Chunk, Slab
+from engine.errors import Corrupt, EngineError, OutOfRange
+from engine.limits import POSITION_HINTS_MAX, READ_BYTES_MIN
+from engine.recovery import SealedSegment
+from engine.scan import Damage, Found, find
+from engine.segment import HEADER_BYTES, Footer, IndexEntry, read_footer
+
+if TYPE_CHECKING:
+    from engine.log import Log
+    from engine.partition import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one segment's file is asked for; holds all that a reader thread needs."""
+
+    path: Path
+    segment_id: int
+    position: int
+    limit: int
+    expected_seq: int
+    """No record of this segment before `position` has this number or a higher one."""
+    last_seq: int
+    """Last number that the file holds below `limit`."""
+    seq: int
+    block_bytes: int
+
+
+def read(log: Log, partition: Partition, seq: int, max_bytes: int, on_ready: Callable[[], None] | None) -> Slab | None:
+    """See `Partition.read`; `seq` is committed."""
+    if seq < partition.log_start:
+        raise OutOfRange(
+            f"{partition.title}: record {seq} is no longer kept; the first one is {partition.log_start}",
+            partition.log_start,
+            partition.committed_seq,
+        )
+    tail = partition.tail
+    if partition.tail_head < len(tail):
+        first = tail[partition.tail_head]
+        if first is not None and seq >= first.first_seq:
+            return _from_tail(partition, seq)
+    if seq in partition.fetched:
+        result = partition.fetched[seq]
+        if isinstance(result, EngineError):
+            raise result
+        return result
+    request = _request(log, partition, seq, max_bytes)
+    slab = _try(log, partition, request)
+    if slab is None and on_ready is not None:
+        _fetch(log, partition, request, on_ready)
+    return slab
+
+
+def _from_tail(partition: Partition, seq: int) -> Slab:
+    tail = partition.tail
+    at = bisect_right(tail, seq, lo=partition.tail_head, key=_first_seq) - 1
+    chunk = tail[at]
+    assert chunk is not None
+    if seq > chunk.last_seq:  # in a gap between two chunks
+        chunk = tail[at + 1]
+        assert chunk is not None
+    view = memoryview(chunk.buffer)
+    if seq <= chunk.first_seq:
+        return Slab(view[: chunk.end], chunk.first_seq, chunk.last_seq)
+    start = locate(view, 0, chunk.end, seq)
+    header = read_header(view, start, chunk.segment_id, chunk.file_position + start)
+    assert header is not None
+    return Slab(view[start : chunk.end], header.first_seq, chunk.last_seq)
+
+
+def _first_seq(chunk: Chunk | None) -> int:
+    return chunk.first_seq if chunk is not None else 0
+
+
+def _request(log: Log, partition: Partition, seq: int, max_bytes: int) -> Request:
+    """Where to look for `seq`: the segment that may hold it, from the nearest known position on."""
+    sealed = partition.sealed
+    active = partition.active_segment
+    at = bisect_right(sealed, seq, key=lambda segment: segment.first_seq) - 1
+    while 0 <= at < len(sealed) and sealed[at].last_seq < seq:
+        at += 1  # a gap at the end of a segment: what follows is in the next one
+    block_bytes = max(max_bytes, READ_BYTES_MIN)
+    if 0 <= at < len(sealed) and seq < active.header.first_seq:
+        segment = sealed[at]
+        position, expected_seq = _position(log, partition, segment, seq)
+        return Request(
+            segment.path, segment.segment_id, position, segment.end, expected_seq, segment.last_seq, seq, block_bytes
+        )
+    entries = active.index
+    hint = partition.position_hints.get(seq)
+    if hint is not None and hint[0] == active.header.segment_id:
+        position, expected_seq = hint[1], seq
+    else:
+        entry = _floor(entries, seq)
+        position, expected_seq = (entry.position, entry.first_seq) if entry else (HEADER_BYTES, active.header.first_seq)
+    return Request(
+        active.path,
+        active.header.segment_id,
+        position,
+        partition.committed_end,
+        expected_seq,
+        partition.committed_seq,
+        seq,
+        block_bytes,
+    )
+
+
+def _floor(entries: list[IndexEntry] | tuple[IndexEntry, ...], seq: int) -> IndexEntry | None:
+    at = bisect_right(entries, seq, key=lambda entry: entry.first_seq) - 1
+    return entries[at] if at >= 0 else None
+
+
+def _position(log: Log, partition: Partition, segment: SealedSegment, seq: int) -> tuple[int, int]:
+    """(position of a batch at or before `seq`, its first number) in a sealed segment."""
+    hint = partition.position_hints.get(seq)
+    if hint is not None and hint[0] == segment.segment_id:
+        return hint[1], seq
+    if segment.footer is None:
+        entry = log.index.floor(partition.topic.numbers[partition.index], seq)
+        if entry is not None and entry.segment_id == segment.segment_id and entry.first_seq >= segment.first_seq:
+            return entry.position, entry.first_seq
+        segment.footer = load_footer(log, segment)
+    found = _floor(segment.footer.index, seq) if segment.footer else None
+    return (found.position, found.first_seq) if found else (HEADER_BYTES, segment.first_seq)
+
+
+def load_footer(log: Log, segment: SealedSegment) -> Footer | None:
+    """The footer of a sealed segment, None when it is damaged or unreadable (then it is read from its beginning)."""
+    try:
+        with log.handles.use(segment.path) as fd:
+            found = read_footer(log.files, fd, log.files.size(fd), segment.path)
+    except (Corrupt, OSError) as problem:
+        log.report(f"{segment.path}: {problem}")
+        return None
+    return found[0] if found is not None else None
+
+
+def _try(log: Log, partition: Partition, request: Request) -> Slab | None:
+    """The slab if the page cache holds it whole and undamaged."""
+
+    def read_cached(position: int, size_bytes: int) -> bytearray | None:
+        buffer = bytearray(size_bytes)
+        got = log.files.read_nowait(fd, buffer, position)
+        return buffer if got == size_bytes else None
+
+    try:
+        with log.handles.use(request.path) as fd:
+            result = find(
+                read_cached,
+                request.position,
+                request.limit,
+                request.segment_id,
+                request.expected_seq,
+                request.seq,
+                request.block_bytes,
+            )
+    except OSError:
+        return None  # the reader thread meets it again, and reports it
+    if result is None or result[0] is None or result[1]:
+        return None
+    return _slab(partition, request, result[0], [])
+
+
+def _slab(partition: Partition, request: Request, found: Found, damages: list[Damage]) -> Slab:
+    hints = partition.position_hints
+    if len(hints) >= POSITION_HINTS_MAX:
+        hints.clear()
+    hints[found.last_seq + 1] = (request.segment_id, found.next_position)
+    lost = tuple((max(damage.first_seq, request.seq), damage.last_seq) for damage in damages)
+    view = memoryview(found.data)[found.start : found.end]
+    return Slab(view, found.first_seq, found.last_seq, tuple(pair for pair in lost if pair[0] <= pair[1]))
+
+
+def _fetch(log: Log, partition: Partition, request: Request, on_ready: Callable[[], None]) -> None:
+    """Has a reader thread do it; all who want the same number are called when it is there."""
+    waiting = partition.fetching.get(request.seq)
+    if waiting is not None:
+        if on_ready not in waiting:
+            waiting.append(on_ready)
+        return
+    partition.fetching[request.seq] = [on_ready]
+
+    def work() -> None:
+        result = _blocking(log, request)
+        log.post(lambda: _fetched(log, partition, request, result))
+
+    log.readers.submit(work)
+
+
+def _blocking(log: Log, request: Request) -> tuple[Found | None, list[Damage]] | EngineError:
+    try:
+        with log.handles.use(request.path) as fd:
+            result = find(
+                lambda position, size_bytes: log.files.read(fd, size_bytes, position),
+                request.position,
+                request.limit,
+                request.segment_id,
+                request.expected_seq,
+                request.seq,
+                request.block_bytes,
+            )
+    except OSError as problem:
+        return EngineError(f"cannot read {request.path}: {problem.strerror or problem}")
+    assert result is not None, "a blocking read always answers"
+    return result
+
+
+def _fetched(
+    log: Log,
+    partition: Partition,
+    request: Request,
+    result: tuple[Found | None, list[Damage]] | EngineError,
+) -> None:
+    """Puts the answer where `read` finds it, calls everybody who waited, and drops it again."""
+    answer: Slab | EngineError
+    if isinstance(result, EngineError):
+        answer = result
+        log.report(str(result))
+    else:
+        found, damages = result
+        for damage in damages:
+            report_damage(log, partition, request.path, request.segment_id, damage)
+        answer = _slab(partition, request, found, damages) if found is not None else _rest_is_lost(partition, request)
+    callbacks = partition.fetching.pop(request.seq)
+    partition.fetched[request.seq] = answer
+    try:
+        for callback in callbacks:
+            callback()
+    finally:
+        partition.fetched.pop(request.seq, None)
+
+
+def _rest_is_lost(partition: Partition, request: Request) -> Slab:
+    """An empty slab: everything from the wanted number to the last one that the segment held is damaged."""
+    last_seq = max(request.last_seq, request.seq)
+    return Slab(memoryview(b""), request.seq, last_seq, ((request.seq, last_seq),))
+
+
+def report_damage(log: Log, partition: Partition, path: Path, segment_id: int, damage: Damage) -> None:
+    """Logs and counts damage the first time it is met."""
+    key = (segment_id, damage.position)
+    if key in partition.told_damage:
+        return
+    partition.told_damage.add(key)
+    log.damaged_batches += 1
+    numbers = (
+        f"records {damage.first_seq} to {damage.last_seq}"
+        if damage.last_seq >= damage.first_seq
+        else "no known records"
+    )
+    log.report(
+        f"{partition.title}: damaged {damage.reason} in {path}, bytes {damage.position} to {damage.end} ({numbers}); "
+        "readers go on behind it"
+    )
+
+
+def seq_at_time(log: Log, partition: Partition, timestamp_ms: int) -> int:
+    """See `Partition.seq_at_time`."""
+    entry = log.index.floor_time(partition.topic.numbers.get(partition.index, 0), timestamp_ms)
+    return max(entry.first_seq if entry is not None else 1, partition.log_start)

@@ -1,0 +1,166 @@
+"""The `watermarks` file: what of each partition is committed, for other processes and for recovery.
+
+Layout (little-endian): a file header of 128 bytes, then for each partition number n (from 1) two slots of 64 bytes at
+n x 128, written in turn, so that a torn write leaves the other one whole::
+
+    header  magic 8s "QLWATERM" | format version u32 | reserved u32 | directory id u64 | xxh3-64 of the 24 bytes before
+    slot    counter u64 | log start u64 | active segment's first seq u64 | committed seq u64 | committed position u64
+            | durable position u64 | active segment's id u64
+            | xxh3-64 of the 56 bytes before, seeded with n + directory id
+
+The slot with the higher counter and a right hash counts. Slots are written after each commit round, before the
+acknowledgement; the file is synced by the maintenance thread about once a second and at a clean stop, never in the
+way of an acknowledgement: the file may therefore be older than the segments, and recovery takes it as a lower bound.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from engine.errors import Corrupt, UnsupportedFormat
+from engine.files import Files
+
+FILE_NAME = "watermarks"
+FORMAT_VERSION = 1
+PAIR_BYTES = 128
+SLOT_BYTES = 64
+
+_HEADER = struct.Struct("<8sIIQ")
+_SLOT = struct.Struct("<QQQQQQQ")
+_HASH = struct.Struct("<Q")
+_MAGIC = b"QLWATERM"
+_U64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """What is known of one partition."""
+
+    log_start: int
+    """First sequence number that may be read."""
+    active_first_seq: int
+    """First sequence number of the active segment (names its file)."""
+    committed_seq: int
+    committed_position: int
+    """End of the last committed batch in the active segment."""
+    durable_position: int
+    """Position in the active segment known to be on disk."""
+    segment_id: int
+
+
+def _pack_slot(number: int, directory_id: int, counter: int, mark: Watermark) -> bytes:
+    body = _SLOT.pack(
+        counter,
+        mark.log_start,
+        mark.active_first_seq,
+        mark.committed_seq,
+        mark.committed_position,
+        mark.durable_position,
+        mark.segment_id,
+    )
+    return body + _HASH.pack(xxhash.xxh3_64_intdigest(body, (number + directory_id) & _U64))
+
+
+def _parse_slot(data: bytes, number: int, directory_id: int) -> tuple[int, Watermark] | None:
+    if len(data) < SLOT_BYTES:
+        return None
+    body = data[: _SLOT.size]
+    if _HASH.unpack_from(data, _SLOT.size)[0] != xxhash.xxh3_64_intdigest(body, (number + directory_id) & _U64):
+        return None
+    counter, log_start, active, committed_seq, committed_position, durable_position, segment_id = _SLOT.unpack(body)
+    return counter, Watermark(log_start, active, committed_seq, committed_position, durable_position, segment_id)
+
+
+class Watermarks:
+    """The open file. `write` may be called from any thread, for one partition from one thread at a time."""
+
+    def __init__(self, files: Files, path: Path, directory_id: int, *, read_only: bool = False) -> None:
+        """Opens the file, and makes it when it is missing or of another directory (not `read_only`).
+
+        Raises:
+            OSError: as the system gave it; Corrupt: the header is damaged (`read_only`); UnsupportedFormat: newer.
+        """
+        self._files = files
+        self._directory_id = directory_id
+        self._counters: dict[int, int] = {}
+        self.missing = False
+        """The file was not there or not usable: nothing is known of what had been acknowledged."""
+        self.dirty = False
+        try:
+            self._fd = files.open(path, write=not read_only)
+        except FileNotFoundError:
+            if read_only:
+                raise
+            self._create(path)
+            return
+        try:
+            self._check_header(path)
+        except Corrupt:
+            if read_only:
+                files.close(self._fd)
+                raise
+            files.close(self._fd)
+            files.rename(path, path.with_name(f"{FILE_NAME}.damaged"))
+            self._create(path)
+
+    def _create(self, path: Path) -> None:
+        self.missing = True
+        self._fd = self._files.create(path)
+        body = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, self._directory_id)
+        header = body + _HASH.pack(xxhash.xxh3_64_intdigest(body))
+        self._files.write(self._fd, [header.ljust(PAIR_BYTES, b"\0")], 0)
+        self._files.sync_data(self._fd)
+        self._files.sync_dir(path.parent)
+
+    def _check_header(self, path: Path) -> None:
+        data = self._files.read(self._fd, _HEADER.size + _HASH.size, 0)
+        if len(data) < _HEADER.size + _HASH.size or not data.startswith(_MAGIC):
+            raise Corrupt(path, 0, "watermarks file has no valid header")
+        magic_version_id = _HEADER.unpack_from(data)
+        if _HASH.unpack_from(data, _HEADER.size)[0] != xxhash.xxh3_64_intdigest(data[: _HEADER.size]):
+            raise Corrupt(path, 0, "watermarks header is damaged (checksum)")
+        if magic_version_id[1] != FORMAT_VERSION:
+            raise UnsupportedFormat(f"{path}: format {magic_version_id[1]}; this version reads {FORMAT_VERSION}")
+        if magic_version_id[3] != self._directory_id:
+            raise Corrupt(path, 0, "watermarks file belongs to another data directory")
+
+    def read(self, number: int) -> Watermark | None:
+        """The newest valid slot of partition `number`, None when there is none."""
+        data = self._files.read(self._fd, PAIR_BYTES, number * PAIR_BYTES)
+        slots = [
+            slot
+            for start in (0, SLOT_BYTES)
+            if (slot := _parse_slot(data[start : start + SLOT_BYTES], number, self._directory_id))
+        ]
+        if not slots:
+            return None
+        counter, mark = max(slots, key=lambda slot: slot[0])
+        self._counters[number] = max(counter, self._counters.get(number, 0))
+        return mark
+
+    def write(self, number: int, mark: Watermark) -> None:
+        """Replaces the older slot of partition `number`. Raises OSError."""
+        counter = self._counters.get(number, 0) + 1
+        slot = _pack_slot(number, self._directory_id, counter, mark)
+        self._files.write(self._fd, [slot], number * PAIR_BYTES + (counter & 1) * SLOT_BYTES)
+        self._counters[number] = counter
+        self.dirty = True
+
+    def clear(self, number: int) -> None:
+        """Empties both slots of a partition number that is free again. Raises OSError."""
+        self._files.write(self._fd, [bytes(PAIR_BYTES)], number * PAIR_BYTES)
+        self._counters.pop(number, None)
+        self.dirty = True
+
+    def sync(self) -> None:
+        """Makes all slots durable. Raises OSError."""
+        self.dirty = False
+        self._files.sync_data(self._fd)
+
+    def close(self) -> None:
+        """Closes the file (without syncing it)."""
+        self._files.close(self._fd)
