@@ -1,0 +1,1 @@
+"""The JSON streaming protocol (reliably): server session and asyncio client."""
