@@ -53,6 +53,10 @@ STATE_VALUE_BYTES_MAX = 16 << 20
 STATE_ROUND_BYTES_MAX = 64 << 20
 # Addresses are 47 bits on the machines we know; growing stops well before.
 MAP_BYTES_MAX = 8 << 40
+# After an unclean stop an LMDB file is verified before use; 128 MiB take about 2 s.
+LMDB_VERIFY_BYTES_MAX = 128 << 20
+# Small state is verified at every start: 16 MiB (100,000 topics) take 0.25 s.
+STATE_VERIFY_ALWAYS_BYTES = 16 << 20
 
 # --- records, bundles, batches (engine/bundle.py, engine/batch.py) ---
 
@@ -97,6 +101,11 @@ SMALL_FILE_BYTES_MAX = 1 << 20
 CHUNK_BYTES_MIN = 4 << 10
 # Beyond this a larger chunk gives no throughput; half of a round's usual size.
 CHUNK_BYTES_MAX = 1 << 20
+# Numbers reserved at once for topics whose records are seen before they are on disk: one write of `state` a million
+# records, and as many numbers at most are left out after a crash.
+SEQ_RESERVATION = 1 << 20
+# A transaction is in memory until its round, which takes it whole.
+TRANSACTION_BYTES_MAX = 64 << 20
 # Subscribers woken in one turn of the owner's loop: 9,000 in one turn stalled it for 94 ms.
 WAKE_SLICE = 500
 
@@ -112,7 +121,3 @@ CURSOR_NAME_BYTES_MAX = 1024
 CURSOR_SLABS_BYTES_MAX = 64 << 20
 # Read at once for a cursor: 2,600 records of 100 bytes.
 CURSOR_READ_BYTES = 256 << 10
-# After an unclean stop an LMDB file is verified before use; 128 MiB take about 2 s.
-LMDB_VERIFY_BYTES_MAX = 128 << 20
-# Small state is verified at every start: 16 MiB (100,000 topics) take 0.25 s.
-STATE_VERIFY_ALWAYS_BYTES = 16 << 20

@@ -28,14 +28,12 @@ Keys begin with a prefix of their view:
 ``r/`` >QI id, index    number up to which sequence numbers are reserved          (engine/partition.py)
 ======================  =============================================================================
 
-Failures. A full disk refuses the round's submissions (`DiskFull`) and later ones succeed once there is room: LMDB
-writes a transaction's pages before the meta page that makes them count, so an unfinished one leaves nothing behind.
-Any other failure of a commit closes the store for writing until a restart (`ReadOnly`); reads go on.
+Failures (engine/lmdbenv.py). A full disk refuses the round's submissions (`DiskFull`), and later ones succeed once
+there is room. Any other failure of a commit closes the store for writing until a restart (`ReadOnly`); reads go on.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 import time
@@ -49,10 +47,15 @@ import lmdb
 import msgpack
 import xxhash
 
-from engine.errors import Corrupt, DiskFull, EngineError, ReadOnly, TooLarge
+from engine.errors import Corrupt, EngineError, NotStored, ReadOnly, TooLarge
 from engine.files import Files
-from engine.limits import LMDB_KEY_BYTES_MAX, MAP_BYTES_MAX, STATE_ROUND_BYTES_MAX, STATE_VALUE_BYTES_MAX
-from engine.lmdbenv import open_environment
+from engine.limits import (
+    LMDB_KEY_BYTES_MAX,
+    STATE_ROUND_BYTES_MAX,
+    STATE_VALUE_BYTES_MAX,
+    STATE_VERIFY_ALWAYS_BYTES,
+)
+from engine.lmdbenv import Databases, Environment, ReadOnlyEnvironment
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +66,8 @@ TOMBSTONE = b"d/"
 RESERVED = b"r/"
 
 CHECKSUM_BYTES = 8
-SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# What a submission without changes counts: a barrier is outstanding until it is answered, too.
+SUBMISSION_BYTES = 64
 
 OnDone: TypeAlias = Callable[[EngineError | None], None]
 Post: TypeAlias = Callable[[Callable[[], None]], None]
@@ -88,8 +92,9 @@ Op: TypeAlias = Put | Delete
 class StateStore(Protocol):
     """What the views (catalog, cursors, sessions) need of a store. Called by the owner thread only."""
 
-    error: EngineError | None
-    """Why nothing more is written (until a restart), or None."""
+    @property
+    def error(self) -> ReadOnly | None:
+        """Why nothing more is written (until a restart), or None."""
 
     pending_bytes: int
     """Bytes of submissions that have not been answered yet."""
@@ -146,7 +151,7 @@ class Submission(NamedTuple):
 def pack_submission(ops: Sequence[Op], on_done: OnDone | None) -> Submission:
     """Checks and packs changes. Raises ValueError and TooLarge as StateStore.submit() says."""
     changes: list[tuple[bytes, bytes | None]] = []
-    size_bytes = 0
+    size_bytes = SUBMISSION_BYTES
     for op in ops:
         if not 0 < len(op.key) <= LMDB_KEY_BYTES_MAX:
             raise ValueError(f"a key of {len(op.key)} bytes; 1 to {LMDB_KEY_BYTES_MAX} are allowed")
@@ -161,52 +166,37 @@ def pack_submission(ops: Sequence[Op], on_done: OnDone | None) -> Submission:
     return Submission(changes, size_bytes, on_done)
 
 
-class LmdbState:
-    """The store on disk. Opened and used by the owner thread; belongs to this process (spawn children, never fork)."""
+class StateReader:
+    """Reading of a state environment; opened alone it reads beside the process that writes.
 
-    def __init__(
-        self,
-        path: Path,
-        post: Post,
-        files: Files,
-        *,
-        create: bool,
-        map_bytes: int = 64 << 30,
-        reader_check_interval_ms: int = 60_000,
-    ) -> None:
-        """Opens the environment in directory `path`; with `create` False a missing one is an error.
+    Owner thread only.
+    """
+
+    def __init__(self, environment: Environment | ReadOnlyEnvironment) -> None:
+        self._reading = environment
+        self._path = str(environment.path)
+
+    @classmethod
+    def open(cls, path: Path) -> StateReader:
+        """Opens the state in directory `path` for reading only.
 
         Raises:
-            Corrupt, UnsupportedFormat, LogLocked, DataDirectoryError: see open_environment().
+            Corrupt, UnsupportedFormat, DataDirectoryError: see engine/lmdbenv.py.
         """
-        self.error: EngineError | None = None
-        self.pending_bytes = 0
-        self.rounds = 0
-        self._path = str(path)
-        self._post = post
-        self._map_bytes = map_bytes
-        self._environment = open_environment(path, map_bytes, files, create=create)
-        self._queue: SimpleQueue[Submission | None] = SimpleQueue()
-        # Held by a reader during its transaction and by the writer while it resizes the map, which LMDB only
-        # allows while no transaction is open. Never held during a commit.
-        self._map_lock = threading.Lock()
-        self._reader_check_s = reader_check_interval_ms / 1000
-        self._closed = False
-        self._thread = threading.Thread(target=self._run, name="quintlog-state", daemon=True)
-        self._thread.start()
-
-    # --- owner thread ---
+        return StateReader(ReadOnlyEnvironment(path))
 
     def get(self, key: bytes) -> Any | None:
-        with self._map_lock, self._environment.begin() as transaction:
+        """See StateStore."""
+        with self._reading.read() as (transaction, _):
             stored = transaction.get(key)
         return None if stored is None else unpack_value(key, stored, self._path)
 
     def scan(self, prefix: bytes, on_corrupt: Callable[[Corrupt], None] | None = None) -> Iterator[tuple[bytes, Any]]:
+        """See StateStore."""
         # Everything is copied out before the first item is handed over, so that no transaction stays open while the
         # caller does something else.
         items: list[tuple[bytes, bytes]] = []
-        with self._map_lock, self._environment.begin() as transaction, transaction.cursor() as cursor:
+        with self._reading.read() as (transaction, _), transaction.cursor() as cursor:
             if cursor.set_range(prefix):
                 for key, stored in cursor:
                     if not key.startswith(prefix):
@@ -227,7 +217,48 @@ class LmdbState:
             else:
                 yield key, value
 
+    def close(self) -> None:
+        """Closes the environment."""
+        self._reading.close()
+
+
+class LmdbState(StateReader):
+    """The store on disk. Opened and used by the owner thread; belongs to this process (spawn children, never fork)."""
+
+    def __init__(
+        self,
+        path: Path,
+        post: Post,
+        files: Files,
+        *,
+        create: bool,
+        map_bytes: int = 64 << 30,
+        reader_check_interval_ms: int = 60_000,
+    ) -> None:
+        """Opens the environment in directory `path`; with `create` False a missing one is an error.
+
+        Raises:
+            Corrupt, UnsupportedFormat, LogLocked, DataDirectoryError: see Environment (engine/lmdbenv.py).
+        """
+        self._environment = Environment(
+            path, map_bytes, files, create=create, verify_always_bytes=STATE_VERIFY_ALWAYS_BYTES
+        )
+        if not self._environment.trusted:
+            log.warning("%s was not closed, and is too large to be verified now: run `logtool verify`", path)
+        super().__init__(self._environment)
+        self.pending_bytes = 0
+        self.rounds = 0
+        self._post = post
+        self._queue: SimpleQueue[Submission | None] = SimpleQueue()
+        self._reader_check_s = reader_check_interval_ms / 1000
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="quintlog-state", daemon=True)
+        self._thread.start()
+
+    # --- owner thread ---
+
     def submit(self, ops: Sequence[Op], on_done: OnDone | None = None) -> None:
+        """See StateStore. Raises ReadOnly after close()."""
         submission = pack_submission(ops, on_done)
         if self._closed:
             raise ReadOnly(f"{self._path} is closed")
@@ -235,6 +266,7 @@ class LmdbState:
         self._queue.put(submission)
 
     def close(self) -> None:
+        """See StateStore."""
         if self._closed:
             return
         self._closed = True
@@ -242,16 +274,14 @@ class LmdbState:
         self._thread.join()
         self._environment.close()
 
+    @property
+    def error(self) -> ReadOnly | None:
+        """See StateStore."""
+        return self._environment.error
+
     def info(self) -> dict[str, int]:
         """Figures for metrics: used_bytes, map_bytes, readers."""
-        with self._map_lock:
-            info = self._environment.info()
-            page_bytes = self._environment.stat()["psize"]
-        return {
-            "used_bytes": (info["last_pgno"] + 1) * page_bytes,
-            "map_bytes": info["map_size"],
-            "readers": info["num_readers"],
-        }
+        return self._environment.info()
 
     # --- writer thread ---
 
@@ -287,46 +317,20 @@ class LmdbState:
         return batch, True
 
     def _commit(self, batch: list[Submission]) -> EngineError | None:
-        if self.error is not None:
-            return self.error
+        def work(transaction: lmdb.Transaction[bytes], _: Databases) -> None:
+            for submission in batch:
+                for key, stored in submission.changes:
+                    if stored is None:
+                        transaction.delete(key)
+                    else:
+                        transaction.put(key, stored)
+
         try:
-            while True:
-                try:
-                    with self._environment.begin(write=True) as transaction:
-                        for submission in batch:
-                            for key, stored in submission.changes:
-                                if stored is None:
-                                    transaction.delete(key)
-                                else:
-                                    transaction.put(key, stored)
-                    break
-                except lmdb.MapFullError:
-                    refusal = self._grow_map()
-                    if refusal is not None:
-                        return refusal
-        except lmdb.Error as error:
-            return self._failed(error)
+            self._environment.write(work)
+        except NotStored as error:
+            return error
         self.rounds += 1
         return None
-
-    def _grow_map(self) -> EngineError | None:
-        wanted_bytes = 2 * self._map_bytes
-        if wanted_bytes > MAP_BYTES_MAX:
-            return DiskFull(f"{self._path} has reached {self._map_bytes} bytes of address space, the limit")
-        with self._map_lock:
-            try:
-                self._environment.set_mapsize(wanted_bytes)
-            except (lmdb.Error, OSError) as error:
-                return DiskFull(f"{self._path} is full, and its map cannot grow to {wanted_bytes} bytes: {error}")
-        self._map_bytes = wanted_bytes
-        return None
-
-    def _failed(self, error: lmdb.Error) -> EngineError:
-        if error.code in SPACE_ERRORS:
-            return DiskFull(f"no space to store changes in {self._path}: {error}; free some, it goes on by itself")
-        self.error = ReadOnly(f"{self._path} is read-only until a restart, because a commit failed: {error}")
-        log.error("%s", self.error)
-        return self.error
 
     def _answer(self, batch: list[Submission], error: EngineError | None) -> None:
         waiting = deque(batch)
