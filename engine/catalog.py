@@ -61,7 +61,7 @@ class Topic:
 
     Attributes:
         id: never used for another topic, also after deletion.
-        name: 1 to 1024 bytes of any kind.
+        name: up to 1024 bytes of any kind.
         partition_count: partitions 0 to partition_count - 1 exist.
         config: the configuration in force: server's defaults and own settings.
         settings: own settings as text.
@@ -370,6 +370,10 @@ class Catalog:
 
         self._state.submit(ops, done)
 
+    def buried_numbers(self, topic_id: int) -> list[int]:
+        """Partition numbers that the tombstone of a deleted topic holds."""
+        return list(self._dead_numbers.get(topic_id, ()))
+
     def bury(self, topic_id: int, on_durable: OnDone | None = None) -> None:
         """Nothing of a deleted topic is left on disk: the tombstone goes, and its partition numbers become free."""
 
@@ -440,8 +444,8 @@ class Catalog:
             listener(topic, change)
 
     def _check_name(self, name: bytes) -> None:
-        if not 1 <= len(name) <= TOPIC_NAME_BYTES_MAX:
-            raise InvalidConfig(f"a topic name of {len(name)} bytes: expected 1 to {TOPIC_NAME_BYTES_MAX}")
+        if len(name) > TOPIC_NAME_BYTES_MAX:  # Figg knows a topic without a name
+            raise InvalidConfig(f"a topic name of {len(name)} bytes: at most {TOPIC_NAME_BYTES_MAX} are allowed")
 
     def _check_room(self, partition_count: int) -> None:
         if len(self._topics) >= self._config.topics_max:

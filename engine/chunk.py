@@ -10,6 +10,7 @@ from engine.errors import EngineError
 
 if TYPE_CHECKING:
     from engine.partition import Partition
+    from engine.transactions import Transaction
 
 PENDING = 0
 COMMITTED = 1
@@ -41,6 +42,7 @@ class Chunk:
         "records",
         "segment_id",
         "state",
+        "transaction",
         "transaction_id",
         "waiters",
         "writer",
@@ -59,6 +61,7 @@ class Chunk:
         self.append_time_ms = 0
         self.segment_id = 0
         self.file_position = 0
+        self.transaction: Transaction | None = None
         self.transaction_id = 0
         self.pending_bytes = 0
         self.state = PENDING

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from engine.config import TopicConfig
     from engine.log import Log
     from engine.partition import Partition
+    from engine.transactions import Transaction
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
@@ -46,6 +47,9 @@ class Part:
     partition: Partition
     active: ActiveSegment
     chunks: list[Chunk] = field(default_factory=list)
+    sync: bool = True
+    """The acknowledgement waits for the disk (durability "always")."""
+    transaction: Transaction | None = None
     roll: bool = False
     """Begin a new segment even if there is nothing to write."""
     sealed: list[SealedSegment] = field(default_factory=list)
@@ -85,6 +89,7 @@ class Committer:
         self._rounds: SimpleQueue[list[Part] | None] = SimpleQueue()
         self._pool = ThreadPoolExecutor(log.config.sync_threads, thread_name_prefix="quintlog-sync")
         self._idle_callbacks: list[Callable[[], None]] = []
+        self._transactions: deque[Transaction] = deque()
         self.counters = Counters()
         self._thread = threading.Thread(target=self._run, name="quintlog-committer", daemon=True)
         self._thread.start()
@@ -99,6 +104,19 @@ class Committer:
         if not self._in_flight:
             self._start()
 
+    def add_transaction(self, transaction: Transaction) -> None:
+        """Queues a transaction whose chunks stand in their partitions."""
+        self._transactions.append(transaction)
+        if not self._in_flight:
+            self._start()
+
+    def fail_transaction(self, transaction: Transaction, error: EngineError) -> None:
+        """Takes a waiting transaction out of all its partitions."""
+        self._transactions.remove(transaction)
+        for partition in {chunk.partition: None for chunk in transaction.chunks}:
+            partition.drop_apart(transaction, error)
+        self._log.post(lambda: transaction.finish(error))
+
     def touch(self, partition: Partition) -> None:
         """Has the next round write the partition's watermark (and begin a new segment if `roll_wanted`)."""
         if partition.has_files and partition.error is None:
@@ -106,7 +124,7 @@ class Committer:
 
     def when_idle(self, callback: Callable[[], None]) -> None:
         """Calls back as soon as no round runs and nothing waits for one."""
-        if self._in_flight or self._dirty:
+        if self._in_flight or self._dirty or self._transactions:
             self._idle_callbacks.append(callback)
         else:
             callback()
@@ -118,18 +136,25 @@ class Committer:
         self._pool.shutdown()
 
     def _start(self) -> None:
+        if self._transactions and self._transactions[0].is_ready:
+            self._start_transaction(self._transactions.popleft())
+            return
         parts: dict[Partition, Part] = {}
         bytes_left = self._log.config.round_bytes_max
         files_max = self._log.config.round_files_max
         while self._dirty and len(parts) < files_max:
             partition = self._dirty[0]
+            if not partition.may_commit():
+                self._dirty.popleft()
+                partition.queued = False
+                continue
             chunk = partition.next_chunk(bytes_left, first=not parts)
             if chunk is None and partition.has_pending:
                 break
             self._dirty.popleft()
             part = parts.get(partition)
             if part is None:
-                part = parts[partition] = Part(partition, partition.active_segment)
+                part = parts[partition] = Part(partition, partition.active_segment, sync=partition.sync_each_round)
             part.roll = part.roll or partition.roll_wanted
             partition.roll_wanted = False
             if chunk is not None:
@@ -143,14 +168,57 @@ class Committer:
             self._in_flight = True
             self._rounds.put(list(parts.values()))
 
+    def _start_transaction(self, transaction: Transaction) -> None:
+        if transaction.needs_marker:
+            transaction.id = self._log.markers.next_id()
+        parts = []
+        for partition in {chunk.partition: None for chunk in transaction.chunks}:
+            chunks = partition.take_apart(transaction)
+            for chunk in chunks:
+                chunk.transaction_id = transaction.id
+            parts.append(Part(partition, partition.active_segment, chunks, transaction=transaction))
+        self._in_flight = True
+        self._rounds.put(parts)
+
+    def _end_transaction(self, transaction: Transaction, parts: list[Part]) -> None:
+        """All files of a transaction are synced, or it has failed: writes the marker, then ends the round."""
+        log = self._log
+        error = next((part.error for part in parts if part.error is not None), None)
+        if error is not None or not transaction.id:
+            self._settle(parts)
+            transaction.finish(error)
+            return
+
+        def marked(problem: EngineError | None) -> None:
+            for part in parts:
+                if problem is not None:  # whether the marker is on disk is not known
+                    part.error = ReadOnly(f"{part.partition.title}: a transaction's outcome is unknown: {problem}")
+                else:
+                    self._mark(part)
+            self._settle(parts)
+            transaction.finish(parts[0].error)
+
+        log.markers.commit(transaction.id, marked)
+
     def _finish(self, parts: list[Part]) -> None:
+        transaction = parts[0].transaction
+        if transaction is not None:
+            self._end_transaction(transaction, parts)
+        else:
+            self._settle(parts)
+
+    def _settle(self, parts: list[Part]) -> None:
+        """Makes a round's outcome visible and tells everybody."""
         self._in_flight = False
         waiters: dict[Waiter, None] = {}
         for part in parts:
             for chunk in part.chunks:
                 waiters.update(dict.fromkeys(chunk.waiters))
             part.partition.round_done(part)
-        if self._dirty:
+            if part.transaction is not None and part.partition.has_pending and not part.partition.queued:
+                part.partition.queued = True
+                self._dirty.append(part.partition)
+        if self._dirty or self._transactions:
             self._start()  # the disk works while the answers are written
         for waiter in waiters:
             waiter.round_done()
@@ -186,11 +254,18 @@ class Committer:
                 self._undo(part, state, problem)
             states.append(state)
         started = time.perf_counter()
-        self._sync([part for part in parts if part.error is None and part.chunks and part.partition.sync_each_round])
+        if parts[0].transaction is not None:
+            self._undo_all_if_one_failed(parts, states)
+        self._sync([part for part in parts if part.error is None and part.chunks and part.sync])
         sync_seconds = time.perf_counter() - started
+        if parts[0].transaction is not None:
+            self._undo_all_if_one_failed(parts, states)
         for part in parts:
             if part.error is None:
-                self._mark(part)
+                if not (part.transaction and part.transaction.id):
+                    self._mark(part)
+                if part.chunks and not part.sync:
+                    log.housekeeping.sync_later(part.partition)
         self._count(parts, sync_seconds)
 
     def _roll_due(self, part: Part) -> bool:
@@ -203,7 +278,7 @@ class Committer:
         """Seals the active segment and begins the next one, both durable. Raises OSError."""
         log, old, partition = self._log, part.active, part.partition
         first_seq = part.chunks[0].first_seq if part.chunks else old.last_seq + 1
-        header = new_header(partition.topic.id, partition.index, old.header.number, first_seq, log.now_ms())
+        header = new_header(partition.topic.id, partition.index, partition.number, first_seq, log.now_ms())
         footer = old.seal(log.files, log.handles)
         new = create_segment(log.files, log.handles, old.directory, header, max_timestamp_ms=old.max_timestamp_ms)
         with log.handles.use(old.path) as fd:
@@ -238,6 +313,24 @@ class Committer:
                 f"({second.strerror or second}): read-only until a restart"
             )
 
+    def _undo_all_if_one_failed(self, parts: list[Part], states: list[tuple[int, int, int, int, int, int]]) -> None:
+        """A transaction of which one part failed leaves nothing in the other files either."""
+        failed = next((part.error for part in parts if part.error is not None), None)
+        if failed is None:
+            return
+        for part, state in zip(parts, states, strict=True):
+            if part.error is not None:
+                continue
+            try:
+                part.active.cut(self._log.files, self._log.handles, state)
+                part.error = NotStored(f"{part.partition.title}: the transaction failed elsewhere: {failed}")
+            except OSError as problem:
+                part.error = ReadOnly(
+                    f"{part.partition.title}: a failed transaction could not be taken back "
+                    f"({problem.strerror or problem}): read-only until a restart"
+                )
+        self._log.markers.new_epoch()
+
     def _sync(self, parts: list[Part]) -> None:
         if len(parts) == 1:
             self._sync_part(parts[0])
@@ -266,7 +359,7 @@ class Committer:
             active.header.segment_id,
         )
         try:
-            self._log.watermarks.write(active.header.number, mark)
+            self._log.watermarks.write(part.partition.number, mark)
         except OSError as problem:  # a lower bound for recovery: old is allowed, and the data is on disk
             self._log.report(f"cannot write watermarks: {problem.strerror or problem}")
         for chunk in part.chunks:

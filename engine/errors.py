@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class EngineError(Exception):
     """Base of every error that the engine raises or hands to a callback."""
@@ -82,10 +84,10 @@ class Corrupt(EngineError):
         reason: what is wrong, as a sentence.
     """
 
-    def __init__(self, path: str, position: int | None, reason: str) -> None:
+    def __init__(self, path: str | Path, position: int | None, reason: str) -> None:
         where = path if position is None else f"{path} at byte {position}"
         super().__init__(f"{where}: {reason}")
-        self.path = path
+        self.path = str(path)
         self.position = position
         self.reason = reason
 

@@ -8,12 +8,13 @@ its failure is reported and counted (`failing`), the others go on; `last_success
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING
 
 from engine import retention
 from engine.committer import segment_age_ms
-from engine.errors import EngineError
+from engine.errors import EngineError, ReadOnly
 from engine.recovery import SealedSegment
 from engine.segment import HEADER_BYTES
 
@@ -32,6 +33,8 @@ class Housekeeping:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._stop = threading.Event()
+        self._unsynced: dict[Partition, float] = {}
+        self._soonest_s = float("inf")
         self._graves: deque[tuple[int, Partition, list[SealedSegment]]] = deque()
         self.failing: dict[str, str] = {}
         """Partitions whose housekeeping failed in the last pass, and why."""
@@ -49,6 +52,37 @@ class Housekeeping:
         """Removes files of segments that are no longer in the log after the grace time."""
         if segments:
             self._graves.append((self._log.now_ms() + self._log.config.retention_grace_ms, partition, segments))
+
+    def sync_later(self, partition: Partition) -> None:
+        """Has a partition with durability "interval" synced in time (committer thread)."""
+        config = partition.config
+        if config.durability == "interval":
+            self._unsynced.setdefault(partition, time.monotonic() + config.sync_interval_ms / 1000)
+            self._soonest_s = min(self._soonest_s, config.sync_interval_ms / 1000)
+
+    def sync_all(self) -> None:
+        """Syncs what is still unsynced, whatever its policy: at a clean stop, after the last round."""
+        for partition in self._log.known_partitions():
+            if partition.has_files and partition.active_segment.durable_position < partition.active_segment.position:
+                self._sync(partition)
+
+    def _sync_due(self) -> None:
+        now = time.monotonic()
+        for partition, deadline in list(self._unsynced.items()):
+            if deadline <= now:
+                del self._unsynced[partition]
+                self._sync(partition)
+
+    def _sync(self, partition: Partition) -> None:
+        try:
+            partition.active_segment.sync(self._log.files, self._log.handles)
+        except OSError as problem:
+            error = ReadOnly(
+                f"{partition.title}: cannot sync: {problem.strerror or problem}; records of the last "
+                f"{partition.config.sync_interval_ms} ms may be lost: check the disk, then restart the server"
+            )
+            self._log.report(str(error))
+            self._log.post(lambda: partition.stop_writing(error))
 
     def clean(self) -> None:
         """One pass over all partitions."""
@@ -101,18 +135,24 @@ class Housekeeping:
 
     def _run(self) -> None:
         log = self._log
-        sync_s = log.config.watermarks_sync_interval_ms / 1000
-        passes_every = max(1, log.config.housekeeping_interval_ms // log.config.watermarks_sync_interval_ms)
-        turns = 0
-        while not self._stop.wait(sync_s):
-            turns += 1
-            try:
-                if log.watermarks.dirty:
-                    log.watermarks.sync()
-            except OSError as problem:
-                log.report(f"cannot sync watermarks: {problem.strerror or problem}")
-            if turns % passes_every == 0:
+        marks_s, pass_s = log.config.watermarks_sync_interval_ms / 1000, log.config.housekeeping_interval_ms / 1000
+        next_marks = next_pass = time.monotonic()
+        while not self._stop.wait(min(marks_s, pass_s, self._soonest_s)):
+            self._sync_due()
+            now = time.monotonic()
+            if now >= next_marks:
+                next_marks = now + marks_s
+                self._sync_watermarks()
+            if now >= next_pass:
+                next_pass = now + pass_s
                 log.post(self.clean)
+
+    def _sync_watermarks(self) -> None:
+        try:
+            if self._log.watermarks.dirty:
+                self._log.watermarks.sync()
+        except OSError as problem:
+            self._log.report(f"cannot sync watermarks: {problem.strerror or problem}")
 
 
 def _has_retention(partition: Partition) -> bool:

@@ -37,10 +37,11 @@ from engine.handles import Handles
 from engine.housekeeping import Housekeeping
 from engine.index import Index
 from engine.limits import SMALL_FILE_BYTES_MAX, WAKE_SLICE
-from engine.opener import Opener
+from engine.opener import TOPIC_FILE, Opener
 from engine.partition import Partition
 from engine.state import LmdbState, Post, StateStore
 from engine.tail import TailCache
+from engine.transactions import Markers
 from engine.watermarks import FILE_NAME as WATERMARKS_NAME
 from engine.watermarks import Watermarks
 
@@ -116,6 +117,27 @@ class Log:
             raise
         return log
 
+    def _adopt_topics(self) -> None:
+        """Takes in topics whose directory describes them but that `state` does not know (an older copy, or none)."""
+        topics = self.data_dir / "topics"
+        for name in self.files.list_dir(topics):
+            topic_id = int(name) if name.isdigit() else 0
+            if not topic_id or self.catalog.by_id(topic_id) is not None or topic_id in self.catalog.tombstones:
+                continue
+            content = read_whole_file(self.files, topics / name / TOPIC_FILE, SMALL_FILE_BYTES_MAX)
+            try:
+                description = json.loads(content) if content is not None else {}
+                topic = self.catalog.adopt(description)
+            except (ValueError, EngineError) as problem:
+                self.report(f"{topics / name}: a directory of no known topic, left alone: {problem}")
+                continue
+            partitions = [int(entry) for entry in self.files.list_dir(topics / name) if entry.isdigit()]
+            for index in partitions:
+                self.catalog.number(topic, index)
+            self.report(
+                f"topic {topic.name!r} was not in the state: adopted with {len(partitions)} partitions with data"
+            )
+
     def _open_parts(self, state: StateStore | None) -> None:
         config = self.config
         self.files.make_dir(self.data_dir / "topics")
@@ -130,6 +152,7 @@ class Log:
             reader_check_interval_ms=config.reader_check_interval_ms,
         )
         self.catalog = Catalog(self.state, config, self.now_ms)
+        self.markers = Markers(self.state)
         for damage in self.catalog.damaged:
             self.report(str(damage))
         self.index = Index(self.data_dir / "index", self.files, config)
@@ -137,6 +160,9 @@ class Log:
         self.opener = Opener(self)
         self.committer = Committer(self)
         self.housekeeping = Housekeeping(self)
+        self._adopt_topics()
+        for topic_id in list(self.catalog.tombstones):
+            self.opener.remove_leftovers(topic_id)
 
     # --- use
 
@@ -167,6 +193,9 @@ class Log:
         self.housekeeping.stop()
         self.opener.stop()
         self.committer.stop()
+        self.housekeeping.sync_all()
+        for partition in self.known_partitions():
+            partition.release_reservation()
         self.readers.shutdown()
         self.watermarks.sync()
         self.watermarks.close()
@@ -200,7 +229,7 @@ class Log:
         """Puts a committed chunk into the index (committer thread)."""
         header = part.active.header
         self.index.add(
-            header.number,
+            part.partition.number,
             chunk.first_seq,
             header.segment_id,
             header.first_seq,

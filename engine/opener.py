@@ -72,15 +72,19 @@ class Opener:
         """Removes the files of a deleted topic once no round can touch them, then its tombstone."""
         for partition in partitions:
             partition.removed()
-        directory = self._log.data_dir / "topics" / str(topic.id)
-        numbers = list(topic.numbers.values())
+        self._log.committer.when_idle(lambda: self.remove_leftovers(topic.id))
+
+    def remove_leftovers(self, topic_id: int) -> None:
+        """Removes what is left of a deleted topic; its tombstone goes when that succeeded."""
+        directory = self._log.data_dir / "topics" / str(topic_id)
+        numbers = self._log.catalog.buried_numbers(topic_id)
 
         def done(result: object) -> None:
             self._report_failure(result)
             if not isinstance(result, EngineError):
-                self._log.catalog.bury(topic.id)
+                self._log.catalog.bury(topic_id)
 
-        self._log.committer.when_idle(lambda: self.submit(lambda: self._remove_topic(directory, numbers), done))
+        self.submit(lambda: self._remove_topic(directory, numbers), done)
 
     def _report_failure(self, result: object) -> None:
         if isinstance(result, EngineError):
@@ -145,7 +149,7 @@ class Opener:
     def _recover(self, place: Place) -> Recovered:
         log = self._log
         mark = log.watermarks.read(place.number)
-        recovered = recover_partition(log.files, log.handles, place, mark, log.now_ms())
+        recovered = recover_partition(log.files, log.handles, place, mark, log.now_ms(), log.markers.is_committed)
         for note in recovered.report.notes:
             log.report(f"topic {place.topic_id} partition {place.partition}: {note}")
         self._mark(place, recovered.active, recovered.log_start, recovered.next_seq - 1)

@@ -8,6 +8,7 @@ partition are made by the opener thread before its first chunk enters a round; a
 
 from __future__ import annotations
 
+import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -18,9 +19,11 @@ from engine.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
 from engine.bundle import BundleInfo
 from engine.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter
 from engine.errors import EngineError, NotStored, ReadOnly, TooLarge
-from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN
+from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SEQ_RESERVATION
 from engine.recovery import Place, Recovered, SealedSegment
 from engine.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
+from engine.state import RESERVED, Put
+from engine.transactions import sizes
 
 if TYPE_CHECKING:
     from engine.active import ActiveSegment
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from engine.committer import Part
     from engine.config import TopicConfig
     from engine.log import Log
+    from engine.transactions import Row, Transaction
 
 __all__ = ["COMMITTED", "FAILED", "PENDING", "Chunk", "Partition", "Slab", "Waiter"]
 
@@ -69,6 +73,8 @@ class Partition:
         self.readers: dict[Callable[[], None], None] = {}
         self.told_damage: set[tuple[int, int]] = set()
         self._append_ms = 0
+        self._reserved = 0
+        self._reserving = False
         self._active: ActiveSegment | None = None
         self._open_chunk: Chunk | None = None
         self._pending: deque[Chunk] = deque()
@@ -113,6 +119,52 @@ class Partition:
         return self.topic.config.durability == "always"
 
     @property
+    def number(self) -> int:
+        """Its number in the catalog: slot in `watermarks`, prefix of index keys."""
+        return self.topic.numbers[self.index]
+
+    def may_commit(self) -> bool:
+        """Whether the next chunk's numbers are safe from being given out again after a crash.
+
+        With durability "always" they are when they are on disk. With the others readers see them before, so `state`
+        holds a bound: numbers below it may have been seen, and after a crash the partition goes on at the bound.
+        Asks for a higher bound when it is time; the partition is put in the committer's queue again when it is durable.
+        """
+        if self._pending and self._pending[0].transaction is not None:
+            return False  # it comes with its transaction, and the committer adds the partition again behind it
+        if self.sync_each_round:
+            return True
+        if self._reserved - self.last_seq < SEQ_RESERVATION // 2:
+            self._reserve(self.last_seq + SEQ_RESERVATION)
+        chunk = self._pending[0] if self._pending else self._open_chunk
+        return chunk is None or chunk.writer.next_seq <= self._reserved
+
+    def _reserve(self, bound: int) -> None:
+        if self._reserving:
+            return
+        self._reserving = True
+
+        def done(error: EngineError | None) -> None:
+            self._reserving = False
+            if error is not None:
+                self._fail_pending(NotStored(f"{self.title}: cannot reserve numbers: {error}"))
+                return
+            self._reserved = bound
+            if self.has_pending and self._active is not None:
+                self._log.committer.add(self)
+
+        self._log.state.submit([Put(self._reserved_key, bound)], done)
+
+    @property
+    def _reserved_key(self) -> bytes:
+        return RESERVED + struct.pack(">QI", self.topic.id, self.index)
+
+    def release_reservation(self) -> None:
+        """At a clean stop: the numbers go on without a gap."""
+        if self._reserved:
+            self._log.state.submit([Put(self._reserved_key, self.last_seq + 1)])
+
+    @property
     def has_pending(self) -> bool:
         """Whether records wait for a round."""
         return bool(self._pending) or (self._open_chunk is not None and not self._open_chunk.is_empty)
@@ -122,7 +174,7 @@ class Partition:
     @property
     def place(self) -> Place:
         """Where the files are."""
-        return Place(self._log.data_dir, self.topic.id, self.index, self.topic.numbers[self.index])
+        return Place(self._log.data_dir, self.topic.id, self.index, self.number)
 
     def when_open(self, callback: Callable[[], None]) -> None:
         """Opens the partition when it is not; calls back when it is open, or has failed to (`error` says why)."""
@@ -144,8 +196,10 @@ class Partition:
         else:
             self.sealed = result.sealed
             self._active = result.active
-            self.last_seq = result.next_seq - 1
-            self.committed_seq = self.last_seq
+            # 0 unless the topic has, or had, a durability below "always"
+            self._reserved = self._log.state.get(self._reserved_key) or 0
+            self.last_seq = max(result.next_seq, self._reserved) - 1
+            self.committed_seq = result.next_seq - 1
             self.committed_end = result.active.position
             self._append_ms = result.active.last_append_ms
             self.log_start = result.log_start
@@ -256,6 +310,43 @@ class Partition:
             size += len(value) + len(key) + RECORD_OVERHEAD_BYTES
         return self.appended(waiter, size)
 
+    def append_apart(self, rows: Sequence[Row], transaction: Transaction) -> list[Chunk]:
+        """Numbers the records of a transaction and closes them in chunks of their own (for `Transaction.commit`)."""
+        if self._open_chunk is not None:
+            self._close_chunk(self._open_chunk)
+        chunks: list[Chunk] = []
+        writer = None
+        for value, key, timestamp_ms, headers in rows:
+            while writer is None or not writer.put_record(value, key, timestamp_ms, headers):
+                if writer is not None:
+                    chunks.append(self._close_apart(transaction))
+                writer = self.writer(len(value) + len(key) + sum(map(len, headers)) + 16 * len(headers))
+        chunks.append(self._close_apart(transaction))
+        chunks[-1].pending_bytes = sizes(rows)
+        self._log.pending_bytes += chunks[-1].pending_bytes
+        if self._phase == NO_FILES:
+            self._make_files()
+        return chunks
+
+    def _close_apart(self, transaction: Transaction) -> Chunk:
+        chunk = self._open_chunk
+        assert chunk is not None
+        self.last_seq = chunk.writer.next_seq - 1
+        chunk.transaction = transaction
+        self._close_chunk(chunk)
+        return chunk
+
+    def is_next(self, transaction: Transaction) -> bool:
+        """Whether the oldest pending chunk belongs to `transaction`."""
+        return bool(self._pending) and self._pending[0].transaction is transaction
+
+    def take_apart(self, transaction: Transaction) -> list[Chunk]:
+        """Takes the chunks of a transaction for its round; they are the oldest ones."""
+        chunks = []
+        while self.is_next(transaction):
+            chunks.append(self._pending.popleft())
+        return chunks
+
     def append_bundle(
         self,
         src: bytes | bytearray | memoryview,
@@ -313,7 +404,7 @@ class Partition:
             if not first and chunk.writer.position > bytes_left:
                 return None
             self._close_chunk(chunk)
-        if not first and self._pending[0].end > bytes_left:
+        if self._pending[0].transaction is not None or (not first and self._pending[0].end > bytes_left):
             return None
         return self._pending.popleft()
 
@@ -358,9 +449,24 @@ class Partition:
         while self._pending:
             chunk = self._pending.popleft()
             waiters.update(dict.fromkeys(chunk.waiters))
-            self._settle(chunk, FAILED, error)
+            if chunk.transaction is not None:
+                self._pending.appendleft(chunk)
+                self._log.committer.fail_transaction(chunk.transaction, error)
+            else:
+                self._settle(chunk, FAILED, error)
         for waiter in waiters:
             self._log.post(waiter.round_done)
+
+    def drop_apart(self, transaction: Transaction, error: EngineError) -> None:
+        """Fails the chunks of a transaction that wait here."""
+        for chunk in [chunk for chunk in self._pending if chunk.transaction is transaction]:
+            self._pending.remove(chunk)
+            self._settle(chunk, FAILED, error)
+
+    def stop_writing(self, error: ReadOnly) -> None:
+        """Takes no more records until a restart."""
+        self.error = error
+        self._fail_pending(error)
 
     def removed(self) -> None:
         """The topic was deleted: nothing more is stored here, and readers are told."""

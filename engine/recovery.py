@@ -19,6 +19,7 @@ Runs on a worker thread, for one partition at a time; nothing else touches the p
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,7 +110,14 @@ def make_partition(files: Files, handles: Handles, place: Place, now_ms: int, fi
     return create_segment(files, handles, place.directory, header)
 
 
-def recover_partition(files: Files, handles: Handles, place: Place, mark: Watermark | None, now_ms: int) -> Recovered:
+def recover_partition(
+    files: Files,
+    handles: Handles,
+    place: Place,
+    mark: Watermark | None,
+    now_ms: int,
+    is_committed: Callable[[int], bool],
+) -> Recovered:
     """Opens the partition's files as described at the top of this module.
 
     Raises:
@@ -133,7 +141,7 @@ def recover_partition(files: Files, handles: Handles, place: Place, mark: Waterm
         header = new_header(place.topic_id, place.partition, place.number, next_seq, now_ms)
         active = create_segment(files, handles, place.directory, header, max_timestamp_ms=sealed[-1].max_timestamp_ms)
         return _recovered(sealed, active, mark, report)
-    active = _recover_active(files, handles, place, last_path, last_header, mark, report)
+    active = _recover_active(files, handles, place, last_path, last_header, mark, is_committed, report)
     if sealed:
         active.max_timestamp_ms = max(active.max_timestamp_ms, sealed[-1].max_timestamp_ms)
     return _recovered(sealed, active, mark, report)
@@ -206,7 +214,7 @@ def _open_sealed(
         elif following is None:
             return None
         else:
-            segment = _walk_segment(files, fd, path, header, HEADER_BYTES, size_bytes, None, report)
+            segment = _walk_segment(files, fd, path, header, size_bytes, None, report)
             found = segment.footer()
     last_seq = found.last_seq if following is None else max(found.last_seq, min(found.last_seq, following - 1))
     return SealedSegment(
@@ -222,45 +230,54 @@ def _open_sealed(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Floor:
+    """What is known to be committed of an active segment: everything below `position`."""
+
+    position: int
+    is_committed: Callable[[int], bool]
+
+    def ends_log(self, position: int, segment: ActiveSegment) -> bool:
+        """Whether something wrong at `position` is above all that is known to be on disk."""
+        return position >= max(self.position, segment.durable_position)
+
+
 def _walk_segment(
-    files: Files,
-    fd: int,
-    path: Path,
-    header: SegmentHeader,
-    start: int,
-    size_bytes: int,
-    floor: int | None,
-    report: Report,
+    files: Files, fd: int, path: Path, header: SegmentHeader, size_bytes: int, floor: _Floor | None, report: Report
 ) -> ActiveSegment:
     """Counts, index and end of a segment's batches.
 
-    With a `floor`, the first damage at or above it ends the walk; without one, damage is passed over everywhere.
+    With a `floor`, the first damage (or batch of an uncommitted transaction) at or above it ends the walk; without
+    one, damage is passed over everywhere.
     """
     segment = ActiveSegment(path.parent, header, last_seq=header.first_seq - 1)
 
     def read(position: int, size: int) -> bytes:
         return files.read(fd, size, position)
 
-    for item in walk(read, start, size_bytes, header.segment_id, header.first_seq):
-        if isinstance(item, Damage):
-            if floor is not None and item.position >= max(floor, segment.durable_position):
+    for item in walk(read, HEADER_BYTES, size_bytes, header.segment_id, header.first_seq):
+        if isinstance(item, Found):
+            if not _count(segment, item, floor):
+                break
+        elif item is not None:
+            if floor is not None and floor.ends_log(item.position, segment):
                 break
             if item.end < size_bytes:
                 report.damages.append((path, item))
-            continue
-        if item is not None:
-            _count(segment, item)
     return segment
 
 
-def _count(segment: ActiveSegment, found: Found) -> None:
-    """Adds verified batches to the counts of `segment`."""
+def _count(segment: ActiveSegment, found: Found, floor: _Floor | None) -> bool:
+    """Adds verified batches to the counts of `segment`; False at a transaction that was not committed."""
     position = found.start
     while position < found.end:
-        header = read_header(found.data, position, segment.header.segment_id, found.position + position)
-        if header is None:
-            break  # cannot be: the batches were verified
-        segment.note(header.first_seq, found.position + position, header.max_timestamp_ms)
+        at = found.position + position
+        header = read_header(found.data, position, segment.header.segment_id, at)
+        assert header is not None, "the batches were verified"
+        if header.transaction_id and floor is not None and not floor.is_committed(header.transaction_id):
+            if floor.ends_log(at, segment):
+                return False
+        segment.note(header.first_seq, at, header.max_timestamp_ms)
         segment.records += header.count
         segment.batches += 1
         segment.max_timestamp_ms = max(segment.max_timestamp_ms, header.max_timestamp_ms)
@@ -268,7 +285,8 @@ def _count(segment: ActiveSegment, found: Found) -> None:
         segment.durable_position = max(segment.durable_position, header.durable_mark)
         segment.last_seq = header.last_seq
         position = header.end
-    segment.position = found.position + found.end
+        segment.position = found.position + position
+    return True
 
 
 def _recover_active(
@@ -278,13 +296,14 @@ def _recover_active(
     path: Path,
     header: SegmentHeader,
     mark: Watermark | None,
+    is_committed: Callable[[int], bool],
     report: Report,
 ) -> ActiveSegment:
     known = mark is not None and mark.segment_id == header.segment_id
     floor = mark.durable_position if mark is not None and known else HEADER_BYTES
     with handles.use(path) as fd:
         size_bytes = files.size(fd)
-        segment = _walk_segment(files, fd, path, header, HEADER_BYTES, size_bytes, floor, report)
+        segment = _walk_segment(files, fd, path, header, size_bytes, _Floor(floor, is_committed), report)
         floor = max(floor, segment.durable_position)
         end = segment.position
         if size_bytes > end:

@@ -1,0 +1,161 @@
+"""Transactions: records of several partitions that become durable and visible together, or not at all.
+
+A transaction gathers its records in memory (`TRANSACTION_BYTES_MAX` at most). `commit` gives them numbers and closed
+chunks of their own, at the same moment in all partitions, so that any two transactions stand in the same order
+everywhere. The committer takes the chunks of a transaction in one round of their own, syncs all their files, whatever
+the durability of the topics, and then has a *marker* written to `state`; only then do watermarks and readers move.
+A transaction that is one batch in one partition needs no marker: a batch is whole or not there.
+
+Ids are ``epoch << 32 | n``: n counts from 1 within an epoch, and `state` holds for each epoch the highest n that was
+committed (key ``x/`` >I epoch). Each start of the server, and each transaction that could not be taken back, begins a
+new epoch, so that "n is at most the epoch's marker" says for ever whether a batch found by recovery was committed.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine.chunk import COMMITTED, PENDING, Chunk
+from engine.errors import EngineError, NotStored, TooLarge
+from engine.limits import TRANSACTION_BYTES_MAX
+from engine.state import Put, StateStore
+
+if TYPE_CHECKING:
+    from engine.log import Log
+    from engine.partition import Partition
+
+PREFIX = b"x/"
+_EPOCH = struct.Struct(">I")
+ROW_OVERHEAD_BYTES = 64
+
+
+class Row(NamedTuple):
+    """One record of a transaction."""
+
+    value: bytes
+    key: bytes
+    timestamp_ms: int
+    headers: tuple[bytes, ...]
+
+
+class Transaction:
+    """Records for several partitions. Owner's thread only; one commit or rollback ends it."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._rows: dict[Partition, list[Row]] = {}
+        self._on_done: Callable[[EngineError | None], None] | None = None
+        self.size_bytes = 0
+        self.chunks: list[Chunk] = []
+        self.id = 0
+        """Given when its round starts; 0: it needs no marker."""
+
+    def append(self, partition: Partition, value: bytes, *, key: bytes = b"", headers: tuple[bytes, ...] = ()) -> None:
+        """Adds a record; nothing of it is visible before the commit.
+
+        Raises:
+            TooLarge: the record, or the transaction with it, is larger than allowed; the record was not added.
+            NotStored: nothing can be stored in this partition now.
+        """
+        size = len(value) + len(key) + sum(map(len, headers))
+        limit = partition.config.record_bytes_max
+        if size > limit:
+            raise TooLarge(f"a record of {size} bytes; {partition.title} takes up to {limit}", limit)
+        if self.size_bytes + size + ROW_OVERHEAD_BYTES > TRANSACTION_BYTES_MAX:
+            raise TooLarge(f"a transaction holds up to {TRANSACTION_BYTES_MAX} bytes", TRANSACTION_BYTES_MAX)
+        if partition.error is not None:
+            raise partition.error
+        self.size_bytes += size + ROW_OVERHEAD_BYTES
+        self._rows.setdefault(partition, []).append(Row(value, key, self._log.now_ms(), headers))
+
+    def commit(self, on_done: Callable[[EngineError | None], None]) -> None:
+        """Makes all records durable and visible; `on_done` gets None, or the reason why none of them is stored.
+
+        Every partition must be open (`Partition.when_open`).
+        """
+        rows, self._rows = self._rows, {}
+        self._on_done = on_done
+        for partition in rows:
+            if partition.error is not None or not partition.is_open:
+                self.finish(partition.error or NotStored(f"{partition.title} is not open"))
+                return
+        for partition, records in rows.items():
+            self.chunks.extend(partition.append_apart(records, self))
+        if self.chunks:
+            self._log.committer.add_transaction(self)
+        else:
+            self.finish(None)
+
+    def rollback(self) -> None:
+        """Drops all records."""
+        self._rows = {}
+        self.size_bytes = 0
+
+    @property
+    def needs_marker(self) -> bool:
+        """Whether a crash could leave a part of it."""
+        return len(self.chunks) > 1 or self.chunks[0].batches > 1
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing stands before its chunks in their partitions any more."""
+        return all(chunk.partition.has_files and chunk.partition.is_next(self) for chunk in self.chunks)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it is neither committed nor failed."""
+        return bool(self.chunks) and self.chunks[0].state == PENDING
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether all of it is durable and visible."""
+        return bool(self.chunks) and self.chunks[0].state == COMMITTED
+
+    def finish(self, error: EngineError | None) -> None:
+        """Tells the outcome."""
+        on_done, self._on_done = self._on_done, None
+        if on_done is not None:
+            on_done(error)
+
+
+class Markers:
+    """Which transaction ids are committed."""
+
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
+        self._committed = {_EPOCH.unpack(key[len(PREFIX) :])[0]: int(value) for key, value in state.scan(PREFIX)}
+        self._epoch = max(self._committed, default=0) + 1
+        self._next = 1
+
+    def next_id(self) -> int:
+        """An id that no batch has."""
+        transaction_id = self._epoch << 32 | self._next
+        self._next += 1
+        return transaction_id
+
+    def new_epoch(self) -> None:
+        """No higher marker of this epoch will be written: batches of a failed transaction may still lie in files."""
+        self._epoch += 1
+        self._next = 1
+
+    def is_committed(self, transaction_id: int) -> bool:
+        """Whether a batch with this id counts (any thread)."""
+        return (transaction_id & 0xFFFF_FFFF) <= self._committed.get(transaction_id >> 32, 0)
+
+    def commit(self, transaction_id: int, on_done: Callable[[EngineError | None], None]) -> None:
+        """Writes the marker; `on_done` as `StateStore.submit`."""
+        epoch, n = transaction_id >> 32, transaction_id & 0xFFFF_FFFF
+
+        def done(error: EngineError | None) -> None:
+            if error is None:
+                self._committed[epoch] = n
+            on_done(error)
+
+        self._state.submit([Put(PREFIX + _EPOCH.pack(epoch), n)], done)
+
+
+def sizes(rows: Sequence[Row]) -> int:
+    """Bytes that rows count in the budget of pending bytes."""
+    return sum(len(row.value) + len(row.key) + ROW_OVERHEAD_BYTES for row in rows)
