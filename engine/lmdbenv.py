@@ -18,15 +18,16 @@ Rules that hold for both (py-lmdb 3.0, LMDB 0.9):
 - The map grows between transactions when it is full. LMDB unmaps the old map before it maps the new one; when that
   fails py-lmdb gives the environment up, and it is opened again in its old size.
 
-Failures of a commit. No space refuses this transaction and nothing else: LMDB writes a transaction's pages, syncs
-them, and only then writes the meta page that makes them count, so an unfinished one leaves nothing behind and its
-pages are written anew by the next. Any other failure closes the environment for writing until a restart.
+Failures of a commit. No space or no memory refuses this transaction and nothing else: LMDB writes a transaction's
+pages, syncs them, and only then writes the meta page that makes them count, so an unfinished one leaves nothing behind
+and its pages are written anew by the next. Any other failure closes the environment for writing until a restart.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ from engine.errors import (
     DiskFull,
     EngineError,
     LogLocked,
+    NotStored,
     ReadOnly,
     UnsupportedFormat,
 )
@@ -56,6 +58,7 @@ LOCK_FILE = "lock.mdb"
 IN_USE_FILE = "in-use"
 READERS = 126
 LOCK_FILE_BYTES = 8192  # header and table of 126 readers
+LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
 SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 Databases: TypeAlias = Mapping[bytes, "lmdb._Database"]
@@ -165,7 +168,7 @@ class Environment:
         """Commits one transaction with all that `work` does (again from the start when the map had to grow).
 
         Raises:
-            DiskFull: nothing was changed; try again when there is room.
+            DiskFull, or plain NotStored (memory): nothing was changed; try again when there is room.
             ReadOnly: nothing more is written until a restart.
         """
         while self.error is None:
@@ -175,7 +178,7 @@ class Environment:
                 return
             except lmdb.MapFullError:
                 self._grow()
-            except (lmdb.Error, OSError, MemoryError) as error:
+            except (lmdb.Error, MemoryError) as error:
                 raise self._failed(error) from error
         raise self.error
 
@@ -199,12 +202,17 @@ class Environment:
             self._environment = self._open(create=False)
             self._open_databases()
         except (lmdb.Error, EngineError) as error:
-            raise self._failed(error) from error
+            raise self._close_for_writing(error) from error
 
-    def _failed(self, error: Exception) -> DiskFull | ReadOnly:
-        code = error.code if isinstance(error, lmdb.Error) else getattr(error, "errno", None)
+    def _failed(self, error: Exception) -> NotStored:
+        if isinstance(error, lmdb.MemoryError | MemoryError):
+            return NotStored(f"not enough memory for changes in {self.path}: {error}")
+        code = error.code if isinstance(error, lmdb.Error) else None
         if code in SPACE_ERRORS:
             return DiskFull(f"no space for changes in {self.path}: {error}; free some, and it goes on by itself")
+        return self._close_for_writing(error)
+
+    def _close_for_writing(self, error: Exception) -> ReadOnly:
         self.error = ReadOnly(f"{self.path} is read-only until a restart, because a commit failed: {error}")
         log.error("%s", self.error)
         return self.error
@@ -287,13 +295,19 @@ def move_aside(path: Path, files: Files) -> Path:
 
 
 def _refusal(path: Path, error: lmdb.Error | OSError) -> EngineError:
-    if isinstance(error, lmdb.VersionMismatchError):
+    if isinstance(error, lmdb.VersionMismatchError) or (isinstance(error, lmdb.InvalidError) and _is_of_lmdb_1(path)):
         return UnsupportedFormat(f"{path} was written by another major version of LMDB: {error}")
     if isinstance(error, lmdb.InvalidError | lmdb.CorruptedError):
         return Corrupt(str(path / DATA_FILE), None, f"not an LMDB file: {error}")
     if "already open" in str(error):
         return LogLocked(f"{path} is already open in this process")
     return DataDirectoryError(f"cannot open {path}: {error}")
+
+
+def _is_of_lmdb_1(path: Path) -> bool:
+    """LMDB 1.0 has its magic number 8 bytes further back than 0.9."""
+    with (path / DATA_FILE).open("rb") as file:
+        return file.read(28)[24:] == LMDB_MAGIC
 
 
 def _fill_lock_file(path: Path, files: Files) -> None:
