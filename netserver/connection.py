@@ -25,10 +25,10 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, Protocol, cast
 
-from .counters import Counters
-from .errors import ProtocolError
-from .flow import RECEIVE, PublishPressure, ReceiveBudget
-from .limits import (
+from netserver.counters import Counters
+from netserver.errors import ProtocolError
+from netserver.flow import RECEIVE, PublishPressure, ReceiveBudget
+from netserver.limits import (
     FLUSH_S,
     FRAME_HEAD_BYTES,
     FRAME_PROGRESS_BYTES,
@@ -45,12 +45,11 @@ from .limits import (
 
 if TYPE_CHECKING:
     from engine.log import Log
-
-    from .config import ServerConfig
+    from netserver.config import ServerConfig
 
 __all__ = ["Connection", "ProtocolError", "Services", "Session", "SessionFactory", "Shell"]
 
-log = logging.getLogger("quintlog.connection")
+log = logging.getLogger(__name__)
 Args = ParamSpec("Args")
 
 OUTPUT: Final = "output"
@@ -205,6 +204,11 @@ class Connection(asyncio.BufferedProtocol):
     def held(self) -> bool:
         """Reading and parsing are stopped for some reason; a session's loop may stop early on it."""
         return bool(self._holds)
+
+    @property
+    def hold_reasons(self) -> list[str]:
+        """Why it is not read, for people."""
+        return list(self._holds)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send ``data``, which must never be changed afterwards; ignored once the connection is closed."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from .limits import SHARE_MIN_BYTES
+from netserver.limits import SHARE_MIN_BYTES
 
 SHARE: Final = "share of pending publishes"
 TOTAL: Final = "total of pending publishes"

@@ -69,3 +69,31 @@ KEEPALIVE_IDLE_S: Final = 60
 KEEPALIVE_INTERVAL_S: Final = 20
 KEEPALIVE_PROBES: Final = 3
 """TCP keepalive: a subscriber whose machine vanished is noticed after two minutes."""
+
+TLS_HANDSHAKE_S: Final = 10.0
+"""A TLS handshake takes milliseconds; a peer that never finishes holds a connection for so long at most."""
+
+DRAIN_LOG_S: Final = 1.5
+"""After the connections are gone the disk has so long to take what was appended and is acknowledged to nobody."""
+
+SWEEP_EVERYTHING_TICKS: Final = 10
+"""Every so many sweeps all connections are looked at; 10,000 take about 3 ms."""
+
+LOOP_LAG_INTERVAL_S: Final = 0.1
+"""Interval of the measurement of how late the event loop runs its timers."""
+
+ADMIN_BODY_BYTES: Final = 32 * MIB
+"""A request to the admin API: one record of the default limit (15 MiB) in base64 fits."""
+
+ADMIN_PUBLISHES: Final = 4
+"""Publishes of the admin API that may be under way at once; each holds a body of the size above in memory."""
+
+ADMIN_KEEPALIVE_S: Final = 15.0
+"""An idle connection to admin HTTP is closed after so long."""
+
+METRICS_TOPICS: Final = 1000
+"""Topics with series of their own at /metrics/topics; the rest are summed as ``_other``."""
+
+TEST_START_S: Final = 30.0
+TEST_STOP_S: Final = 15.0
+"""Patience of ``netserver.testing`` on a loaded machine; a stop takes 5 s at most."""

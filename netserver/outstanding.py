@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from .connection import Connection
+from netserver.connection import Connection
 
 if TYPE_CHECKING:
     from engine.chunk import Chunk

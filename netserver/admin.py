@@ -1,0 +1,245 @@
+"""Admin HTTP: health, metrics, and the API by which tools look at and change a running server.
+
+====== =============================== ==================================================================
+GET    /healthz                        200 while the event loop turns
+GET    /readyz                         200 when publishing and reading work, else 503 with the reason
+GET    /metrics                        Prometheus text; no series per topic
+GET    /metrics/topics                 series per topic; ``?topic=GLOB&family=NAME``
+GET    /v1/status                      the server at a glance
+GET    /v1/topics                      all topics; ``?name=GLOB``
+POST   /v1/topics                      make one: ``{"name", "partitions", "config": {setting: text}}``
+GET    /v1/topics/NAME                 one topic
+PATCH  /v1/topics/NAME                 ``{"config": {setting: text}}``; "default" takes a setting back
+DELETE /v1/topics/NAME                 delete it and its records
+POST   /v1/topics/NAME/trim            ``{"partition", "before": offset}``: raise the start of the log
+POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets
+GET    /v1/connections                 open connections
+DELETE /v1/connections/NUMBER          abort one
+====== =============================== ==================================================================
+
+``/v1`` needs ``Authorization: Bearer`` with the content of ``admin.token`` in the data directory. NAME is
+percent-encoded, as topic names may be any bytes. In documents bytes are ``value`` when they are UTF-8, else
+``value_base64`` (so for ``name`` and ``key``). Lists are ``{"schema": 1, "items": [..]}``; errors are
+``{"error": {"code", "message"}}``.
+
+A request whose Host header is a name that is neither ``localhost`` nor configured is refused: a web page whose name
+resolves to 127.0.0.1 must not reach this server through the browser of somebody on this machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+import json
+import logging
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import web
+
+from engine.errors import (
+    DiskFull,
+    EngineError,
+    InvalidConfig,
+    LimitReached,
+    NotStored,
+    TooLarge,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
+from netserver.admin_api import Api, BadRequest, NotFound
+from netserver.errors import ListenError, ServerError
+from netserver.limits import ADMIN_BODY_BYTES, ADMIN_KEEPALIVE_S
+from netserver.metrics import Metrics
+from netserver.settings import Address
+
+if TYPE_CHECKING:
+    from netserver.app import Server
+
+log = logging.getLogger(__name__)
+
+TOKEN_FILE: Final = "admin.token"
+STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
+    (BadRequest, 400, "bad_request"),
+    (NotFound, 404, "not_found"),
+    (UnknownTopic, 404, "unknown_topic"),
+    (UnknownPartition, 404, "unknown_partition"),
+    (TopicExists, 409, "topic_exists"),
+    (LimitReached, 409, "limit_reached"),
+    (InvalidConfig, 400, "invalid_config"),
+    (TooLarge, 413, "too_large"),
+    (DiskFull, 507, "disk_full"),
+    (NotStored, 503, "not_stored"),
+    (EngineError, 500, "engine_error"),
+)
+
+
+def read_token(data_dir: Path) -> str:
+    """The admin token of a data directory; made at the first start, readable by its owner only."""
+    path = data_dir / TOKEN_FILE
+    try:
+        token = path.read_text("ascii").strip()
+        if token:
+            return token
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerError(f"cannot read {path}: {error}; remove it, and the next start makes a new one") from None
+    token = secrets.token_urlsafe(32)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(token + "\n")
+    return token
+
+
+class AdminServer:
+    """The HTTP listener. Its requests run in the server's event loop and are short."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._token = read_token(server.data_dir)
+        self._metrics = Metrics(server)
+        self._api = Api(server)
+        self._runner: web.ServerRunner | None = None
+
+    async def start(self, address: Address) -> Address:
+        """Listen; the address that it really has.
+
+        Raises:
+            ListenError: says what to do.
+        """
+
+        def request_factory(*args: Any) -> web.BaseRequest:
+            return web.BaseRequest(*args, asyncio.get_running_loop(), client_max_size=ADMIN_BODY_BYTES)
+
+        http = web.Server(
+            self._handle,
+            request_factory=request_factory,
+            access_log=None,
+            keepalive_timeout=ADMIN_KEEPALIVE_S,
+        )
+        self._runner = web.ServerRunner(http, handle_signals=False, shutdown_timeout=0.5)
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, address.host, address.port)
+        try:
+            await site.start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise ListenError(
+                f"admin: cannot listen on {address}: {error.strerror or error} "
+                "(choose another port with --admin HOST:PORT, or --admin off)"
+            ) from None
+        return Address(address.host, self._runner.addresses[0][1])
+
+    async def close(self) -> None:
+        """Stop listening and end what is open."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    # --- requests
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if not self._host_allowed(request.headers.get("Host", "")):
+            return _error(421, "wrong_host", "this name does not belong to the server; see [admin] hosts")
+        path = request.raw_path.partition("?")[0]
+        if not path.startswith("/v1/"):
+            return await self._public(request, path)
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode(), self._token.encode()):
+            text = f"needs Authorization: Bearer with the content of {TOKEN_FILE} in the data directory"
+            return _error(401, "unauthorized", text, {"WWW-Authenticate": "Bearer"})
+        try:
+            return await self._call_api(request, path)
+        except Exception as error:
+            for kind, status, code in STATUS_OF_ERROR:
+                if isinstance(error, kind):
+                    return _error(status, code, str(error))
+            if isinstance(error, web.HTTPRequestEntityTooLarge):
+                return _error(413, "too_large", f"a request body may have {ADMIN_BODY_BYTES} bytes")
+            log.exception("admin: error in %s %s", request.method, path[:200])
+            return _error(500, "internal", "internal error; the server's log tells more")
+
+    async def _public(self, request: web.BaseRequest, path: str) -> web.Response:
+        if request.method not in ("GET", "HEAD"):
+            return _error(405, "method", "GET only")
+        if path == "/healthz":
+            return web.Response(text="ok\n")
+        if path == "/readyz":
+            reason = self._api.not_ready_reason()
+            return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
+        if path == "/metrics":
+            return _prometheus(await self._metrics.render())
+        if path == "/metrics/topics":
+            query = request.query
+            return _prometheus(await self._metrics.render_topics(query.get("topic", "*"), query.getall("family", [])))
+        return _error(404, "not_found", f"no {path[:200]}")
+
+    async def _call_api(self, request: web.BaseRequest, path: str) -> web.Response:
+        parts = [unquote_to_bytes(part) for part in path.removeprefix("/v1/").split("/")]
+        body: dict[str, Any] = {}
+        if request.method in ("POST", "PATCH"):
+            body = _document(await request.read())
+        api, method = self._api, request.method
+        route: Callable[[], Awaitable[Any]] | None = None
+        status = 200
+        match parts:
+            case [b"status"] if method == "GET":
+                route = api.status
+            case [b"topics"] if method == "GET":
+                route = lambda: api.topics(request.query.get("name"))  # noqa: E731
+            case [b"topics"] if method == "POST":
+                status, route = 201, lambda: api.create_topic(body)
+            case [b"topics", name] if method == "GET":
+                route = lambda: api.topic(name)  # noqa: E731
+            case [b"topics", name] if method == "PATCH":
+                route = lambda: api.configure_topic(name, body)  # noqa: E731
+            case [b"topics", name] if method == "DELETE":
+                route = lambda: api.delete_topic(name)  # noqa: E731
+            case [b"topics", name, b"trim"] if method == "POST":
+                route = lambda: api.trim(name, body)  # noqa: E731
+            case [b"topics", name, b"records"] if method == "POST":
+                route = lambda: api.publish(name, body)  # noqa: E731
+            case [b"connections"] if method == "GET":
+                route = api.connections
+            case [b"connections", number] if method == "DELETE":
+                route = lambda: api.abort_connection(number)  # noqa: E731
+        if route is None:
+            return _error(404, "not_found", f"no {method} {path[:200]}")
+        return web.json_response(await route(), status=status)
+
+    def _host_allowed(self, header: str) -> bool:
+        host = header.rsplit(":", 1)[0] if not header.endswith("]") else header
+        host = host.strip("[]").lower()
+        if host == "localhost" or host in self._server.config.admin.hosts:
+            return True
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body) if body else {}
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise BadRequest("the body must be a JSON object")
+    return document
+
+
+def _prometheus(content: bytes) -> web.Response:
+    return web.Response(body=content, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+def _error(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": {"code": code, "message": message}}, status=status, headers=headers)

@@ -1,0 +1,312 @@
+"""What the admin API does, apart from HTTP: functions from documents to documents. Shapes: ``netserver.admin``."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+import time
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from engine import retention
+from engine.catalog import Topic
+from engine.chunk import COMMITTED, PENDING, Chunk
+from engine.config import TopicConfig
+from engine.errors import EngineError, UnknownTopic
+from engine.partition import Partition
+from netserver.limits import ADMIN_PUBLISHES
+from netserver.version import product_version
+
+if TYPE_CHECKING:
+    from netserver.app import Server
+
+Document = dict[str, Any]
+
+
+class BadRequest(Exception):
+    """The request's document is not what it should be."""
+
+
+class NotFound(Exception):
+    """Nothing of that name."""
+
+
+class _Publish:
+    """Waits for the chunk of one publish (a ``Waiter`` of the engine)."""
+
+    def __init__(self) -> None:
+        self.chunk: Chunk | None = None
+        self.done = asyncio.Event()
+
+    def round_done(self) -> None:
+        if self.chunk is not None and self.chunk.state != PENDING:
+            self.done.set()
+
+
+class Api:
+    """The operations; errors of the engine pass through."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._publishes = asyncio.Semaphore(ADMIN_PUBLISHES)
+
+    def not_ready_reason(self) -> str:
+        """Why the server does not serve now; empty: it does."""
+        if not self._server.ready:
+            return "starting or stopping"
+        return ""
+
+    async def status(self) -> Document:
+        """The server at a glance."""
+        server, engine = self._server, self._server.log
+        disk = os.statvfs(server.data_dir)
+        return {
+            "schema": 1,
+            "version": product_version(),
+            "pid": os.getpid(),
+            "ready": not self.not_ready_reason(),
+            "started": server.started_at,
+            "uptime_seconds": time.time() - server.started_at,
+            "data_dir": str(server.data_dir.absolute()),
+            "listeners": {name: str(address) for name, address in server.addresses.items()},
+            "connections": {name: counters.connections for name, counters in server.counters.items()},
+            "connections_max": server.gate.connections_max,
+            "topics": len(engine.catalog),
+            "partitions": sum(topic.partition_count for topic in engine.catalog),
+            "pending_bytes": engine.pending_bytes,
+            "records_published": sum(counters.records_published for counters in server.counters.values()),
+            "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+            "disk_size_bytes": disk.f_blocks * disk.f_frsize,
+        }
+
+    # --- topics
+
+    async def topics(self, glob: str | None) -> Document:
+        """All topics, or those whose name matches."""
+        found = sorted(self._server.log.catalog, key=lambda topic: topic.name)
+        if glob is not None:
+            found = [topic for topic in found if fnmatchcase(topic.name.decode("utf-8", "surrogateescape"), glob)]
+        return {"schema": 1, "items": [self._describe(topic) for topic in found]}
+
+    async def topic(self, name: bytes) -> Document:
+        """One topic, with its partitions opened so that their positions are known."""
+        topic = self._find(name)
+        for index in topic.numbers:
+            await self._opened(topic, index)
+        return self._describe(topic)
+
+    async def create_topic(self, body: Document) -> Document:
+        """A new topic."""
+        name = _bytes(body, "name")
+        if name is None:
+            raise BadRequest("name is missing")
+        partitions = _int(body, "partitions", 1)
+        config = TopicConfig.from_mapping(_settings(body), self._server.log.config.topic)
+        topic = await self._durable(
+            lambda done: self._server.log.catalog.create(
+                name, partition_count=partitions, config=config, on_durable=done
+            )
+        )
+        return self._describe(topic)
+
+    async def configure_topic(self, name: bytes, body: Document) -> Document:
+        """Other settings for a topic."""
+        topic, changes = self._find(name), _settings(body)
+        await self._durable(lambda done: self._server.log.catalog.configure(topic, changes, done))
+        return self._describe(topic)
+
+    async def delete_topic(self, name: bytes) -> Document:
+        """Delete a topic; a new one of its name starts anew."""
+        topic = self._find(name)
+        await self._durable(lambda done: self._server.log.catalog.delete(topic, done))
+        return {"deleted": _text(topic.name, "name")}
+
+    async def trim(self, name: bytes, body: Document) -> Document:
+        """Raise the start of a partition's log; whole segments before it go away after the grace time."""
+        before = _int(body, "before")
+        partition = await self._opened(self._find(name), _int(body, "partition", 0))
+        segments = retention.trim(self._server.log, partition, before)
+        return {"partition": partition.index, "first_offset": partition.log_start, "segments_removed": segments}
+
+    # --- records
+
+    async def publish(self, name: bytes, body: Document) -> Document:
+        """Append records to one partition and wait until they are stored; tells their offsets."""
+        records = body.get("records")
+        if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
+            raise BadRequest("records must be a list of objects, at least one")
+        values = [_required(record, "value") for record in records]
+        keys = [_bytes(record, "key") or b"" for record in records]
+        if any(len(key) > 255 for key in keys):
+            raise BadRequest("a key may have 255 bytes")
+        now_ms = self._server.log.now_ms()
+        timestamps_ms = [_int(record, "timestamp_ms", now_ms) for record in records]
+        headers = [_headers(record) for record in records]
+        async with self._publishes:
+            topic = self._server.log.catalog.get_or_create(name)
+            partition = await self._opened(topic, _int(body, "partition", 0))
+            waiter = _Publish()
+            chunk = partition.append(
+                values,
+                keys=keys if any(keys) else None,
+                timestamps_ms=timestamps_ms,
+                headers=headers if any(headers) else None,
+                waiter=waiter,
+            )
+            last = partition.last_seq
+            waiter.chunk = chunk
+            waiter.round_done()
+            await waiter.done.wait()
+        if chunk.state != COMMITTED:
+            raise chunk.error or EngineError("not stored")
+        return {"partition": partition.index, "first_offset": last - len(values) + 1, "last_offset": last}
+
+    # --- connections
+
+    async def connections(self) -> Document:
+        """Open TCP connections, oldest first."""
+        found = sorted(self._server.shell.connections, key=lambda connection: connection.number)
+        return {
+            "schema": 1,
+            "items": [
+                {
+                    "number": connection.number,
+                    "protocol": connection.counters.name,
+                    "peer": connection.peer,
+                    "opened": connection.opened_at,
+                    "bytes_in": connection.bytes_in,
+                    "bytes_out": connection.bytes_out,
+                    "pending_bytes": connection.charged,
+                    "receive_bytes": connection.retained,
+                    "held": connection.hold_reasons,
+                }
+                for connection in found
+            ],
+        }
+
+    async def abort_connection(self, number: bytes) -> Document:
+        """Abort one connection."""
+        for connection in self._server.shell.connections:
+            if str(connection.number).encode() == number:
+                connection.abort("by the admin API", "admin")
+                return {"closed": connection.number}
+        raise NotFound("no such connection")
+
+    # --- inside
+
+    def _find(self, name: bytes) -> Topic:
+        topic = self._server.log.catalog.get(name)
+        if topic is None:
+            raise UnknownTopic(f"no topic {name.decode('utf-8', 'backslashreplace')!r}")
+        return topic
+
+    async def _opened(self, topic: Topic, index: int) -> Partition:
+        partition = self._server.log.partition(topic, index)
+        if not partition.is_open:
+            opened = asyncio.Event()
+            partition.when_open(opened.set)
+            await opened.wait()
+            if not partition.is_open:
+                raise partition.error or EngineError("the partition cannot be opened")
+        return partition
+
+    @staticmethod
+    async def _durable(change: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
+        """Run a change of the catalog and wait until it is on disk."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        result = change(done)
+        await future
+        return result
+
+    def _describe(self, topic: Topic) -> Document:
+        partitions = []
+        for index in sorted(topic.numbers):
+            partition = self._server.log.partition(topic, index)
+            entry: Document = {"partition": index, "open": partition.is_open}
+            if partition.is_open:
+                entry |= {
+                    "first_offset": partition.log_start,
+                    "next_offset": partition.committed_seq + 1,
+                    "size_bytes": partition.committed_end + sum(segment.size_bytes for segment in partition.sealed),
+                }
+            if partition.error is not None:
+                entry["error"] = str(partition.error)
+            partitions.append(entry)
+        return {
+            **_text(topic.name, "name"),
+            "id": topic.id,
+            "created_ms": topic.created_ms,
+            "partitions": topic.partition_count,
+            "settings": dict(topic.settings),
+            "config": topic.config.to_mapping(),
+            "partition_details": partitions,
+        }
+
+
+def _text(value: bytes, name: str) -> Document:
+    """``name`` with text, or ``name_base64``."""
+    try:
+        return {name: value.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def _bytes(document: Mapping[str, Any], name: str) -> bytes | None:
+    """The bytes of ``name`` (text) or ``name_base64``; None when neither is there."""
+    text, encoded = document.get(name), document.get(f"{name}_base64")
+    if text is not None and encoded is not None:
+        raise BadRequest(f"{name} and {name}_base64 exclude each other")
+    if encoded is not None:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise BadRequest(f"{name}_base64 is not base64") from None
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise BadRequest(f"{name} must be a text")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadRequest(f"{name} has a lone surrogate; send {name}_base64") from None
+
+
+def _required(document: Mapping[str, Any], name: str) -> bytes:
+    found = _bytes(document, name)
+    if found is None:
+        raise BadRequest(f"{name} (or {name}_base64) is missing")
+    return found
+
+
+def _int(document: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    value = document.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise BadRequest(f"{name} must be a number, 0 or more")
+    return value
+
+
+def _settings(document: Mapping[str, Any]) -> dict[str, str]:
+    config = document.get("config", {})
+    if not isinstance(config, dict) or not all(isinstance(value, str | int | bool) for value in config.values()):
+        raise BadRequest("config must be an object of settings and their values")
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
+
+
+def _headers(record: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """``headers``: a list of {"name", "value"}; as the flat list that a record holds."""
+    headers = record.get("headers", [])
+    if not isinstance(headers, list) or not all(isinstance(header, dict) for header in headers):
+        raise BadRequest("headers must be a list of objects with name and value")
+    return tuple(_required(header, part) for header in headers for part in ("name", "value"))

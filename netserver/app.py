@@ -1,0 +1,333 @@
+"""The server: one log, the listeners of all protocols, admin HTTP; start, reload, drain.
+
+Order of a start: lock and open the log, bind every listener, admin HTTP, ``server.json``. Order of a stop: stop
+accepting, let sessions finish, let the log commit what was appended, close it. Nothing that was acknowledged depends on
+the stop being clean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from engine.errors import DataDirectoryError, EngineError, LogLocked
+from engine.log import Log
+from netserver import config as configuration
+from netserver.admin import AdminServer
+from netserver.config import PROTOCOL_SECTIONS, ServerConfig
+from netserver.connection import Connection, Services, SessionFactory, Shell
+from netserver.counters import Counters, Histogram
+from netserver.errors import ServerError
+from netserver.limits import (
+    DESCRIPTORS_RESERVED,
+    DRAIN_LOG_S,
+    DRAIN_S,
+    LOOP_LAG_INTERVAL_S,
+    SWEEP_EVERYTHING_TICKS,
+    SWEEP_S,
+)
+from netserver.listener import ConnectionGate, TcpListener, connections_allowed, raise_descriptor_limit
+from netserver.logs import set_level
+from netserver.settings import Address
+from netserver.tls import TlsContexts
+from netserver.version import product_version
+
+log = logging.getLogger(__name__)
+
+MakeFactory = Callable[[Services], SessionFactory]
+
+TCP_PROTOCOLS: Final[dict[str, str]] = {}
+"""Protocol -> module whose ``factory(services)`` gives the function that makes a connection's session."""
+
+OTHER_PROTOCOLS: Final[dict[str, str]] = {}
+"""Protocol -> module whose coroutine ``start(services, config)`` gives a started ``Listener``."""
+
+
+class Listener(Protocol):
+    """What the server needs of a protocol's listener, whatever its transport.
+
+    ``address`` is the one it really has (a port 0 is filled in).
+    """
+
+    address: Address
+
+    def stop_accepting(self) -> None:
+        """Free the address; existing connections go on."""
+
+    async def drain(self, deadline: float) -> None:
+        """Let connections finish what is outstanding until ``deadline`` (loop time), then abort the rest."""
+
+    def close(self) -> None:
+        """Give up everything at once."""
+
+
+class TcpService:
+    """A protocol over TCP: its listener and its connections.
+
+    Raises:
+        ListenError: the address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        services: Services,
+        factory: SessionFactory,
+        gate: ConnectionGate,
+        tls: TlsContexts,
+    ) -> None:
+        self._services = services
+        self._factory = factory
+        self._gone = asyncio.Event()
+        self._listener = TcpListener(name, address, self._make, gate, lambda: tls.get(name))
+        self.address = self._listener.start()
+
+    def connections(self) -> list[Connection]:
+        """This protocol's open connections."""
+        counters = self._services.counters
+        return [connection for connection in self._services.shell.connections if connection.counters is counters]
+
+    def stop_accepting(self) -> None:
+        """See ``Listener``."""
+        self._listener.stop_accepting()
+
+    async def drain(self, deadline: float) -> None:
+        """See ``Listener``."""
+        loop = self._services.loop
+        self._listener.cancel_setups()
+        for connection in self.connections():
+            connection.drain()
+        while self.connections() and loop.time() < deadline:
+            self._gone.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), deadline - loop.time())
+        self._abort_all()
+
+    def close(self) -> None:
+        """See ``Listener``."""
+        self.stop_accepting()
+        self._listener.cancel_setups()
+        self._abort_all()
+
+    def _make(self, leave: Callable[[], None]) -> Connection:
+        def lost(_connection: Connection) -> None:
+            leave()
+            self._gone.set()
+
+        return Connection(self._services, self._factory, lost)
+
+    def _abort_all(self) -> None:
+        for connection in self.connections():
+            connection.abort("the server stops", "drain")
+
+
+class Server:
+    """One server in the running event loop.
+
+    Args:
+        config: where each listener listens, limits, defaults of topics.
+        protocols: further TCP protocols by name; they listen on free ports of 127.0.0.1 (for tests and embedding).
+    """
+
+    log: Log
+    shell: Shell
+
+    def __init__(self, config: ServerConfig, protocols: Mapping[str, MakeFactory] | None = None) -> None:
+        self.config = config
+        self.data_dir = Path(config.server.data_dir)
+        self.started_at = time.time()
+        self.open_seconds = 0.0
+        self.ready = False
+        self.counters: dict[str, Counters] = {}
+        self.listeners: dict[str, Listener] = {}
+        self.tls = TlsContexts()
+        self.loop_lag = Histogram()
+        self.reload_success = True
+        self.reload_time = self.started_at
+        self.descriptors = raise_descriptor_limit()
+        self.gate = ConnectionGate(self._connections_max(config))
+        self.admin: AdminServer | None = None
+        self.admin_address: Address | None = None
+        self._further = dict(protocols or {})
+        self._timers: list[asyncio.TimerHandle] = []
+        self._ticks = 0
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Where each listener listens."""
+        found = {name: listener.address for name, listener in self.listeners.items()}
+        if self.admin_address is not None:
+            found["admin"] = self.admin_address
+        return found
+
+    async def start(self) -> None:
+        """Open the log and listen.
+
+        Raises:
+            ServerError: says what is wrong and what to do; nothing is left open.
+        """
+        loop = asyncio.get_running_loop()
+        self.log = self._open_log(loop)
+        server, engine = self.config.server, self.config.engine
+        self.shell = Shell(
+            loop,
+            pending_bytes_max=engine.pending_bytes_max,
+            pending_share_bytes_max=server.publish_share_bytes,
+            receive_bytes_max=server.receive_bytes_max,
+        )
+        try:
+            await self._listen()
+            if self.config.admin.listen is not None:
+                self.admin = AdminServer(self)
+                self.admin_address = await self.admin.start(self.config.admin.listen)
+            self._write_server_json()
+        except BaseException:
+            await self._close_listeners()
+            self.log.close()
+            raise
+        self._later(SWEEP_S, self._sweep)
+        self._later(LOOP_LAG_INTERVAL_S, self._measure_lag, loop.time() + LOOP_LAG_INTERVAL_S)
+        self.ready = True
+
+    async def drain(self) -> bool:
+        """Stop: finish what is outstanding, close everything. True: the log committed all that was appended."""
+        loop = asyncio.get_running_loop()
+        self.ready = False
+        for listener in self.listeners.values():
+            listener.stop_accepting()
+        deadline = loop.time() + DRAIN_S
+        results = await asyncio.gather(
+            *(listener.drain(deadline) for listener in self.listeners.values()), return_exceptions=True
+        )
+        for result in results:
+            if isinstance(result, Exception):
+                log.error("error while connections were drained", exc_info=result)
+        committed = await self._drain_log()
+        await self._close_listeners()
+        for timer in self._timers:
+            timer.cancel()
+        with contextlib.suppress(FileNotFoundError):
+            (self.data_dir / "server.json").unlink()
+        if committed:
+            self.log.close()
+        return committed
+
+    def reload(self, new: ServerConfig) -> list[str]:
+        """Take over the settings of ``new`` that may change now; names those that need a restart.
+
+        Raises:
+            ServerError: nothing was changed.
+        """
+        differing = configuration.changes(self.config, new)
+        merged = configuration.reloaded(self.config, new)
+        contexts = self.tls.loaded(merged)
+        self.tls.replace(contexts)
+        self.config = merged
+        self.log.config = merged.engine
+        self.log.catalog.set_defaults(merged.engine)
+        self.shell.pressure.total_bytes_max = merged.engine.pending_bytes_max
+        self.shell.pressure.share_bytes_max = merged.server.publish_share_bytes
+        self.shell.budget.total_bytes_max = merged.server.receive_bytes_max
+        self.gate.connections_max = self._connections_max(merged)
+        self.gate.changed()
+        set_level(merged.server.log_level)
+        return [name for name in differing if name not in configuration.RELOADABLE]
+
+    # --- inside
+
+    def _open_log(self, loop: asyncio.AbstractEventLoop) -> Log:
+        def post(callback: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(callback)
+
+        started = time.monotonic()
+        try:
+            opened = Log.open(self.data_dir, self.config.engine, post)
+        except EngineError as error:
+            problem = ServerError(str(error))
+            problem.exit_code = 6 if isinstance(error, LogLocked) else 3 if isinstance(error, DataDirectoryError) else 1
+            raise problem from error
+        self.open_seconds = time.monotonic() - started
+        return opened
+
+    async def _listen(self) -> None:
+        self.tls.replace(self.tls.loaded(self.config))
+        for name in PROTOCOL_SECTIONS:
+            address = self.config.listener(name).listen
+            if address is None:
+                continue
+            if name in TCP_PROTOCOLS:
+                make: MakeFactory = import_module(TCP_PROTOCOLS[name]).factory
+                self._listen_tcp(name, address, make)
+            elif name in OTHER_PROTOCOLS:
+                start: Callable[[Services, ServerConfig], Awaitable[Listener]]
+                start = import_module(OTHER_PROTOCOLS[name]).start
+                self.listeners[name] = await start(self._services(name), self.config)
+        for name, make in self._further.items():
+            self._listen_tcp(name, Address("127.0.0.1", 0), make)
+
+    def _listen_tcp(self, name: str, address: Address, make: MakeFactory) -> None:
+        services = self._services(name)
+        self.listeners[name] = TcpService(name, address, services, make(services), self.gate, self.tls)
+
+    def _services(self, name: str) -> Services:
+        counters = self.counters[name] = Counters(name)
+        return Services(self.log, self.config, counters, self.shell)
+
+    def _connections_max(self, config: ServerConfig) -> int:
+        reserved = DESCRIPTORS_RESERVED + config.engine.open_files_max
+        return connections_allowed(config.server.connections_max, self.descriptors, reserved)
+
+    async def _drain_log(self) -> bool:
+        done = asyncio.Event()
+        self.log.drain(done.set)
+        try:
+            await asyncio.wait_for(done.wait(), DRAIN_LOG_S)
+        except TimeoutError:
+            log.error("the disk did not take what was appended within %g s; it was not acknowledged", DRAIN_LOG_S)
+            return False
+        return True
+
+    async def _close_listeners(self) -> None:
+        for listener in self.listeners.values():
+            listener.close()
+        if self.admin is not None:
+            await self.admin.close()
+
+    def _write_server_json(self) -> None:
+        """``server.json`` tells tools that this directory has a server, and where its admin address is."""
+        document: dict[str, Any] = {
+            "pid": os.getpid(),
+            "version": product_version(),
+            "started": self.started_at,
+            "admin": f"http://{self.admin_address}" if self.admin_address is not None else None,
+            "listeners": {name: str(listener.address) for name, listener in self.listeners.items()},
+        }
+        temporary = self.data_dir / "server.json.new"
+        temporary.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+        temporary.replace(self.data_dir / "server.json")
+
+    def _later(self, delay_s: float, function: Callable[..., None], *args: object) -> None:
+        loop = asyncio.get_running_loop()
+        self._timers = [timer for timer in self._timers if not timer.cancelled() and timer.when() > loop.time()]
+        self._timers.append(loop.call_later(delay_s, function, *args))
+
+    def _sweep(self) -> None:
+        self._ticks += 1
+        try:
+            self.shell.sweep(time.monotonic(), self._ticks % SWEEP_EVERYTHING_TICKS == 0)
+        finally:
+            self._later(SWEEP_S, self._sweep)
+
+    def _measure_lag(self, due: float) -> None:
+        now = asyncio.get_running_loop().time()
+        self.loop_lag.observe(max(now - due, 0.0))
+        self._later(LOOP_LAG_INTERVAL_S, self._measure_lag, now + LOOP_LAG_INTERVAL_S)

@@ -1,0 +1,371 @@
+"""The server's configuration: defaults < TOML file < environment < flags.
+
+The file has one table per section below::
+
+    [server]
+    data_dir = "/var/lib/quintlog"
+    [figg]
+    listen = "127.0.0.1:8119"        # or "off"
+    [topics]
+    retention_ms = "7d"              # defaults of topics that have no setting of their own
+
+The environment names the same settings ``QUINTLOG_SECTION_KEY`` (``QUINTLOG_TOPICS_RETENTION_MS=7d``); with ``_FILE``
+behind it the value is read from that file, which suits secrets. Sizes and durations take units. An unknown setting is
+an error that names the nearest known one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from engine.config import EngineConfig, TopicConfig, unknown_setting_text
+from engine.errors import InvalidConfig
+from netserver.errors import ConfigError
+from netserver.limits import MIB
+from netserver.settings import (
+    Address,
+    AnySetting,
+    address_setting,
+    choice_setting,
+    flag_setting,
+    list_setting,
+    number_setting,
+    parse_value,
+    section_settings,
+    text_setting,
+)
+
+ENVIRONMENT_PREFIX: Final = "QUINTLOG_"
+Layer = Mapping[str, Mapping[str, Any]]
+"""Settings of one source: section -> name -> text."""
+
+
+@dataclass(frozen=True)
+class ServerSection:
+    """Settings of the process."""
+
+    data_dir: str = text_setting("", "Directory of the log; created when missing.")
+    log_level: str = choice_setting("info", ("debug", "info", "warning", "error"), "Least severe lines in the log.")
+    log_format: str = choice_setting("text", ("text", "json"), "Form of the log on stderr.")
+    insecure: bool = flag_setting(
+        False, "Allow listeners that other machines can reach although neither TLS nor keys protect them."
+    )
+    connections_max: int = number_setting(
+        10_000, "count", 1, 1_000_000,
+        "Open connections of all protocols; further ones wait unaccepted. The descriptor limit may allow fewer.",
+    )  # fmt: skip
+    publish_share_bytes: int = number_setting(
+        8 * MIB, "bytes", 64 * 1024, 1024 * MIB,
+        "Bytes of one connection on their way to the disk above which it is not read (less when many publish).",
+    )  # fmt: skip
+    receive_bytes_max: int = number_setting(
+        256 * MIB, "bytes", MIB, 64 * 1024 * MIB, "Memory for half-received frames of all connections together."
+    )
+
+
+@dataclass(frozen=True)
+class ListenerSection:
+    """Settings that every TCP listener has."""
+
+    listen: Address | None = address_setting("off", "HOST:PORT, or off.")  # noqa: RUF009
+    tls_certificate: str = text_setting("", "PEM file with the certificate chain; the listener then speaks TLS only.")
+    tls_key: str = text_setting("", "PEM file with the certificate's private key.")
+    tls_client_ca: str = text_setting("", "PEM file of authorities; clients must show a certificate of one of them.")
+
+    @property
+    def is_protected(self) -> bool:
+        """A client must prove who it is, or at least nobody can listen in."""
+        return bool(self.tls_certificate)
+
+
+@dataclass(frozen=True)
+class FiggSection(ListenerSection):
+    """Figg."""
+
+    listen: Address | None = address_setting("127.0.0.1:8119", "HOST:PORT of the Figg listener, or off.")  # noqa: RUF009
+
+
+@dataclass(frozen=True)
+class ReliablySection(ListenerSection):
+    """The JSON stream protocol of reliably."""
+
+    listen: Address | None = address_setting("127.0.0.1:4001", "HOST:PORT of the reliably listener, or off.")  # noqa: RUF009
+
+
+@dataclass(frozen=True)
+class TankSection(ListenerSection):
+    """TANK."""
+
+    listen: Address | None = address_setting("127.0.0.1:11011", "HOST:PORT of the TANK listener, or off.")  # noqa: RUF009
+
+
+@dataclass(frozen=True)
+class BlipmqSection(ListenerSection):
+    """BlipMQ."""
+
+    listen: Address | None = address_setting("127.0.0.1:5555", "HOST:PORT of the BlipMQ listener, or off.")  # noqa: RUF009
+
+
+@dataclass(frozen=True)
+class FujinSection(ListenerSection):
+    """Fujin (QUIC, always encrypted)."""
+
+    is_protected = True
+
+    listen: Address | None = address_setting("127.0.0.1:4848", "HOST:PORT (UDP) of the Fujin listener, or off.")  # noqa: RUF009
+
+
+@dataclass(frozen=True)
+class AdminSection:
+    """Admin HTTP."""
+
+    listen: Address | None = address_setting("127.0.0.1:9180", "HOST:PORT of admin HTTP, or off.")  # noqa: RUF009
+    hosts: tuple[str, ...] = list_setting(
+        "Further host names that requests may be addressed to; others are refused (protection from DNS rebinding)."
+    )
+
+
+PROTOCOL_SECTIONS: Final[dict[str, type[ListenerSection]]] = {
+    "figg": FiggSection,
+    "reliably": ReliablySection,
+    "tank": TankSection,
+    "blipmq": BlipmqSection,
+    "fujin": FujinSection,
+}
+RELOADABLE: Final = frozenset(
+    {"server.log_level", "server.connections_max", "server.publish_share_bytes", "server.receive_bytes_max"}
+    | {"engine.topics_max", "engine.partitions_max", "engine.pending_bytes_max", "topics.auto_create"}
+    | {f"topics.{name}" for name in section_settings(TopicConfig)}
+    | {f"{name}.tls_{what}" for name in PROTOCOL_SECTIONS for what in ("certificate", "key", "client_ca")}
+)
+"""Settings that SIGHUP changes in a running server; all others need a restart."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """The whole configuration. ``engine.topic`` holds the defaults of topics."""
+
+    server: ServerSection = field(default_factory=ServerSection)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    figg: FiggSection = field(default_factory=FiggSection)
+    reliably: ReliablySection = field(default_factory=ReliablySection)
+    tank: TankSection = field(default_factory=TankSection)
+    blipmq: BlipmqSection = field(default_factory=BlipmqSection)
+    fujin: FujinSection = field(default_factory=FujinSection)
+    admin: AdminSection = field(default_factory=AdminSection)
+
+    def listener(self, name: str) -> ListenerSection:
+        """The section of a protocol."""
+        section = getattr(self, name)
+        assert isinstance(section, ListenerSection)
+        return section
+
+    def check(self) -> None:
+        """Check what concerns several settings.
+
+        Raises:
+            ConfigError: says which settings and what to do.
+        """
+        for name in PROTOCOL_SECTIONS:
+            section = self.listener(name)
+            if bool(section.tls_certificate) != bool(section.tls_key):
+                raise ConfigError(f"[{name}] tls_certificate and tls_key belong together: set both or none")
+            if section.tls_client_ca and not section.tls_certificate:
+                raise ConfigError(f"[{name}] tls_client_ca needs tls_certificate and tls_key")
+            self._check_exposed(name, section.listen, section.is_protected)
+        self._check_exposed("admin", self.admin.listen, False)
+        taken: dict[Address, str] = {}
+        for name in (*PROTOCOL_SECTIONS, "admin"):
+            address = getattr(self, name).listen
+            if address is None or address.port == 0 or name == "fujin":
+                continue
+            if address in taken:
+                raise ConfigError(f"[{taken[address]}] and [{name}] both listen on {address}: give one another port")
+            taken[address] = name
+
+    def _check_exposed(self, name: str, address: Address | None, protected: bool) -> None:
+        if address is not None and not address.is_loopback and not protected and not self.server.insecure:
+            raise ConfigError(
+                f"[{name}] listen = {address} can be reached from other machines without TLS: configure TLS, listen on "
+                "127.0.0.1, or accept it with --insecure"
+            )
+
+
+def sections() -> dict[str, dict[str, AnySetting]]:
+    """Every section with its settings. ``auto_create`` is shown where users look for it: with the topics."""
+    engine: dict[str, AnySetting] = dict(section_settings(EngineConfig))
+    topics: dict[str, AnySetting] = dict(section_settings(TopicConfig))
+    topics["auto_create"] = engine.pop("auto_create")
+    listeners = {name: section_settings(kind) for name, kind in PROTOCOL_SECTIONS.items()}
+    return {
+        "server": section_settings(ServerSection),
+        **listeners,
+        "admin": section_settings(AdminSection),
+        "topics": topics,
+        "engine": engine,
+    }
+
+
+def read_file(path: Path) -> Layer:
+    """The settings of a TOML file.
+
+    Raises:
+        ConfigError: it cannot be read, is not TOML, or has an unknown section.
+    """
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"configuration file {path}: {error}") from None
+    known = sections()
+    for name, table in document.items():
+        if name not in known:
+            raise ConfigError(f"{path}: {unknown_setting_text(name, known).replace('setting', 'section')}")
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {name} is a section: write [{name}] and its settings below it")
+    return document
+
+
+def read_environment(environment: Mapping[str, str]) -> Layer:
+    """The settings of ``QUINTLOG_SECTION_KEY`` variables; others with that prefix belong to other tools of ours.
+
+    Raises:
+        ConfigError: a variable of a known section names no setting, looks like a misspelling, or its file is missing.
+    """
+    known = sections()
+    names = {
+        f"{ENVIRONMENT_PREFIX}{section}_{name}".upper(): (section, name)
+        for section, its in known.items()
+        for name in its
+    }
+    names[f"{ENVIRONMENT_PREFIX}DATA_DIR"] = ("server", "data_dir")
+    found: dict[str, dict[str, Any]] = {}
+    for variable, text in environment.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX):
+            continue
+        base = variable
+        if variable not in names and variable.endswith("_FILE"):
+            base = variable.removesuffix("_FILE")
+        if base not in names:
+            near = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
+            section, has_key, _ = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("_")
+            if near or (has_key and section in known):
+                hint = f"did you mean {near[0]}?" if near else f"[{section}] has {', '.join(known[section])}"
+                raise ConfigError(f"environment variable {variable}: no such setting; {hint}")
+            continue
+        if base != variable:
+            try:
+                text = Path(text).read_text("utf-8").strip()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"environment variable {variable}: {error}") from None
+        section, name = names[base]
+        found.setdefault(section, {})[name] = text
+    return found
+
+
+def build(*layers: tuple[str, Layer]) -> ServerConfig:
+    """The configuration of the given layers, later ones first in rank.
+
+    Args:
+        layers: (name of the source for messages, its settings).
+
+    Raises:
+        ConfigError: names source, section and setting.
+    """
+    known = sections()
+    values: dict[str, dict[str, Any]] = {name: {} for name in known}
+    for source, layer in layers:
+        for section, table in layer.items():
+            for name, text in table.items():
+                try:
+                    values[section][name] = parse_value(known[section], name, text)
+                except ConfigError as error:
+                    raise ConfigError(f"{source}: [{section}] {error}") from None
+    auto_create = {"auto_create": values["topics"].pop("auto_create")} if "auto_create" in values["topics"] else {}
+    try:
+        engine = EngineConfig(topic=TopicConfig(**values["topics"]), **values["engine"], **auto_create)
+    except InvalidConfig as error:
+        raise ConfigError(str(error)) from None
+    config = ServerConfig(
+        server=ServerSection(**values["server"]),
+        engine=engine,
+        admin=AdminSection(**values["admin"]),
+        **{name: kind(**values[name]) for name, kind in PROTOCOL_SECTIONS.items()},  # type: ignore[arg-type]
+    )
+    config.check()
+    return config
+
+
+def load(path: Path | None, environment: Mapping[str, str], flags: Layer) -> ServerConfig:
+    """The configuration of a server start.
+
+    Raises:
+        ConfigError: see ``build``.
+    """
+    layers = [("environment", read_environment(environment)), ("command line", flags)]
+    if path is not None:
+        layers.insert(0, (str(path), read_file(path)))
+    return build(*layers)
+
+
+def values(config: ServerConfig) -> dict[str, dict[str, str]]:
+    """Every setting as text, by section; secrets only as "(set)"."""
+    holders: dict[str, Any] = {name: getattr(config, name, None) for name in sections()}
+    holders["topics"] = config.engine.topic
+    return {
+        section: {
+            name: how.text(getattr(config.engine if name == "auto_create" else holders[section], name))
+            for name, how in its.items()
+        }
+        for section, its in sections().items()
+    }
+
+
+def changes(old: ServerConfig, new: ServerConfig) -> list[str]:
+    """``section.name`` of every setting that differs."""
+    found = []
+    for section, its in sections().items():
+        for name in its:
+            holder = "engine" if section == "topics" else section
+            before, after = getattr(old, holder), getattr(new, holder)
+            if section == "topics" and name != "auto_create":
+                before, after = before.topic, after.topic
+            if getattr(before, name) != getattr(after, name):
+                found.append(f"{section}.{name}")
+    return found
+
+
+def reloaded(old: ServerConfig, new: ServerConfig) -> ServerConfig:
+    """``old`` with those settings of ``new`` that may change in a running server."""
+    result = old
+    for change in changes(old, new):
+        if change not in RELOADABLE:
+            continue
+        section, _, name = change.partition(".")
+        if section == "topics" and name != "auto_create":
+            topic = dataclasses.replace(result.engine.topic, **{name: getattr(new.engine.topic, name)})
+            engine = dataclasses.replace(result.engine, topic=topic)
+            result = dataclasses.replace(result, engine=engine)
+        else:
+            holder = "engine" if section == "topics" else section
+            part = dataclasses.replace(getattr(result, holder), **{name: getattr(getattr(new, holder), name)})
+            result = dataclasses.replace(result, **{holder: part})
+    return result
+
+
+def as_toml(config: ServerConfig) -> str:
+    """The whole configuration as a TOML file with one comment per setting."""
+    lines = []
+    known = sections()
+    for section, its in values(config).items():
+        lines.append(f"[{section}]")
+        for name, text in its.items():
+            quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+            lines += [f"# {known[section][name].help}", f'{name} = "{quoted}"']
+        lines.append("")
+    return "\n".join(lines)

@@ -1,0 +1,265 @@
+"""Metrics in Prometheus' text form, read from plain integers at the scrape.
+
+Hot paths never touch a metric object: they add to ``netserver.counters`` and to the engine's own sums. ``/metrics`` has
+no label with topic names; series per topic are apart, bounded in number, and rendered in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from engine import batch
+from netserver.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, TIME_BUCKETS_S, Counters, Histogram
+from netserver.limits import METRICS_TOPICS
+from netserver.version import product_version
+
+if TYPE_CHECKING:
+    from netserver.app import Server
+
+PREFIX: Final = "quintlog_"
+OTHER: Final = "_other"
+Samples = Iterable[tuple[Sequence[str], float]]
+
+
+def counter(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
+    """A family of counters; ``name`` without ``_total``."""
+    family = CounterMetricFamily(PREFIX + name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
+    """A family of gauges."""
+    family = GaugeMetricFamily(PREFIX + name, text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family
+
+
+def single(name: str, text: str, value: float) -> Metric:
+    """A gauge without labels."""
+    return gauge(name, text, (), [((), value)])
+
+
+def histogram(
+    name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], Histogram]]
+) -> Metric:
+    """A family of histograms."""
+    family = HistogramMetricFamily(PREFIX + name, text, labels=labels)
+    for values, source in samples:
+        buckets: list[Any] = []
+        reached = 0
+        for bound, count in zip((*source.bounds, float("inf")), source.counts, strict=True):
+            reached += count
+            buckets.append(("+Inf" if bound == float("inf") else f"{bound:.10g}", reached))
+        family.add_metric(values, buckets, source.total)
+    return family
+
+
+class Rounds:
+    """Histograms of commit rounds, fed from the list that the committer's thread fills."""
+
+    def __init__(self) -> None:
+        self.records = Histogram(COUNT_BUCKETS)
+        self.size_bytes = Histogram(SIZE_BUCKETS_BYTES)
+        self.files = Histogram(COUNT_BUCKETS)
+        self.sync = Histogram(TIME_BUCKETS_S)
+
+    def take(self, rounds: list[tuple[int, int, int, float]]) -> None:
+        """Count and remove the entries (records, bytes, files, seconds of syncing) that are there now."""
+        known = len(rounds)
+        for records, size_bytes, files, sync_s in rounds[:known]:
+            self.records.observe(records)
+            self.size_bytes.observe(size_bytes)
+            self.files.observe(files)
+            self.sync.observe(sync_s)
+        del rounds[:known]
+
+
+class ServerCollector(Collector):
+    """Reads everything that is not about single topics. Runs in the event loop's thread."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.rounds = Rounds()
+        self.scrape_s = 0.0
+
+    def collect(self) -> Iterator[Metric]:
+        """All families."""
+        started = time.perf_counter()
+        yield from self._process()
+        yield from self._protocols(list(self._server.counters.values()))
+        yield from self._commits()
+        yield from self._storage()
+        self.scrape_s = time.perf_counter() - started
+        yield single("scrape_seconds", "Time that this scrape took to collect.", self.scrape_s)
+
+    def _process(self) -> Iterator[Metric]:
+        server = self._server
+        compiled = "yes" if not str(batch.__file__).endswith(".py") else "no"
+        labels = ("version", "format", "compiled")
+        yield gauge("build_info", "What runs here.", labels, [((product_version(), "1", compiled), 1)])
+        yield single("start_time_seconds", "When the server started (seconds since 1970).", server.started_at)
+        yield single("ready", "1: it publishes and reads.", float(server.ready))
+        yield single("config_reload_success", "1: the latest reload was taken over.", float(server.reload_success))
+        yield single("config_reload_time_seconds", "When the configuration was last loaded.", server.reload_time)
+        yield single("recovery_seconds", "Time that opening the log took at the start.", server.open_seconds)
+        yield histogram("loop_lag_seconds", "How late the event loop ran a timer.", (), [((), server.loop_lag)])
+
+    @staticmethod
+    def _protocols(all_counters: list[Counters]) -> Iterator[Metric]:
+        label = ("protocol",)
+
+        def each(name: str) -> list[tuple[Sequence[str], float]]:
+            return [((counters.name,), getattr(counters, name)) for counters in all_counters]
+
+        def by_word(name: str) -> list[tuple[Sequence[str], float]]:
+            return [
+                ((counters.name, word), value)
+                for counters in all_counters
+                for word, value in getattr(counters, name).items()
+            ]
+
+        yield counter("records_published", "Records stored.", label, each("records_published"))
+        yield counter("published_bytes", "Their bytes as received.", label, each("published_bytes"))
+        yield counter("records_delivered", "Records sent to readers.", label, each("records_delivered"))
+        yield counter("delivered_bytes", "Their bytes as sent.", label, each("delivered_bytes"))
+        text = "Records that a reader's protocol could not carry, or that damage or retention took."
+        yield counter("records_skipped", text, ("protocol", "reason"), by_word("skipped"))
+        yield counter("backpressure_seconds", "Time that connections were not read.", label, each("backpressure_s"))
+        text = "Connections closed for what they sent."
+        yield counter("protocol_errors", text, ("protocol", "kind"), by_word("protocol_errors"))
+        yield counter("session_errors", "Connections ended by a defect of ours.", label, each("session_errors"))
+        yield counter("auth_failures", "Failed logins.", label, each("auth_failures"))
+        yield gauge("connections", "Open connections.", label, each("connections"))
+        yield counter("connections", "Connections accepted.", label, each("connections_total"))
+        yield counter("connections_closed", "Connections ended.", ("protocol", "reason"), by_word("closed"))
+        acks = [
+            ((counters.name, durability), source)
+            for counters in all_counters
+            for durability, source in counters.ack_seconds.items()
+        ]
+        text = "Time from receiving a record to acknowledging it."
+        yield histogram("publish_ack_seconds", text, ("protocol", "durability"), acks)
+        delays = [((c.name,), c.delivery_delay) for c in all_counters if any(c.delivery_delay.counts)]
+        yield histogram("delivery_delay_seconds", "Time from commit to the socket, live readers.", label, delays)
+
+    def _commits(self) -> Iterator[Metric]:
+        server = self._server
+        sums = server.log.committer.counters
+        self.rounds.take(sums.round_sizes)
+        rounds = self.rounds
+        results = [(("ok",), sums.rounds - sums.failed_parts), (("failed",), sums.failed_parts)]
+        yield counter("commit_rounds", "Commit rounds; failed: parts of a round.", ("result",), results)
+        yield histogram("round_records", "Records of a commit round.", (), [((), rounds.records)])
+        yield histogram("round_bytes", "Bytes of a commit round.", (), [((), rounds.size_bytes)])
+        yield histogram("round_files", "Files of a commit round.", (), [((), rounds.files)])
+        yield histogram("sync_seconds", "Time that syncing to disk took.", ("kind",), [(("data",), rounds.sync)])
+        yield counter(
+            "sync_failures", "Failed syncs; each makes one partition read-only.", (), [((), sums.sync_failures)]
+        )
+        yield single("pending_bytes", "Bytes of records on their way to the disk.", server.log.pending_bytes)
+        limit = server.shell.pressure.total_bytes_max
+        yield single("pending_limit_bytes", "Bound of them, above which nobody is read.", limit)
+
+    def _storage(self) -> Iterator[Metric]:
+        engine = self._server.log
+        disk = os.statvfs(self._server.data_dir)
+        read_only = sum(partition.error is not None for partition in engine.known_partitions())
+        partitions = sum(topic.partition_count for topic in engine.catalog)
+        yield single("topics", "Topics.", len(engine.catalog))
+        yield single("partitions", "Partitions of all topics.", partitions)
+        yield single("partitions_read_only", "Partitions that take no records, or cannot be opened.", read_only)
+        yield single("open_files", "Segment files that are open.", len(engine.handles))
+        yield single("disk_free_bytes", "Room for us on the disk.", disk.f_bavail * disk.f_frsize)
+        yield single("disk_size_bytes", "Size of the disk.", disk.f_blocks * disk.f_frsize)
+        yield counter("damaged_batches", "Batches found damaged.", (), [((), engine.damaged_batches)])
+        keeping = engine.housekeeping
+        text = "When housekeeping last went through all topics."
+        yield single("housekeeping_last_success_time_seconds", text, keeping.last_success_ms / 1000)
+        yield single("housekeeping_failing_topics", "Partitions it failed at.", len(keeping.failing))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionFacts:
+    """What ``/metrics/topics`` tells of one partition."""
+
+    topic: str
+    partition: int
+    size_bytes: int
+    first_offset: int
+    next_offset: int
+
+
+class TopicCollector(Collector):
+    """Series per topic from facts gathered before, so that a thread may render them."""
+
+    def __init__(self, facts: list[PartitionFacts], other_bytes: int, families: Sequence[str]) -> None:
+        self._facts = facts
+        self._other_bytes = other_bytes
+        self._families = {family.removeprefix(PREFIX) for family in families}
+
+    def collect(self) -> Iterator[Metric]:
+        """The wanted families."""
+        labels = ("topic", "partition")
+        sources: tuple[tuple[str, str, Callable[[PartitionFacts], float]], ...] = (
+            ("topic_bytes", "Bytes of a partition's segment files.", lambda fact: fact.size_bytes),
+            ("topic_first_offset", "First offset that can be read.", lambda fact: fact.first_offset),
+            ("topic_next_offset", "Offset that the next record will have, or more.", lambda fact: fact.next_offset),
+        )
+        for name, text, value in sources:
+            if self._families and name not in self._families:
+                continue
+            samples: list[tuple[Sequence[str], float]] = [
+                ((fact.topic, str(fact.partition)), value(fact)) for fact in self._facts
+            ]
+            if name == "topic_bytes" and self._other_bytes:
+                samples.append(((OTHER, ""), self._other_bytes))
+            yield gauge(name, text, labels, samples)
+
+
+class Metrics:
+    """Everything that is scraped of one server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.collector = ServerCollector(server)
+        self._registry = CollectorRegistry()
+        self._registry.register(self.collector)
+        ProcessCollector(registry=self._registry)
+
+    async def render(self) -> bytes:
+        """The content of ``/metrics``."""
+        return generate_latest(self._registry)
+
+    async def render_topics(self, glob: str, families: Sequence[str]) -> bytes:
+        """The content of ``/metrics/topics``: partitions that are open, of topics whose name matches."""
+        facts: list[PartitionFacts] = []
+        other_bytes = 0
+        topics: set[str] = set()
+        for partition in self._server.log.known_partitions():
+            name = partition.topic.name.decode("utf-8", "backslashreplace")
+            if not partition.is_open or not fnmatchcase(name, glob):
+                continue
+            size_bytes = partition.committed_end + sum(segment.size_bytes for segment in partition.sealed)
+            if name not in topics and len(topics) >= METRICS_TOPICS:
+                other_bytes += size_bytes
+                continue
+            topics.add(name)
+            facts.append(
+                PartitionFacts(name, partition.index, size_bytes, partition.log_start, partition.committed_seq + 1)
+            )
+        registry = CollectorRegistry()
+        registry.register(TopicCollector(facts, other_bytes, families))
+        return await asyncio.get_running_loop().run_in_executor(None, generate_latest, registry)

@@ -1,0 +1,171 @@
+"""Settings of the server's configuration sections, beside those of the engine (numbers, sizes, durations, choices).
+
+A section is a frozen dataclass whose fields are made by ``setting``. Values are read from text, as TOML, environment
+and flags give them; ``parse_section`` names the nearest known setting for an unknown one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeVar
+
+from engine.config import Setting, unknown_setting_text
+from netserver.errors import ConfigError
+
+Section = TypeVar("Section")
+
+_PORT = re.compile(r"[0-9]{1,5}")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a listener listens. Port 0 = a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Only this machine can reach it."""
+        return (
+            self.host == "localhost" or self.host == "::1" or re.fullmatch(r"127(\.[0-9]+){3}", self.host) is not None
+        )
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """The address of ``HOST:PORT`` or ``[HOST]:PORT``.
+
+        Raises:
+            ValueError: says what is expected.
+        """
+        host, colon, port = text.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            raise ValueError("expected an IPv6 address in brackets: [HOST]:PORT")
+        if not colon or not host or not _PORT.fullmatch(port) or int(port) > 65535:
+            raise ValueError("expected HOST:PORT (port 0 picks a free one) or off")
+        return cls(host, int(port))
+
+
+class AnySetting(Protocol):
+    """What this module needs of a setting; ``engine.config.Setting`` is one too."""
+
+    @property
+    def help(self) -> str:
+        """One sentence for the reference page."""
+
+    def parse(self, text: Any) -> Any:
+        """The value of a text; raises ValueError saying what is expected."""
+
+    def text(self, value: Any) -> str:
+        """A text that ``parse`` turns into the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextSetting:
+    """A setting that is no number.
+
+    Attributes:
+        kind: ``address`` (an ``Address``, or None for "off"), ``text``, or ``list`` (a tuple of texts; commas
+            separate them in the environment).
+        secret: never printed.
+        help: one sentence for the reference page.
+    """
+
+    kind: Literal["address", "text", "list"]
+    secret: bool = False
+    help: str = ""
+
+    def parse(self, text: str | int | Sequence[str]) -> Address | str | tuple[str, ...] | None:
+        """The value of a text (a list may also come as one).
+
+        Raises:
+            ValueError: the message says what is expected.
+        """
+        if self.kind == "list":
+            items = [text] if isinstance(text, int) else text.split(",") if isinstance(text, str) else text
+            return tuple(item for item in (str(item).strip() for item in items) if item)
+        if not isinstance(text, str | int):
+            raise ValueError("expected a text")
+        word = str(text).strip()
+        if self.kind == "text":
+            return word
+        return None if word.lower() == "off" else Address.parse(word)
+
+    def text(self, value: Any) -> str:
+        """A text that ``parse`` turns into ``value`` (for a secret: what may be shown of it)."""
+        if self.secret and value:
+            return "(set)"
+        if self.kind == "list":
+            return ",".join(value)
+        return "off" if value is None else str(value)
+
+
+def setting(default: Any, how: AnySetting) -> Any:
+    """A dataclass field that is a setting."""
+    return field(default=default, metadata={"setting": how})
+
+
+def address_setting(default: str, help: str) -> Any:
+    """A listener's address."""
+    how = TextSetting("address", help=help)
+    return setting(how.parse(default), how)
+
+
+def text_setting(default: str, help: str) -> Any:
+    """A text or path; empty = not set."""
+    return setting(default, TextSetting("text", help=help))
+
+
+def list_setting(help: str, *, secret: bool = False) -> Any:
+    """A list of texts, empty by default."""
+    return setting((), TextSetting("list", secret=secret, help=help))
+
+
+def number_setting(
+    default: int, kind: Literal["bytes", "duration", "count"], minimum: int, maximum: int, help: str, zero: str = ""
+) -> Any:
+    """A number in the unit of the setting's name, with bounds; ``zero`` says what 0 means where it is allowed."""
+    return setting(default, Setting(kind, minimum, maximum, zero=zero, help=help))
+
+
+def choice_setting(default: str, choices: tuple[str, ...], help: str) -> Any:
+    """One of some words."""
+    return setting(default, Setting("choice", choices=choices, help=help))
+
+
+def flag_setting(default: bool, help: str) -> Any:
+    """Yes or no."""
+    return setting(default, Setting("flag", help=help))
+
+
+def section_settings(kind: type[Any]) -> dict[str, AnySetting]:
+    """The settings of a section by name, in order."""
+    return {f.name: f.metadata["setting"] for f in dataclasses.fields(kind) if "setting" in f.metadata}
+
+
+def parse_value(known: Mapping[str, AnySetting], name: str, text: Any) -> Any:
+    """The value of one setting.
+
+    Raises:
+        ConfigError: names the setting (the nearest known one if it is unknown) and what is expected.
+    """
+    how = known.get(name)
+    if how is None:
+        raise ConfigError(unknown_setting_text(name, known))
+    if isinstance(text, dict):
+        raise ConfigError(f"{name}: expected a value, not a table")
+    if isinstance(text, bool):
+        text = str(text).lower()
+    try:
+        return how.parse(text if isinstance(text, int | str | list) else str(text))
+    except ValueError as error:
+        shown = "(secret)" if getattr(how, "secret", False) else repr(str(text)[:100])
+        raise ConfigError(f"{name} = {shown}: {error}") from None

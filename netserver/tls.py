@@ -1,0 +1,57 @@
+"""TLS contexts of the TCP listeners, loaded all or nothing and replaceable while the server runs."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Final
+
+from netserver.config import PROTOCOL_SECTIONS, ListenerSection, ServerConfig
+from netserver.errors import ConfigError
+
+TLS_SECTIONS: Final = tuple(name for name in PROTOCOL_SECTIONS if name != "fujin")
+"""Protocols over TCP; QUIC carries its own TLS."""
+
+
+def server_context(section: ListenerSection) -> ssl.SSLContext | None:
+    """The context of a listener (TLS 1.2 or newer); None: it does not speak TLS.
+
+    Raises:
+        ConfigError: a file is missing, unreadable or not what it should be.
+    """
+    if not section.tls_certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(section.tls_certificate, section.tls_key)
+        if section.tls_client_ca:
+            context.load_verify_locations(section.tls_client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except (OSError, ssl.SSLError) as error:
+        files = ", ".join(filter(None, (section.tls_certificate, section.tls_key, section.tls_client_ca)))
+        raise ConfigError(f"TLS files {files}: {error.strerror or error}") from None
+    return context
+
+
+class TlsContexts:
+    """The contexts in force; a new connection uses the newest."""
+
+    def __init__(self) -> None:
+        self._contexts: dict[str, ssl.SSLContext | None] = {}
+
+    @staticmethod
+    def loaded(config: ServerConfig) -> dict[str, ssl.SSLContext | None]:
+        """Contexts of ``config``, read from their files now.
+
+        Raises:
+            ConfigError: see ``server_context``; nothing has changed.
+        """
+        return {name: server_context(config.listener(name)) for name in TLS_SECTIONS}
+
+    def replace(self, contexts: dict[str, ssl.SSLContext | None]) -> None:
+        """Use ``contexts`` from now on."""
+        self._contexts = contexts
+
+    def get(self, name: str) -> ssl.SSLContext | None:
+        """The context of a protocol."""
+        return self._contexts.get(name)

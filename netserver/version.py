@@ -1,0 +1,13 @@
+"""Version of this product."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+
+def product_version() -> str:
+    """The installed version; "unknown" when it runs from a bare checkout."""
+    try:
+        return version("quintlog")
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,196 @@
+"""``engine-server``: the server process.
+
+On stdout it tells what an acknowledgement means, the data directory and each listener; the last line of a successful
+start is ``ready``. The log goes to stderr. SIGTERM and SIGINT stop it in good order, a second one at once; SIGHUP
+reloads the configuration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+import uvloop
+
+from netserver import config as configuration
+from netserver.app import Server
+from netserver.config import ServerConfig
+from netserver.errors import ConfigError, ServerError
+from netserver.logs import set_up
+from netserver.version import product_version
+
+log = logging.getLogger("tools.engine_server")  # also when it runs as __main__
+
+SWITCH_INTERVAL_S = 0.0005
+"""The committer's thread gets the interpreter within this time of asking for it, not within 5 ms."""
+EXIT_NOT_COMMITTED = 1
+EXIT_BUG = 70
+
+CONTRACTS = {
+    "always": (
+        "An acknowledgement means: the record is in its segment file and that file is synced to disk (fdatasync).\n"
+        "Readers see a record only after that. A crash or power cut takes back nothing that was acknowledged or read."
+    ),
+    "interval": (
+        "An acknowledgement means: the record is written; it is synced to disk within {sync_interval}.\n"
+        "A crash of this process takes back nothing; a crash of the machine may take back that much time."
+    ),
+    "never": (
+        "An acknowledgement means: the record is written; the operating system syncs it to disk when it likes.\n"
+        "A crash of this process takes back nothing; a crash of the machine takes back what was not synced."
+    ),
+}
+
+
+def contract(config: ServerConfig) -> str:
+    """What an acknowledgement means for topics without a durability of their own."""
+    topic = config.engine.topic
+    text = CONTRACTS[topic.durability].format(sync_interval=f"{topic.sync_interval_ms / 1000:g} s")
+    return f"{text}\nTopics may have another durability of their own."
+
+
+def say(text: str) -> None:
+    """A line on stdout; whoever closed it does not want it."""
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Process:
+    """One run of the server, with its signals.
+
+    Args:
+        config: that of the start.
+        load: reads the configuration again, for SIGHUP.
+    """
+
+    def __init__(self, config: ServerConfig, load: Any) -> None:
+        self._config = config
+        self._load = load
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serve until a signal; the exit code."""
+        server = Server(self._config)
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop_signal, number)
+        await server.start()
+        loop.add_signal_handler(signal.SIGHUP, self._reload, server)
+        for name, address in server.addresses.items():
+            say(f"{name} {address}")
+        gc.collect()
+        gc.freeze()
+        say("ready")
+        await self._stop.wait()
+        started = time.monotonic()
+        committed = await server.drain()
+        log.info("stopped after %.2f s", time.monotonic() - started)
+        if not committed:  # the log's threads hang in the disk: nothing would end them
+            logging.shutdown()
+            os._exit(EXIT_NOT_COMMITTED)
+        return 0
+
+    def _stop_signal(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            log.warning("second %s: stopping at once", number.name)
+            logging.shutdown()
+            os._exit(128 + number)
+        log.info("%s: finishing what is outstanding, then stopping", number.name)
+        self._stop.set()
+
+    def _reload(self, server: Server) -> None:
+        """Take over a changed configuration, all or nothing."""
+        try:
+            later = server.reload(self._load())
+        except ServerError as error:
+            server.reload_success = False
+            log.error("configuration not reloaded, nothing changed: %s", error)
+            return
+        server.reload_success = True
+        server.reload_time = time.time()
+        log.info("configuration reloaded")
+        if later:
+            log.warning("these settings changed but need a restart: %s", ", ".join(sorted(later)))
+
+
+ADDRESS = "HOST:PORT|off"
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--data-dir", metavar="DIR", help="Directory of the log; created when missing.")
+@click.option("--config", "config_file", metavar="FILE", envvar="QUINTLOG_CONFIG", help="TOML file with settings.")
+@click.option("--figg", metavar=ADDRESS, help="Figg listener. Port 0 picks a free one.")
+@click.option("--reliably", metavar=ADDRESS, help="JSON stream listener.")
+@click.option("--tank", metavar=ADDRESS, help="TANK listener.")
+@click.option("--blipmq", metavar=ADDRESS, help="BlipMQ listener.")
+@click.option("--fujin", metavar=ADDRESS, help="Fujin listener (UDP).")
+@click.option("--admin", metavar=ADDRESS, help="Health, metrics and admin API over HTTP.")
+@click.option("--insecure", is_flag=True, default=None, help="Allow unprotected listeners for other machines.")
+@click.option("--log-format", type=click.Choice(["text", "json"]), help="Form of the log on stderr.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Least severe log lines.")
+@click.option("--check-config", is_flag=True, help="Check the configuration and end.")
+@click.option("--print-config", is_flag=True, help="Print the whole configuration as TOML and end.")
+@click.option("--print-contract", is_flag=True, help="Print what an acknowledgement means and end.")
+@click.version_option(product_version(), prog_name="engine-server")
+def main(config_file: str | None, check_config: bool, print_config: bool, print_contract: bool, **flags: Any) -> None:
+    """Run the log server.
+
+    It needs nothing but a directory. Settings come from defaults, then the TOML file, then the environment
+    (QUINTLOG_SECTION_KEY), then these options; --print-config shows them all.
+    """
+
+    def load() -> ServerConfig:
+        return configuration.load(Path(config_file) if config_file else None, os.environ, _layer(flags))
+
+    try:
+        config = load()
+        if print_config:
+            say(configuration.as_toml(config))
+            return
+        if print_contract:
+            say(contract(config))
+            return
+        if check_config:
+            say("the configuration is valid")
+            return
+        if not config.server.data_dir:
+            raise ConfigError("no data directory: name one with --data-dir DIR or [server] data_dir")
+        set_up(config.server.log_format, config.server.log_level)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        directory = Path(config.server.data_dir).absolute()
+        say(f"quintlog {product_version()}\n{contract(config)}\ndata directory {directory}")
+        sys.exit(uvloop.run(Process(config, load).run()))
+    except ServerError as error:
+        click.echo(f"engine-server: {error}", err=True)
+        sys.exit(error.exit_code)
+    except Exception as error:
+        log.exception("internal error: %s", error)
+        sys.exit(EXIT_BUG)
+
+
+def _layer(flags: dict[str, Any]) -> configuration.Layer:
+    """Flags as a layer of settings."""
+    layer: dict[str, dict[str, Any]] = {"server": {}}
+    for name, value in flags.items():
+        if value is None:
+            continue
+        if name in configuration.PROTOCOL_SECTIONS or name == "admin":
+            layer[name] = {"listen": value}
+        else:
+            layer["server"][name] = value
+    return layer
+
+
+if __name__ == "__main__":
+    main()
