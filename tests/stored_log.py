@@ -1,0 +1,91 @@
+"""Makes data directories by the engine's file modules alone, with every position under the test's control."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from engine.active import ActiveSegment, create_segment
+from engine.catalog import Catalog, Topic
+from engine.chunk import Chunk
+from engine.files import SystemFiles
+from engine.handles import Handles
+from engine.segment import SegmentHeader
+from engine.watermarks import Watermark, Watermarks
+
+DIRECTORY_ID = 4711
+NOW_MS = 1_795_773_600_000  # 2026-11-27T10:00Z
+FILES = SystemFiles()
+
+
+def make_directory(data_dir: Path) -> Watermarks:
+    """An empty data directory."""
+    data_dir.mkdir(parents=True, exist_ok=True)
+    (data_dir / "VERSION").write_text(json.dumps({"format": 1, "id": DIRECTORY_ID}))
+    (data_dir / "topics").mkdir(exist_ok=True)
+    return Watermarks(FILES, data_dir / "watermarks", DIRECTORY_ID)
+
+
+@dataclass
+class StoredPartition:
+    """A partition that a test writes round by round; nothing is committed before `mark`."""
+
+    data_dir: Path
+    watermarks: Watermarks
+    name: bytes = b"orders"
+    topic_id: int = 1
+    index: int = 0
+    number: int = 1
+    next_seq: int = 1
+    log_start: int = 1
+    segment: ActiveSegment | None = None
+    paths: list[Path] = field(default_factory=list)
+    handles: Handles = field(default_factory=lambda: Handles(FILES, 16))
+
+    @property
+    def directory(self) -> Path:
+        return self.data_dir / "topics" / str(self.topic_id) / str(self.index)
+
+    def begin_segment(self, partitions: int = 1) -> None:
+        """Seals what there is and begins the next segment."""
+        if self.segment is not None:
+            self.segment.seal(FILES, self.handles)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        topic = Topic(self.topic_id, self.name, partitions, {"retention_ms": "7d"}, NOW_MS)
+        (self.directory.parent / "topic.json").write_text(json.dumps(Catalog.describe(topic)))
+        header = SegmentHeader(self.topic_id, self.index, self.number, self.next_seq, 77 + self.next_seq, NOW_MS)
+        self.segment = create_segment(FILES, self.handles, self.directory, header)
+        self.paths.append(self.segment.path)
+
+    def write(self, values: list[bytes], *, keys: list[bytes] | None = None, now_ms: int = NOW_MS) -> None:
+        """One batch of records; the time of each is that of its round."""
+        assert self.segment is not None
+        size = sum(map(len, values)) + 300 * len(values) + 500
+        chunk = Chunk(cast(Any, None), size, self.next_seq)
+        chunk.writer.begin(now_ms)
+        for row, value in enumerate(values):
+            assert chunk.writer.put_record(value, keys[row] if keys else b"", now_ms)
+        chunk.close()
+        self.segment.append(FILES, self.handles, [chunk])
+        self.next_seq = chunk.last_seq + 1
+
+    def mark(self) -> None:
+        """Commits all that was written."""
+        assert self.segment is not None
+        header, position = self.segment.header, self.segment.position
+        mark = Watermark(self.log_start, header.first_seq, self.next_seq - 1, position, position, header.segment_id)
+        self.watermarks.write(self.number, mark)
+
+
+def example(data_dir: Path) -> StoredPartition:
+    """Two sealed segments and an active one: records 1..90 in batches of 10, of the minutes after 10:00."""
+    partition = StoredPartition(data_dir, make_directory(data_dir))
+    for number in range(9):
+        if number % 3 == 0:
+            partition.begin_segment()
+        first = partition.next_seq
+        partition.write([b"value %d" % seq for seq in range(first, first + 10)], now_ms=NOW_MS + number * 60_000)
+    partition.mark()
+    return partition

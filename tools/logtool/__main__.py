@@ -1,0 +1,5 @@
+"""`python -m tools.logtool` is `logtool`."""
+
+from tools.logtool import main
+
+main()

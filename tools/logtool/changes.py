@@ -1,0 +1,138 @@
+"""Changes of a log: through its server when one is running, else on the files, under the directory's lock."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote_from_bytes
+
+from engine.config import EngineConfig, TopicConfig
+from engine.errors import EngineError, UnknownTopic
+from engine.files import SystemFiles
+from engine.inline import Inbox
+from engine.reader import read_version
+from tools.logtool.address import Admin, Unreachable, admin_of
+from tools.logtool.cli import Settings
+from tools.logtool.output import bytes_fields
+
+
+def topic_path(name: bytes) -> str:
+    """The admin API's path of a topic."""
+    return f"/v1/topics/{quote_from_bytes(name, safe='')}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerChanges:
+    """Changes through a running server."""
+
+    admin: Admin
+
+    def create(self, name: bytes, partitions: int, config: Mapping[str, str]) -> None:
+        """Makes a topic. Raises Failure."""
+        body = {**bytes_fields("name", name), "partitions": partitions, "config": dict(config)}
+        self.admin.call("POST", "/v1/topics", body)
+
+    def configure(self, name: bytes, changes: Mapping[str, str]) -> None:
+        """Changes settings of a topic. Raises Failure."""
+        self.admin.call("PATCH", topic_path(name), {"config": dict(changes)})
+
+    def trim(self, name: bytes, partition: int, before: int) -> int:
+        """Raises the start of the log; how many segments go. Raises Failure."""
+        answer = self.admin.call("POST", f"{topic_path(name)}/trim", {"partition": partition, "before": before})
+        return int(answer.get("segments_removed", 0))
+
+    def delete(self, name: bytes) -> None:
+        """Deletes a topic. Raises Failure."""
+        self.admin.call("DELETE", topic_path(name))
+
+
+class FileChanges:
+    """Changes on the files: this process holds the directory while it lasts."""
+
+    def __init__(self, data_dir: Path, timeout_s: float) -> None:
+        """Opens the log.
+
+        Raises:
+            EngineError: no data directory, in use, or not readable.
+        """
+        from engine.log import Log
+
+        read_version(SystemFiles(), data_dir)
+        self._inbox = Inbox()
+        self._timeout_s = timeout_s
+        self._log = Log.open(data_dir, EngineConfig(), self._inbox.post)
+
+    def close(self) -> None:
+        """Makes everything durable and lets go of the directory."""
+        self._inbox.close(self._log)
+
+    def _durable(self, change: Callable[[Callable[[EngineError | None], None]], Any]) -> None:
+        outcome: list[EngineError | None] = []
+        change(outcome.append)
+        self._inbox.run_until(lambda: bool(outcome), self._timeout_s)
+        if outcome[0] is not None:
+            raise outcome[0]
+
+    def _topic(self, name: bytes) -> Any:
+        topic = self._log.catalog.get(name)
+        if topic is None:
+            raise UnknownTopic(f"no topic {name.decode('utf-8', 'backslashreplace')!r}")
+        return topic
+
+    def create(self, name: bytes, partitions: int, config: Mapping[str, str]) -> None:
+        """Makes a topic. Raises EngineError."""
+        wanted = TopicConfig.from_mapping(config)
+        catalog = self._log.catalog
+        self._durable(lambda done: catalog.create(name, partition_count=partitions, config=wanted, on_durable=done))
+
+    def configure(self, name: bytes, changes: Mapping[str, str]) -> None:
+        """Changes settings of a topic. Raises EngineError."""
+        topic = self._topic(name)
+        self._durable(lambda done: self._log.catalog.configure(topic, changes, done))
+
+    def trim(self, name: bytes, partition: int, before: int) -> int:
+        """Raises the start of the log; how many segments go. Raises EngineError."""
+        from engine import retention
+
+        opened = self._log.partition(self._topic(name), partition)
+        ready: list[bool] = []
+        opened.when_open(lambda: ready.append(True))
+        self._inbox.run_until(lambda: bool(ready), self._timeout_s)
+        if opened.error is not None:
+            raise opened.error
+        return retention.trim(self._log, opened, before)
+
+    def delete(self, name: bytes) -> None:
+        """Deletes a topic. Raises EngineError."""
+        topic = self._topic(name)
+        self._durable(lambda done: self._log.catalog.delete(topic, done))
+
+
+@contextlib.contextmanager
+def changes(settings: Settings) -> Iterator[ServerChanges | FileChanges]:
+    """The way to change the log that the address means; says on stderr which one it is.
+
+    Raises:
+        Failure: no server there. EngineError: the files cannot be opened.
+    """
+    admin = admin_of(settings)
+    if admin is not None:
+        try:
+            admin.text("/healthz")
+        except Unreachable:
+            if settings.data_dir is None:
+                raise
+        else:
+            settings.output.detail(f"through the server at {admin.url}")
+            yield ServerChanges(admin)
+            return
+    data_dir = settings.need_directory()
+    opened = FileChanges(data_dir, settings.timeout_s)
+    settings.output.note(f"on the files of {data_dir}: no server is running there")
+    try:
+        yield opened
+    finally:
+        opened.close()

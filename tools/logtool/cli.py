@@ -1,0 +1,184 @@
+"""The command line's frame: global options, and commands that are loaded only when they are called."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tools.logtool.output import FORMS, Output
+
+COMMANDS = {
+    "status": ("tools.logtool.status", "status", "The log at a glance: server, topics, sizes, room on the disk."),
+    "topics": ("tools.logtool.topics", "topics", "List, show, make, change, trim and delete topics."),
+    "cat": ("tools.logtool.cat", "cat", "Print records up to what is committed now."),
+    "tail": ("tools.logtool.cat", "tail", "Print the newest records, then each new one as it is committed."),
+    "publish": ("tools.logtool.publish", "publish", "Publish a file, several, or standard input."),
+    "dump": ("tools.logtool.dump", "dump", "Show what is in the files: segments, batches, records."),
+    "verify": ("tools.logtool.verify", "verify", "Check every byte of the log and report all that is damaged."),
+}
+
+
+@dataclass(slots=True)
+class Settings:
+    """The global options; what is not given on the command line comes from the environment."""
+
+    data_dir: Path | None = None
+    server: str | None = None
+    token_file: Path | None = None
+    form: str | None = None
+    quiet: bool = False
+    verbose: bool = False
+    timeout_s: float = 10.0
+    yes: bool = False
+    no_input: bool = False
+    no_color: bool = False
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def complete(self) -> None:
+        """Fills in the environment's values. Raises click.UsageError when one is not valid."""
+        get = self.environment.get
+        if self.data_dir is not None and self.server is not None:
+            raise click.UsageError("--data-dir and --server exclude each other: a log has one address")
+        if self.data_dir is None and self.server is None:
+            self.server = get("QUINTLOG_SERVER") or None
+            if get("QUINTLOG_DATA_DIR"):
+                self.data_dir, self.server = Path(self.environment["QUINTLOG_DATA_DIR"]), None
+        if self.token_file is None and get("QUINTLOG_TOKEN_FILE"):
+            self.token_file = Path(self.environment["QUINTLOG_TOKEN_FILE"])
+        self.form = self.form or get("QUINTLOG_OUTPUT") or "table"
+        if self.form not in FORMS:
+            raise click.UsageError(f"QUINTLOG_OUTPUT is {self.form!r}; expected {', '.join(FORMS)}")
+        self.no_color = self.no_color or bool(get("NO_COLOR"))
+
+    @property
+    def output(self) -> Output:
+        """Where a command writes."""
+        form: Any = self.form or "table"
+        return Output(form, self.quiet, self.verbose, not self.no_color)
+
+    def need_directory(self) -> Path:
+        """The data directory, for commands that read files. Raises click.UsageError when none was named."""
+        if self.data_dir is None:
+            raise click.UsageError("this reads files: name the data directory with --data-dir DIR or QUINTLOG_DATA_DIR")
+        return self.data_dir
+
+
+def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def callback(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
+        if value is not None:
+            setattr(ctx.ensure_object(Settings), name, value)
+
+    return callback
+
+
+def global_options() -> list[click.Parameter]:
+    """New option objects; they are taken before the command and after it."""
+
+    def option(*names: str, store: str, **details: Any) -> click.Option:
+        return click.Option(names, expose_value=False, default=None, callback=_store(store), **details)
+
+    def flag(*names: str, store: str, text: str) -> click.Option:
+        return option(*names, store=store, is_flag=True, flag_value=True, help=text)
+
+    directory = click.Path(path_type=Path, file_okay=False)
+    return [
+        option(
+            "--data-dir",
+            store="data_dir",
+            type=directory,
+            metavar="DIR",
+            help="The log's directory [QUINTLOG_DATA_DIR].",
+        ),
+        option("--server", store="server", metavar="URL", help="The server's admin address [QUINTLOG_SERVER]."),
+        option(
+            "--token-file",
+            store="token_file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="Token for --server [QUINTLOG_TOKEN_FILE]; with --data-dir it is found there.",
+        ),
+        option(
+            "-o",
+            "--output",
+            store="form",
+            type=click.Choice(FORMS),
+            help="Form of the output [QUINTLOG_OUTPUT]; table.",
+        ),
+        flag("-q", "--quiet", store="quiet", text="No remarks on stderr, only errors."),
+        flag("-v", "--verbose", store="verbose", text="More remarks on stderr."),
+        option("--timeout", store="timeout_s", type=click.FloatRange(0.001), metavar="S", help="Seconds to wait; 10."),
+        flag("--yes", store="yes", text="Answer yes to every question."),
+        flag("--no-input", store="no_input", text="Never ask; without --yes a question is an error."),
+        flag("--no-color", store="no_color", text="Plain output on terminals too [NO_COLOR]."),
+    ]
+
+
+class Command(click.Command):
+    """A command that takes the global options too."""
+
+    def __init__(self, *args: Any, **details: Any) -> None:
+        super().__init__(*args, **details)
+        self._own = len(self.params)
+        self.params.extend(global_options())
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Called by click once every option was taken."""
+        ctx.ensure_object(Settings).complete()
+        return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command's own options; the global ones are in `logtool --help`."""
+        records = [record for param in self.params[: self._own] if (record := param.get_help_record(ctx)) is not None]
+        with formatter.section("Options"):
+            formatter.write_dl([*records, ("--help", "Show this message and exit.")])
+        formatter.write_paragraph()
+        formatter.write_text("Global options (logtool --help) may stand here too.")
+
+
+class Group(click.Group):
+    """A group whose commands take the global options."""
+
+    command_class = Command
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when the command is called; the list of commands needs none of them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Imports the command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, name, _ = COMMANDS[cmd_name]
+        found: click.Command = getattr(importlib.import_module(module), name)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list in `logtool --help`."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
+
+
+EPILOG = """Exit codes: 0 done, 1 damage or another finding, 2 usage, 3 not reachable or cannot open, 4 refused, 5 not
+found, 6 in use or conflict, 7 no space or limit, 8 timeout, 70 a bug, 130 interrupted."""
+
+root = LazyGroup(
+    "logtool",
+    params=global_options(),
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    help="""Looks into a log, checks it, reads it and feeds it.
+
+    A log has one address: its directory (--data-dir) or its server's admin URL (--server). Reading commands work on the
+    directory beside a running server. Commands that change something go through the server when one is running.
+    Without an address the server at http://127.0.0.1:9180 is meant.""",
+)

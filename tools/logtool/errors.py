@@ -1,0 +1,89 @@
+"""Exit codes, and what is said when something went wrong."""
+
+from __future__ import annotations
+
+import errno
+
+DONE = 0
+FINDING = 1  # damage, a failed check
+USAGE = 2
+UNREACHABLE = 3  # no server there, or a file that cannot be opened
+REFUSED = 4  # no or wrong token, read-only
+NOT_FOUND = 5
+CONFLICT = 6  # in use, exists already
+NO_ROOM = 7  # no space, or a limit
+TIMEOUT = 8
+BUG = 70
+INTERRUPTED = 130
+CLOSED_PIPE = 141  # as a program that SIGPIPE ended
+
+# Errors of the layers below, by class name: nothing has to be imported to look one up.
+_KNOWN: dict[str, tuple[int, str, str]] = {
+    # engine.errors
+    "UnknownTopic": (NOT_FOUND, "unknown_topic", "`logtool topics list` shows what is there"),
+    "UnknownPartition": (NOT_FOUND, "unknown_partition", "`logtool topics show TOPIC` names its partitions"),
+    "TopicExists": (CONFLICT, "topic_exists", ""),
+    "InvalidConfig": (USAGE, "invalid_setting", ""),
+    "LogLocked": (CONFLICT, "in_use", "stop the process that holds the directory, or let it do the work"),
+    "Corrupt": (FINDING, "corrupt", "`logtool verify` shows everything that is damaged"),
+    "UnsupportedFormat": (UNREACHABLE, "unsupported_format", ""),
+    "DataDirectoryError": (UNREACHABLE, "data_directory", ""),
+    "DiskFull": (NO_ROOM, "no_space", ""),
+    "ReadOnly": (REFUSED, "read_only", ""),
+    "LimitReached": (NO_ROOM, "limit", ""),
+    "TooLarge": (NO_ROOM, "too_large", ""),
+    "OutOfRange": (NOT_FOUND, "out_of_range", ""),
+    "NotStored": (NO_ROOM, "not_stored", ""),
+    "EngineError": (UNREACHABLE, "engine", ""),
+    # netserver.errors
+    "ConnectionFailed": (
+        UNREACHABLE,
+        "unreachable",
+        "is the server running? --via PROTOCOL=HOST:PORT names another one",
+    ),
+    "Timeout": (TIMEOUT, "timeout", ""),
+    "Refused": (REFUSED, "refused", ""),
+    "Unknown": (UNREACHABLE, "unacknowledged", ""),
+    "Closed": (UNREACHABLE, "closed", ""),
+    "ProtocolError": (UNREACHABLE, "protocol", ""),
+    "QuintlogError": (UNREACHABLE, "client", ""),
+}
+
+
+class Failure(Exception):
+    """Ends the command: a code for scripts, a message and a hint for people, and the exit code.
+
+    Attributes:
+        exit_code: one of the constants of this module.
+        code: short fixed word, part of the JSON error.
+        hint: what to try; may be empty.
+    """
+
+    def __init__(self, exit_code: int, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+        self.code = code
+        self.hint = hint
+
+
+class Finding(Exception):
+    """The command did its work, said what it found, and ends with exit code 1 (`FINDING`)."""
+
+
+def explain(error: BaseException) -> Failure | None:
+    """The failure that an error of the layers below or of the system means; None when it is a bug."""
+    if isinstance(error, Failure):
+        return error
+    for kind in type(error).__mro__:
+        known = _KNOWN.get(kind.__name__)
+        if known is not None and kind.__module__.startswith(("engine.", "netserver.")):
+            return Failure(known[0], known[1], str(error), known[2])
+    if isinstance(error, OSError) and error.errno is not None:
+        named = f"{error.filename}: " if error.filename else ""
+        message = f"{named}{(error.strerror or str(error)).lower()}"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return Failure(NO_ROOM, "no_space", message)
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+            return Failure(REFUSED, "permission", message)
+        return Failure(UNREACHABLE, "cannot_open", message)
+    return None

@@ -1,0 +1,206 @@
+"""`publish`: files, or standard input, through one of the protocols; every record is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from tools.logtool import errors
+from tools.logtool.address import read_server_info
+from tools.logtool.cli import Command, Settings
+from tools.logtool.errors import Failure
+from tools.logtool.limits import READ_BYTES
+from tools.logtool.output import Column, Output, bytes_fields
+from tools.logtool.records import topic_and_partition
+from tools.logtool.splitting import FRAMINGS, Framing, Input, Splitter
+
+DEFAULT_ADDRESSES = {"figg": "127.0.0.1:8119", "tank": "127.0.0.1:11011", "blipmq": "127.0.0.1:5555"}
+CARRIES_KEYS = {"tank"}
+CARRIES_PARTITIONS = {"tank"}
+PROGRESS_S = 0.2
+
+
+Send = Callable[[Input], Awaitable["asyncio.Future[Any]"]]
+
+
+def figg_client(address: str, settings: Settings, window: int | None, retry_s: float) -> Any:
+    """A Figg client."""
+    figg = import_module("netserver.figg")
+    return figg.connect(address, window=window or 4096, dial_timeout_s=settings.timeout_s, give_up_after_s=retry_s)
+
+
+def tank_client(address: str, settings: Settings, window: int | None, retry_s: float) -> Any:
+    """A TANK client."""
+    tank = import_module("netserver.tank")
+    return tank.connect(address, window=window or 4096, dial_timeout_s=settings.timeout_s, give_up_after_s=retry_s)
+
+
+def blipmq_client(address: str, settings: Settings, window: int | None, retry_s: float) -> Any:
+    """A BlipMQ client."""
+    blipmq = import_module("netserver.blipmq")
+    return blipmq.connect(address, window=window or 4096, dial_timeout_s=settings.timeout_s, give_up_after_s=retry_s)
+
+
+CLIENTS: dict[str, Callable[..., Any]] = {"figg": figg_client, "tank": tank_client, "blipmq": blipmq_client}
+
+
+def sender(protocol: str, client: Any, topic: bytes, partition: int) -> Send:
+    """The call that puts one record into the client's window."""
+    if protocol == "tank":
+        return lambda record: client.send(topic, record.value, partition=partition, key=record.key)
+    return lambda record: client.send(topic, record.value)
+
+
+def parse_via(text: str, settings: Settings) -> tuple[str, str]:
+    """`PROTOCOL` or `PROTOCOL=HOST:PORT`; without an address the one that the data directory's server listens on.
+
+    Raises:
+        click.BadParameter: no such protocol.
+    """
+    protocol, _, address = text.partition("=")
+    if protocol not in CLIENTS:
+        raise click.BadParameter(f"{protocol!r}: expected {', '.join(CLIENTS)}", param_hint="--via")
+    if not address and settings.data_dir is not None:
+        info = read_server_info(settings.data_dir)
+        if info is not None:
+            address = info.listeners.get(protocol, "")
+    return protocol, address or DEFAULT_ADDRESSES[protocol]
+
+
+class Progress:
+    """Counts what was sent and acknowledged; shows it on a terminal."""
+
+    def __init__(self, output: Output) -> None:
+        self.sent = 0
+        self.acknowledged = 0
+        self.shown = sys.stderr.isatty() and not output.quiet
+        self._next = 0.0
+
+    def acked(self, future: asyncio.Future[Any]) -> None:
+        """Called when a record's future is done."""
+        if not future.cancelled() and future.exception() is None:
+            self.acknowledged += 1
+
+    def tick(self, *, last: bool = False) -> None:
+        """Shows the count when it is time to, and clears it at the end."""
+        if self.shown and (last or time.monotonic() >= self._next):
+            self._next = time.monotonic() + PROGRESS_S
+            click.echo("\r\x1b[K" if last else f"\r{self.acknowledged:,} acknowledged", nl=False, err=True)
+
+
+async def _publish(
+    client: AbstractAsyncContextManager[Any],
+    make_send: Callable[[Any], Send],
+    files: list[BinaryIO],
+    splitter: Splitter,
+    progress: Progress,
+) -> None:
+    async with client as opened:
+        send = make_send(opened)
+        for file in files:
+            more = True
+            while more:
+                # A thread: standard input may be slow, and acknowledgements come meanwhile.
+                data = await asyncio.to_thread(file.read1 if hasattr(file, "read1") else file.read, READ_BYTES)
+                more = bool(data)
+                for record in splitter.feed(data) if data else splitter.end():
+                    future = await send(record)
+                    progress.sent += 1
+                    future.add_done_callback(progress.acked)
+                progress.tick()
+        await opened.flush()
+
+
+@click.command(cls=Command)
+@click.argument("topic", metavar="TOPIC[:PARTITION]")
+@click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
+@click.option("--via", metavar="PROTOCOL[=HOST:PORT]", default="figg", help="figg (default), tank or blipmq.")
+@click.option("--lines", "framing", flag_value="lines", default=True, help="A record is a line (default).")
+@click.option("--nul", "framing", flag_value="nul", help="A record ends with a zero byte.")
+@click.option("--length", "framing", flag_value="length", help="4 bytes of length (big-endian) before each record.")
+@click.option("--whole", "framing", flag_value="whole", help="Each file is one record.")
+@click.option("--jsonl", "framing", flag_value="jsonl", help="Lines as `cat -o jsonl` writes them.")
+@click.option("--key", metavar="KEY", help="Key of every record that brings none (tank).")
+@click.option("--key-delimiter", metavar="TEXT", help="What stands between key and value in a line (tank).")
+@click.option("--window", type=click.IntRange(1), metavar="N", help="Records on their way at once; 4096.")
+@click.option("--retry", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds to try to reconnect; 0.")
+@click.pass_obj
+def publish(
+    settings: Settings,
+    topic: str,
+    files: tuple[Path, ...],
+    via: str,
+    framing: Framing,
+    key: str | None,
+    key_delimiter: str | None,
+    window: int | None,
+    retry: float,
+) -> None:
+    """Publish each line of the FILEs (or of standard input) as a record of TOPIC.
+
+    Ends when every record is acknowledged: with a topic's default durability all are then on disk. When the connection
+    breaks it says how many were acknowledged; those sent after them may be stored or not. With --retry they are sent
+    again, and a record may then be stored twice.
+    """
+    output = settings.output
+    protocol, address = parse_via(via, settings)
+    name, partition = topic_and_partition(topic)
+    if (key or key_delimiter) and protocol not in CARRIES_KEYS:
+        raise click.UsageError(f"{protocol} carries no keys")
+    if partition and protocol not in CARRIES_PARTITIONS:
+        raise click.UsageError(f"{protocol} reaches partition 0 only")
+    assert framing in FRAMINGS
+    splitter = Splitter(framing, os.fsencode(key or ""), os.fsencode(key_delimiter or ""))
+    opened: list[BinaryIO] = [
+        sys.stdin.buffer if str(path) == "-" else path.open("rb") for path in files or (Path("-"),)
+    ]
+    progress = Progress(output)
+    started = time.monotonic()
+
+    async def main() -> None:
+        client = CLIENTS[protocol](address, settings, window, retry)
+        await _publish(client, lambda ready: sender(protocol, ready, name, partition), opened, splitter, progress)
+
+    try:
+        asyncio.run(main())
+    except KeyboardInterrupt:
+        progress.tick(last=True)
+        _report(output, name, partition, progress, started)
+        raise
+    except Exception as error:
+        progress.tick(last=True)
+        if not progress.sent:
+            raise
+        failure = errors.explain(error)
+        if failure is None:
+            raise
+        text = f"{progress.acknowledged} of {progress.sent} records were acknowledged, then: {failure}"
+        raise Failure(failure.exit_code, failure.code, text, "those behind them may be stored or not") from error
+    progress.tick(last=True)
+    _report(output, name, partition, progress, started)
+
+
+def _report(output: Output, topic: bytes, partition: int, progress: Progress, started: float) -> None:
+    seconds = time.monotonic() - started
+    if output.form == "table":
+        output.write(f"{progress.acknowledged} records acknowledged\n".encode())
+        output.flush()
+        output.detail(f"in {seconds:.3f} s, {progress.acknowledged / max(seconds, 1e-9):.0f} a second")
+        return
+    item = {
+        **bytes_fields("topic", topic),
+        "partition": partition,
+        "acknowledged": progress.acknowledged,
+        "sent": progress.sent,
+        "seconds": round(seconds, 6),
+    }
+    output.items([Column(key) for key in item], [item])

@@ -1,0 +1,80 @@
+"""Runs a command line and turns what happened into an exit code and a message."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+
+import click
+
+from tools.logtool import errors
+from tools.logtool.cli import Settings, root
+
+
+def run(args: Sequence[str] | None = None) -> int:
+    """Runs `logtool` with these arguments (those of the process when None); the exit code."""
+    arguments = list(sys.argv[1:] if args is None else args)
+    settings = Settings()
+    try:
+        with root.make_context("logtool", arguments, obj=settings) as context:
+            root.invoke(context)
+        sys.stdout.flush()
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    except (KeyboardInterrupt, click.Abort):
+        _flush_what_is_there()
+        return errors.INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit's flush fails quietly
+        return errors.CLOSED_PIPE
+    except errors.Finding:
+        return errors.FINDING
+    except click.ClickException as error:
+        _usage(error, settings)
+        return errors.USAGE
+    except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a message and an exit code
+        return _failed(error, settings)
+    return errors.DONE
+
+
+def _flush_what_is_there() -> None:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _usage(error: click.ClickException, settings: Settings) -> None:
+    if settings.form == "json":
+        _say_json("usage", error.format_message(), "")
+        return
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    if context is not None:
+        click.echo(context.get_usage(), err=True)
+    click.echo(f"logtool: {error.format_message()}", err=True)
+
+
+def _failed(error: Exception, settings: Settings) -> int:
+    failure = errors.explain(error)
+    if failure is None:
+        fd, path = tempfile.mkstemp(prefix="logtool-bug-", suffix=".txt")
+        with os.fdopen(fd, "w") as report:
+            report.write(f"logtool {' '.join(sys.argv[1:])}\npython {sys.version}\n\n")
+            traceback.print_exception(error, file=report)
+        text = f"this is a bug ({type(error).__name__}: {error}); the report is in {path}"
+        failure = errors.Failure(errors.BUG, "bug", text)
+    if settings.form == "json":
+        _say_json(failure.code, str(failure), failure.hint)
+    else:
+        click.echo(f"logtool: {failure}", err=True)
+        if failure.hint and not settings.quiet:
+            click.echo(f"  {failure.hint}", err=True)
+    return failure.exit_code
+
+
+def _say_json(code: str, message: str, hint: str) -> None:
+    click.echo(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), err=True)

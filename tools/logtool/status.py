@@ -1,0 +1,80 @@
+"""`status`: the log at a glance."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tools.logtool.address import Unreachable, admin_of, read_server_info
+from tools.logtool.cli import Command, Settings
+from tools.logtool.output import size_text, time_text
+
+BYTES = ("stored_bytes", "disk_free_bytes", "disk_size_bytes", "pending_bytes")
+
+
+def _from_files(data_dir: Path) -> dict[str, Any]:
+    from engine.reader import DirectoryReader
+    from tools.logtool.stored import partitions_of, stored_topics
+
+    reader = DirectoryReader(data_dir)
+    topics = stored_topics(reader)
+    partitions = [partition for topic in topics for partition in partitions_of(reader, topic)]
+    disk = os.statvfs(data_dir)
+    return {
+        "data_dir": str(data_dir.absolute()),
+        "topics": len(topics),
+        "partitions_with_records": len(partitions),
+        "segments": sum(len(partition.segments) for partition in partitions),
+        "stored_bytes": sum(segment.size_bytes for partition in partitions for segment in partition.segments),
+        "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+        "disk_size_bytes": disk.f_blocks * disk.f_frsize,
+        "damaged": [str(problem) for problem in reader.damaged],
+    }
+
+
+def _item(settings: Settings) -> dict[str, Any]:
+    admin = admin_of(settings)
+    answer: dict[str, Any] = {}
+    server = "not running"
+    if admin is not None:
+        try:
+            answer = admin.call("GET", "/v1/status")
+        except Unreachable:
+            if settings.data_dir is None:
+                raise
+            server = "not running (it did not stop in order)"
+        else:
+            server = "ready" if answer.get("ready") else "not ready"
+    elif settings.data_dir is not None and (info := read_server_info(settings.data_dir)) is not None:
+        server = f"process {info.pid}, without an admin address"
+    item: dict[str, Any] = {"server": server}
+    for key in ("version", "pid", "started", "listeners", "connections", "records_published", "pending_bytes"):
+        if key in answer:
+            item[key] = answer[key]
+    if settings.data_dir is not None:
+        item |= _from_files(settings.data_dir)
+        if not item["damaged"]:
+            del item["damaged"]
+    else:
+        item |= {key: answer[key] for key in ("data_dir", "topics", *BYTES) if key in answer}
+    return item
+
+
+@click.command(cls=Command)
+@click.option("--watch", type=click.FloatRange(0.1), metavar="S", help="Again every S seconds, until interrupted.")
+@click.pass_obj
+def status(settings: Settings, watch: float | None) -> None:
+    """Show the log at a glance: server, listeners, topics, sizes, room on the disk. From files or server."""
+    output = settings.output
+    shows = dict.fromkeys(BYTES, size_text) | {"started": lambda seconds: time_text(int(seconds * 1000))}
+    while True:
+        output.fields(_item(settings), shows)
+        if watch is None:
+            return
+        time.sleep(watch)
+        if output.form == "table":
+            output.write(b"\n")
