@@ -74,7 +74,7 @@ cdef class BatchWriter:
         position=Py_ssize_t
     )
     cdef Py_ssize_t put_bundle_head(self) except -1
-    @cython.locals(timestamp=u64, position=Py_ssize_t)
+    @cython.locals(timestamp=u64, index=Py_ssize_t)
     cdef int put_header(self, Py_ssize_t padding, Py_ssize_t extension_bytes) except -1
 
 @cython.locals(index=Py_ssize_t)
@@ -122,10 +122,10 @@ cdef class RecordCursor(MessageCursor):
     cdef readonly bint qos0
     cdef list batch_headers
 
-    cpdef bint advance(self) except -1
+    cdef bint advance(self) except -1
     @cython.locals(behind=Py_ssize_t)
     cdef bint open_batch(self) except -1
     @cython.locals(size=Py_ssize_t)
     cdef bint open_bundle(self) except -1
     cpdef tuple headers(self)
-    cpdef record(self)
+    cpdef object record(self)

@@ -25,8 +25,9 @@ cdef class MessageCursor:
     cdef readonly u64 seq
     cdef readonly u64 timestamp
     cdef public u64 from_seq
-    cdef readonly u64 data_number
     cdef bint unpacked
+    cdef u64 unpacked_bytes_max
+    cdef object window
     cdef readonly Py_ssize_t position
     cdef readonly Py_ssize_t data_end
     cdef readonly u64 left
@@ -46,14 +47,17 @@ cdef class MessageCursor:
     cdef u64 varint(self, Py_ssize_t position) except? 0xFFFFFFFFFFFFFFFF
     @cython.locals(value=u64, byte=u64, index=Py_ssize_t)
     cdef u64 number64(self, Py_ssize_t position) except? 0xFFFFFFFFFFFFFFFF
-    cpdef bint advance(self) except -1
+    cdef bint advance(self) except -1
     @cython.locals(position=Py_ssize_t, flags="unsigned int", size=Py_ssize_t)
     cpdef bint next(self) except -1
     @cython.locals(follows=u64)
     cdef Py_ssize_t sparse_seq(self, unsigned int flags, Py_ssize_t position) except -1
+    cdef bytes part(self, Py_ssize_t start, Py_ssize_t end)
 
-@cython.locals(cursor=MessageCursor, first_seq=u64, max_timestamp=u64)
-cpdef BundleInfo check_bundle(const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t end)
+@cython.locals(cursor=MessageCursor, info=BundleInfo, first_seq=u64, max_timestamp=u64)
+cpdef BundleInfo check_bundle(
+    const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t end, u64 unpacked_bytes_max=*
+)
 
 @cython.locals(cursor=MessageCursor)
 cpdef list decode_bundle(const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t end, u64 first_seq)

@@ -22,20 +22,20 @@ that is not SPARSE are numbered from a first number that the carrier knows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TypeAlias
 
 from cramjam import DecompressionError, snappy
 
-from engine.limits import (
-    BUNDLE_UNPACKED_BYTES_MAX,
-    SNAPPY_INPUT_BYTES_MIN,
-    SNAPPY_OUTPUT_BYTES_MAX,
-)
+from engine import bundle_pure
+from engine.bundle_encode import encode_bundle
+from engine.limits import BUNDLE_UNPACKED_BYTES_MAX, SNAPPY_INPUT_BYTES_MIN, SNAPPY_OUTPUT_BYTES_MAX
 from engine.record import BundleError, Record
+
+__all__ = ["COMPILED", "BundleInfo", "check_bundle", "decode_bundle", "encode_bundle"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
+# If not, what this module exports is the twin's. (QUINTLOG_PURE leaves it as it is: others cimport these types.)
 COMPILED = not __file__.endswith(".py")
 
 _SPARSE = 0x40
@@ -47,36 +47,39 @@ _SEQ_FOLLOWS = 4
 class BundleInfo:
     """What the head of a valid bundle says, and the highest timestamp in it.
 
-    ``first_seq`` and ``last_seq`` are 0 unless ``sparse``.
+    Attributes:
+        count: messages, at least 1.
+        first_seq, last_seq: numbers of the first and last message; 0 unless ``sparse``.
+        max_timestamp_ms: highest timestamp.
+        sparse: whether the bundle brings its own numbers.
+        codec: 0 none, 1 snappy.
     """
 
-    def __init__(
-        self, count: int, first_seq: int, last_seq: int, max_timestamp_ms: int, sparse: bool, codec: int
-    ) -> None:
-        self.count = count
-        self.first_seq = first_seq
-        self.last_seq = last_seq
-        self.max_timestamp_ms = max_timestamp_ms
-        self.sparse = sparse
-        self.codec = codec
+    count: int
+    first_seq: int
+    last_seq: int
+    max_timestamp_ms: int
+    sparse: bool
+    codec: int
 
     def __repr__(self) -> str:
         return (
             f"BundleInfo(count={self.count}, first_seq={self.first_seq}, last_seq={self.last_seq}, "
-            f"max_timestamp_ms={self.max_timestamp_ms}, sparse={self.sparse}, codec={self.codec})"
+            f"max_timestamp_ms={self.max_timestamp_ms}, sparse={bool(self.sparse)}, codec={self.codec})"
         )
 
 
 class MessageCursor:
     """Walks the messages of one bundle, unpacking it first if need be; no object is made for a message.
 
-    ``next()`` moves to the next message and says whether there was one. Then ``data[value_start:value_end]`` is its
-    value, ``data[key_start:key_end]`` its key (empty: none), ``seq`` and ``timestamp`` (ms) its numbers. ``data`` is
-    the buffer given, or the unpacked set of a snappy bundle.
+    `next` moves to the next message and says whether there was one. Then ``data[value_start:value_end]`` is its value,
+    ``data[key_start:key_end]`` its key (empty: none), ``seq`` and ``timestamp`` (ms) its numbers. ``data`` is the
+    buffer given, or the unpacked set of a snappy bundle. After an error the cursor is of no use.
     """
 
+    data: Buffer
+
     def __init__(self) -> None:
-        self.data: Buffer = b""
         self.value_start = 0
         self.value_end = 0
         self.key_start = 0
@@ -84,8 +87,9 @@ class MessageCursor:
         self.seq = 0
         self.timestamp = 0
         self.from_seq = 0
-        self.data_number = 0
         self.unpacked = False
+        self.unpacked_bytes_max = BUNDLE_UNPACKED_BYTES_MAX
+        self.window: memoryview | None = None
         self.position = 0
         self.data_end = 0
         self.left = 0
@@ -97,6 +101,7 @@ class MessageCursor:
     def open(self, src: Buffer, start: int, end: int, first_seq: int = 0) -> None:
         """Begins with the bundle ``src[start:end]``, without its length varint; see `check_bundle` for the errors."""
         self.data = src
+        self.window = None
         self.open_head(start, end, first_seq)
         self.open_set()
 
@@ -148,8 +153,8 @@ class MessageCursor:
         position = self.position
         packed_bytes = self.data_end - position
         size = self.varint(position)
-        if size > BUNDLE_UNPACKED_BYTES_MAX:
-            raise BundleError(f"unpacks to {size} bytes, more than {BUNDLE_UNPACKED_BYTES_MAX}")
+        if size > self.unpacked_bytes_max:
+            raise BundleError(f"unpacks to {size} bytes, more than {self.unpacked_bytes_max}")
         if size * SNAPPY_INPUT_BYTES_MIN > packed_bytes * SNAPPY_OUTPUT_BYTES_MAX:
             raise BundleError(f"{packed_bytes} bytes cannot unpack to {size}")
         try:
@@ -157,7 +162,7 @@ class MessageCursor:
         except DecompressionError as error:
             raise BundleError(str(error)) from None
         self.data = memoryview(unpacked)
-        self.data_number += 1
+        self.window = None
         self.unpacked = True
         self.position = 0
         self.data_end = size
@@ -262,26 +267,41 @@ class MessageCursor:
             raise BundleError("last sequence number is not the stated one")
         return position
 
+    def part(self, start: int, end: int) -> bytes:
+        """A copy of ``data[start:end]``."""
+        if start == end:
+            return b""
+        if self.window is None:
+            self.window = memoryview(self.data)
+        return bytes(self.window[start:end])
 
-def check_bundle(src: Buffer, start: int, end: int) -> BundleInfo:
+
+def check_bundle(src: Buffer, start: int, end: int, unpacked_bytes_max: int = BUNDLE_UNPACKED_BYTES_MAX) -> BundleInfo:
     """What the bundle ``src[start:end]`` (without its length varint) says of itself, once it is known to be valid.
 
-    Valid: known flags and codec, at least one message, and a message set that holds exactly as many messages as stated.
-    The size that a snappy block announces is checked before anything is allocated for it.
+    Valid: known flags and codec, at least one message, and a message set that holds exactly as many messages as stated
+    and nothing else. The size that a snappy block announces, at most ``unpacked_bytes_max``, is checked before anything
+    is allocated for it.
 
     Raises:
         BundleError: it is not valid.
     """
     cursor = MessageCursor()
+    cursor.unpacked_bytes_max = unpacked_bytes_max
     cursor.open(src, start, end)
     first_seq = cursor.seq
     max_timestamp = 0
     while cursor.next():
         if cursor.timestamp > max_timestamp:
             max_timestamp = cursor.timestamp
-    if not cursor.sparse:
-        return BundleInfo(cursor.count, 0, 0, max_timestamp, False, cursor.codec)
-    return BundleInfo(cursor.count, first_seq, cursor.last_seq, max_timestamp, True, cursor.codec)
+    info = BundleInfo.__new__(BundleInfo)
+    info.count = cursor.count
+    info.first_seq = first_seq if cursor.sparse else 0
+    info.last_seq = cursor.last_seq if cursor.sparse else 0
+    info.max_timestamp_ms = max_timestamp
+    info.sparse = cursor.sparse
+    info.codec = cursor.codec
+    return info
 
 
 def decode_bundle(src: Buffer, start: int, end: int, first_seq: int) -> list[Record]:
@@ -292,81 +312,13 @@ def decode_bundle(src: Buffer, start: int, end: int, first_seq: int) -> list[Rec
     """
     cursor = MessageCursor()
     cursor.open(src, start, end, first_seq)
-    data = memoryview(cursor.data)
     records = []
     while cursor.next():
-        key = bytes(data[cursor.key_start : cursor.key_end])
-        value = bytes(data[cursor.value_start : cursor.value_end])
+        key = cursor.part(cursor.key_start, cursor.key_end)
+        value = cursor.part(cursor.value_start, cursor.value_end)
         records.append(Record(cursor.seq, cursor.timestamp, key, value))
     return records
 
 
-def encode_bundle(
-    values: Sequence[bytes],
-    keys: Sequence[bytes] | None,
-    timestamps_ms: Sequence[int],
-    *,
-    sparse_seqs: Sequence[int] | None = None,
-    codec: int = 0,
-) -> bytes:
-    """The canonical (shortest) bundle of these records, without its length varint.
-
-    Args:
-        values, keys, timestamps_ms: one of each a record; ``b""`` is no key, None none at all.
-        sparse_seqs: rising sequence numbers, which make it a SPARSE bundle.
-        codec: 0 as it is, 1 message set compressed with snappy.
-
-    Raises:
-        ValueError: no records, lists of different lengths, a key above 255 bytes, numbers that do not rise, or are
-            above what the encoding can hold; another codec.
-    """
-    count = len(values)
-    if not count or len(timestamps_ms) != count or (keys is not None and len(keys) != count):
-        raise ValueError("not one value, key and timestamp a record")
-    if codec not in (0, 1):
-        raise ValueError(f"unknown codec {codec}")
-    out = bytearray([codec | (_SPARSE if sparse_seqs is not None else 0) | (count << 2 if count < 16 else 0)])
-    if count > 15:
-        _append_varint(out, count)
-    if sparse_seqs is not None:
-        if len(sparse_seqs) != count:
-            raise ValueError("not one sequence number a record")
-        out += sparse_seqs[0].to_bytes(8, "little")
-        if count > 1:
-            _append_varint(out, sparse_seqs[count - 1] - sparse_seqs[0] - 1)
-    messages = out if codec == 0 else bytearray()
-    last_timestamp = -1
-    for index in range(count):
-        key = keys[index] if keys is not None else b""
-        timestamp = timestamps_ms[index]
-        flags = (_HAS_KEY if key else 0) | (_SAME_TIMESTAMP if timestamp == last_timestamp else 0)
-        delta = 0
-        if sparse_seqs is not None and index:
-            delta = sparse_seqs[index] - sparse_seqs[index - 1] - 1
-            if delta < 0:
-                raise ValueError("sequence numbers do not rise")
-            if delta == 0 and index < count - 1:
-                flags |= _SEQ_FOLLOWS
-        messages.append(flags)
-        if delta and index < count - 1:
-            _append_varint(messages, delta)
-        if timestamp != last_timestamp:
-            messages += timestamp.to_bytes(8, "little")
-            last_timestamp = timestamp
-        if key:
-            messages.append(len(key))
-            messages += key
-        _append_varint(messages, len(values[index]))
-        messages += values[index]
-    if codec:
-        out += snappy.compress_raw(messages)
-    return bytes(out)
-
-
-def _append_varint(out: bytearray, value: int) -> None:
-    if not 0 <= value < 1 << 32:
-        raise ValueError(f"{value} is not a 32-bit number")
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+if not COMPILED:
+    globals().update({name: getattr(bundle_pure, name) for name in __all__})
