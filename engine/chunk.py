@@ -35,6 +35,7 @@ class Chunk:
         "error",
         "file_position",
         "first_seq",
+        "is_counted",
         "last_seq",
         "max_timestamp_ms",
         "partition",
@@ -64,6 +65,7 @@ class Chunk:
         self.transaction: Transaction | None = None
         self.transaction_id = 0
         self.pending_bytes = 0
+        self.is_counted = False
         self.state = PENDING
         self.error: EngineError | None = None
         self.waiters: list[Waiter] = []

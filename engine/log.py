@@ -64,6 +64,9 @@ class Log:
         self.files = files
         self.pending_bytes = 0
         """Bytes of records that were appended but are not committed yet."""
+        self.pending_chunks = 0
+        """Chunks that wait for a round, or for the files of their partition."""
+        self._drained: list[Callable[[], None]] = []
         self.damaged_batches = 0
         self.removed_bytes = 0
         """Bytes of segments that retention and trimming removed."""
@@ -186,7 +189,10 @@ class Log:
 
     def drain(self, callback: Callable[[], None]) -> None:
         """Calls back when everything appended so far is committed or has failed."""
-        self.committer.when_idle(callback)
+        if self.pending_chunks:
+            self._drained.append(callback)
+        else:
+            callback()
 
     def close(self) -> None:
         """Stops all threads, makes everything durable, and lets go of the directory; blocking. Drain before it."""
@@ -210,6 +216,14 @@ class Log:
     def now_ms() -> int:
         """Milliseconds since 1970 by the system's clock."""
         return time.time_ns() // 1_000_000
+
+    def chunk_settled(self) -> None:
+        """A chunk was committed or has failed."""
+        self.pending_chunks -= 1
+        if not self.pending_chunks and self._drained:
+            callbacks, self._drained = self._drained, []
+            for callback in callbacks:
+                self.post(callback)
 
     def wake(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Calls readers back, at most `WAKE_SLICE` in one turn of the owner's loop."""

@@ -264,6 +264,9 @@ class Partition:
         chunk = self._open_chunk
         assert chunk is not None, "appended() without writer()"
         self.last_seq = chunk.writer.next_seq - 1
+        if not chunk.is_counted:
+            chunk.is_counted = True
+            self._log.pending_chunks += 1
         chunk.pending_bytes += size_bytes
         self._log.pending_bytes += size_bytes
         if waiter is not None and (not chunk.waiters or chunk.waiters[-1] is not waiter):
@@ -333,6 +336,8 @@ class Partition:
         assert chunk is not None
         self.last_seq = chunk.writer.next_seq - 1
         chunk.transaction = transaction
+        chunk.is_counted = True
+        self._log.pending_chunks += 1
         self._close_chunk(chunk)
         return chunk
 
@@ -439,6 +444,7 @@ class Partition:
         chunk.error = error
         self._log.pending_bytes -= chunk.pending_bytes
         chunk.pending_bytes = 0
+        self._log.chunk_settled()
         del chunk.writer  # lets go of the buffer
 
     def _fail_pending(self, error: EngineError) -> None:

@@ -1,0 +1,101 @@
+"""A log driven by a plain program, for tests: append and wait, read everything, close, or leave as a crash would."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from engine.batch import records
+from engine.chunk import COMMITTED, PENDING, Chunk
+from engine.config import EngineConfig, TopicConfig
+from engine.files import Files
+from engine.inline import Inbox
+from engine.log import Log
+from engine.partition import Partition
+from engine.record import Record
+
+
+class EngineLog:
+    """An open log with its owner's inbox."""
+
+    def __init__(
+        self, path: Path, *, files: Files | None = None, topic: TopicConfig | None = None, **config: Any
+    ) -> None:
+        self.path = path
+        self.inbox = Inbox()
+        defaults = {"housekeeping_interval_ms": 3_600_000}  # tests call housekeeping.clean() themselves
+        self.log = Log.open(
+            path, EngineConfig(topic=topic or TopicConfig(), **{**defaults, **config}), self.inbox.post, files
+        )
+
+    def __enter__(self) -> EngineLog:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.inbox.close(self.log)
+
+    def partition(self, topic: str = "t", index: int = 0) -> Partition:
+        """The partition, open (a new topic when there is none)."""
+        partition = self.log.partition(self.log.catalog.get_or_create(topic.encode()), index)
+        opened: list[bool] = []
+        partition.when_open(lambda: opened.append(True))
+        self.inbox.run_until(lambda: bool(opened))
+        if not partition.is_open:
+            assert partition.error is not None
+            raise partition.error
+        return partition
+
+    def settle(self, chunk: Chunk) -> Chunk:
+        """Waits until a chunk is committed or has failed."""
+        self.inbox.run_until(lambda: chunk.state != PENDING)
+        return chunk
+
+    def append(self, values: Sequence[bytes], topic: str = "t", index: int = 0, **options: Any) -> Chunk:
+        """Appends and waits; raises the error of a failed round."""
+        chunk = self.settle(self.partition(topic, index).append(values, **options))
+        if chunk.state != COMMITTED:
+            assert chunk.error is not None
+            raise chunk.error
+        return chunk
+
+    def read(
+        self, topic: str = "t", index: int = 0, start: int | None = None, max_bytes: int = 1 << 18
+    ) -> list[Record]:
+        """All committed records from `start` (default: the start of the log) on; what damage took is in `lost`."""
+        partition = self.partition(topic, index)
+        seq = partition.log_start if start is None else start
+        found: list[Record] = []
+        self.lost: list[tuple[int, int]] = []
+        while seq <= partition.committed_seq:
+            ready: list[bool] = []
+            slab = partition.read(seq, max_bytes, lambda ready=ready: ready.append(True))  # type: ignore[misc]
+            if slab is None:
+                self.inbox.run_until(lambda ready=ready: bool(ready))  # type: ignore[misc]
+                slab = partition.read(seq, max_bytes, None)
+                assert slab is not None, "on_ready was called, but there is nothing"
+            self.lost.extend(slab.lost)
+            found.extend(records(slab.buffer, 0, len(slab.buffer), seq))
+            seq = slab.last_seq + 1
+        return found
+
+    def values(self, topic: str = "t", index: int = 0) -> list[bytes]:
+        """Values of all committed records."""
+        return [record.value for record in self.read(topic, index)]
+
+    def image(self, target: Path) -> Path:
+        """A copy of the directory as a kill -9 at this moment would leave it."""
+        shutil.copytree(self.path, target)
+        return target
+
+
+def segments(path: Path, topic_id: int = 1, index: int = 0) -> list[Path]:
+    """Segment files of a partition, oldest first."""
+    return sorted((path / "topics" / str(topic_id) / str(index)).glob("*.log"))
