@@ -92,6 +92,8 @@ SCAN_BYTES = 1 << 20
 READ_BYTES_MIN = 64 << 10
 # Where sequential readers go on, for each partition: a dictionary entry of about 100 bytes each.
 POSITION_HINTS_MAX = 1024
+# Answers of reader threads that wait to be picked up; at a read's usual size 16 MiB in all.
+FETCHED_MAX = 64
 # VERSION, topic.json: a few hundred bytes; what is larger is no file of ours.
 SMALL_FILE_BYTES_MAX = 1 << 20
 

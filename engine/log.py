@@ -22,13 +22,13 @@ import logging
 import os
 import secrets
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from engine.catalog import Catalog, Topic
-from engine.chunk import Chunk
+from engine.chunk import Chunk, Slab
 from engine.committer import Committer, Part
 from engine.config import EngineConfig
 from engine.errors import DataDirectoryError, EngineError, LogLocked, UnknownPartition, UnsupportedFormat
@@ -73,6 +73,8 @@ class Log:
         self.directory_id = _check_version(files, data_dir)
         self._lock_fd = lock_fd
         self._partitions: dict[tuple[int, int], Partition] = {}
+        self.fetched: OrderedDict[tuple[Partition, int], Slab | EngineError] = OrderedDict()
+        """Answers of reader threads, by what was asked for; see `engine.reading`."""
         self._to_wake: deque[Callable[[], None]] = deque()
         self._waking = False
         self.handles = Handles(files, config.open_files_max)

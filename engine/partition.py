@@ -66,7 +66,6 @@ class Partition:
         self.tail: list[Chunk | None] = []
         """Committed chunks still in memory, oldest first; None where the cache gave one up."""
         self.tail_head = 0
-        self.fetched: dict[int, Slab | EngineError] = {}
         self.fetching: dict[int, list[Callable[[], None]]] = {}
         self.position_hints: dict[int, tuple[int, int]] = {}
         """Sequence number -> (segment id, position of the batch that follows the one before it)."""

@@ -17,7 +17,7 @@ from engine.batch import locate
 from engine.batch_header import read_header
 from engine.chunk import Chunk, Slab
 from engine.errors import Corrupt, EngineError, OutOfRange
-from engine.limits import POSITION_HINTS_MAX, READ_BYTES_MIN
+from engine.limits import FETCHED_MAX, POSITION_HINTS_MAX, READ_BYTES_MIN
 from engine.recovery import SealedSegment
 from engine.scan import Damage, Found, find
 from engine.segment import HEADER_BYTES, Footer, IndexEntry, read_footer
@@ -56,11 +56,12 @@ def read(log: Log, partition: Partition, seq: int, max_bytes: int, on_ready: Cal
         first = tail[partition.tail_head]
         if first is not None and seq >= first.first_seq:
             return _from_tail(partition, seq)
-    if seq in partition.fetched:
-        result = partition.fetched[seq]
-        if isinstance(result, EngineError):
-            raise result
-        return result
+    answer = log.fetched.get((partition, seq))
+    if answer is not None:
+        if isinstance(answer, EngineError):
+            del log.fetched[partition, seq]
+            raise answer
+        return answer
     request = _request(log, partition, seq, max_bytes)
     slab = _try(log, partition, request)
     if slab is None and on_ready is not None:
@@ -228,7 +229,7 @@ def _fetched(
     request: Request,
     result: tuple[Found | None, list[Damage]] | EngineError,
 ) -> None:
-    """Puts the answer where `read` finds it, calls everybody who waited, and drops it again."""
+    """Puts the answer where `read` finds it (the last few are kept), and calls everybody who waited."""
     answer: Slab | EngineError
     if isinstance(result, EngineError):
         answer = result
@@ -239,12 +240,11 @@ def _fetched(
             report_damage(log, partition, request.path, request.segment_id, damage)
         answer = _slab(partition, request, found, damages) if found is not None else _rest_is_lost(partition, request)
     callbacks = partition.fetching.pop(request.seq)
-    partition.fetched[request.seq] = answer
-    try:
-        for callback in callbacks:
-            callback()
-    finally:
-        partition.fetched.pop(request.seq, None)
+    log.fetched[partition, request.seq] = answer
+    while len(log.fetched) > FETCHED_MAX:
+        log.fetched.popitem(last=False)
+    for callback in callbacks:
+        callback()
 
 
 def _rest_is_lost(partition: Partition, request: Request) -> Slab:
