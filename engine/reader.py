@@ -223,6 +223,10 @@ class PartitionReader:
         try:
             end = mark.committed_position if mark is not None and first_seq == mark.active_first_seq else None
             segment = read_segment(self.files, path, end)
+            header = segment.header
+            if (header.topic_id, header.partition, header.first_seq) != (self.topic.id, self.index, first_seq):
+                whose = f"topic {header.topic_id} partition {header.partition} record {header.first_seq}"
+                raise Corrupt(str(path), 0, f"is another place's file: its header says {whose}")
         except FileNotFoundError:
             return None  # removed by retention between listing and reading
         except Corrupt as error:

@@ -135,9 +135,6 @@ def check_partition(partition: PartitionReader) -> Tally:
     for segment in partition.segments:
         if segment.header.first_seq <= last_before:
             tally.find("order", segment.path, f"begins with {segment.header.first_seq} behind {last_before}")
-        header = segment.header
-        if (header.topic_id, header.partition) != (partition.topic.id, partition.index):
-            tally.find("segment", segment.path, f"belongs to topic {header.topic_id} partition {header.partition}")
         try:
             check_segment(segment, tally)
         except FileNotFoundError:
