@@ -36,14 +36,15 @@ class Splitter:
         self._framing = framing
         self._key = key
         self._key_delimiter = key_delimiter
-        self._rest = b""
+        self._rest = bytearray()
         self._parts: list[bytes] = []
         self._parts_bytes = 0
 
     def feed(self, data: bytes) -> list[Input]:
         """The records that `data` completes. Raises Failure: malformed, or larger than any server takes."""
         if self._framing == "length":
-            return self._lengths(self._rest + data)
+            self._rest += data
+            return self._lengths()
         if self._framing == "whole":
             self._gather(data)
             return []
@@ -73,18 +74,17 @@ class Splitter:
         if data:
             self._parts.append(data)
 
-    def _lengths(self, data: bytes) -> list[Input]:
-        found = []
-        at = 0
+    def _lengths(self) -> list[Input]:
+        found, data, at = [], self._rest, 0
         while len(data) - at >= LENGTH_BYTES:
             size = int.from_bytes(data[at : at + LENGTH_BYTES], "big")
             if size > VALUE_BYTES_MAX:
                 raise Failure(NO_ROOM, "too_large", f"a record of {size} bytes: no server takes it")
             if len(data) - at - LENGTH_BYTES < size:
                 break
-            found.append(self._record(data[at + LENGTH_BYTES : at + LENGTH_BYTES + size]))
+            found.append(self._record(bytes(data[at + LENGTH_BYTES : at + LENGTH_BYTES + size])))
             at += LENGTH_BYTES + size
-        self._rest = data[at:]
+        del data[:at]
         return found
 
     def _record(self, value: bytes) -> Input:
