@@ -57,6 +57,13 @@ MAP_BYTES_MAX = 8 << 40
 LMDB_VERIFY_BYTES_MAX = 128 << 20
 # Small state is verified at every start: 16 MiB (100,000 topics) take 0.25 s.
 STATE_VERIFY_ALWAYS_BYTES = 16 << 20
+# Entries of the index nearer together than this would not shorten a read.
+INDEX_INTERVAL_BYTES = 64 << 10
+# Entries in memory that bring a commit forward, and those above which further ones are given up (200 bytes each).
+INDEX_PENDING_WAKE = 50_000
+INDEX_PENDING_MAX = 500_000
+# Entries deleted in one transaction: half a second.
+INDEX_DELETES_MAX = 100_000
 
 # --- records, bundles, batches (engine/bundle.py, engine/batch.py) ---
 
