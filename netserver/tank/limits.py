@@ -48,6 +48,10 @@ for the next request."""
 SHARE_BYTES_MIN: Final = 4 << 10
 """Least part of an answer that a partition gets when very many are asked for at once."""
 
+SLICE_BYTES_MIN: Final = 16 << 10
+"""Stored batches that are smaller on the average are gathered into one buffer: a write of its own costs more than
+copying so much."""
+
 WAIT_MS_MAX: Final = 3_600_000
 """Longest wait of a Consume, as in the original."""
 
@@ -60,6 +64,9 @@ WAITING_PARTITIONS_MAX: Final = 1_048_576
 
 DEFERRED_REQUESTS_MAX: Final = 256
 """Requests of one connection that wait for the answers of Produce requests before them; at this many it is not read."""
+
+BUSY_REQUESTS_MAX: Final = 256
+"""Requests of one connection that wait for the disk (not those that wait for records); at this many it is not read."""
 
 SILENT_CONNECTION_S: Final = 16.0
 """A connection that has never sent a byte is closed after this time, as in the original."""

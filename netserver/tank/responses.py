@@ -242,14 +242,14 @@ def decode_response(message_id: int, payload: memoryview) -> Response:
     return decoder(Reader(payload))
 
 
-def consumed_entry(partition: ConsumedPartition) -> bytes:
-    """The entry of one partition in the header of a Consume answer."""
+def consumed_entry(partition: ConsumedPartition, chunk_bytes: int) -> bytes:
+    """The entry of one partition in the header of a Consume answer; ``chunk_bytes`` of its chunk come later."""
     code = partition.code
     partition_id, high_water_mark = partition.partition_id, partition.high_water_mark
     if code == ConsumeCode.OK:
-        return _DENSE.pack(partition_id, code, partition.base_seq or 0, high_water_mark, len(partition.chunk))
+        return _DENSE.pack(partition_id, code, partition.base_seq or 0, high_water_mark, chunk_bytes)
     if code == ConsumeCode.SPARSE_FIRST:
-        return _SPARSE.pack(partition_id, code, high_water_mark, len(partition.chunk))
+        return _SPARSE.pack(partition_id, code, high_water_mark, chunk_bytes)
     if code == ConsumeCode.OUT_OF_RANGE:
         return _DENSE.pack(partition_id, code, 0, high_water_mark, 0) + U64.pack(partition.first_available)
     entry = _CODE.pack(partition_id, code)
@@ -292,7 +292,7 @@ def _encode_consume(response: ConsumeResponse) -> bytes:
             entries.append(unknown_topic_entry(topic.name, topic.requested))
             continue
         entries.append(topic_head(topic.name, len(topic.partitions)))
-        entries += map(consumed_entry, topic.partitions)
+        entries += (consumed_entry(partition, len(partition.chunk)) for partition in topic.partitions)
         chunks += (partition.chunk for partition in topic.partitions)
     head = consume_frame_head(response.request_id, entries, len(response.topics), sum(map(len, chunks)))
     return bytes(head) + b"".join(chunks)

@@ -1,0 +1,399 @@
+"""One Consume request: read what is there, wait if nothing is, answer once.
+
+States::
+
+    READING -> answered                      some partition has records or an error, or there is no time to wait
+    READING -> WAITING                       every partition is at its end
+    WAITING -> READING (last) -> answered    enough has come, the time is over, the server stops, the topic is gone
+
+Reading may take more than one turn (a partition is opened, or its bytes come from the disk); ``Fetch.ready`` is what
+the engine calls then. What is read in the last pass is all that has come since the request, so nothing is lost between
+the end of the wait and the answer.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from engine.errors import EngineError, OutOfRange
+
+from .hot import ChunkCut
+from .limits import (
+    ANSWER_BYTES_MAX,
+    ANSWER_BYTES_TARGET,
+    CHUNK_BYTES_TARGET,
+    FETCH_BYTES_MAX,
+    FETCH_BYTES_MIN,
+    SHARE_BYTES_MIN,
+    SLICE_BYTES_MIN,
+    WAIT_MS_MAX,
+)
+from .messages import SEQ_END, ConsumeCode, ConsumedPartition, ConsumePartition, ConsumeRequest
+from .responses import consume_frame_head, consumed_entry, topic_head, unknown_topic_entry
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from engine.partition import Partition, Slab
+
+    from .session import TankSession
+
+READING: Final = 0
+WAITING: Final = 1
+ANSWERED: Final = 2
+
+# how far one partition has got
+PENDING: Final = 0
+AT_END: Final = 1
+DONE: Final = 2
+
+
+class Fetch:
+    """One partition of a request.
+
+    Attributes:
+        state: PENDING, AT_END (there is nothing to read, one may wait) or DONE (records or an error).
+        start_seq: number that reading begins with, 0 until it is known.
+        position: number to read next.
+        pieces: what was read, with the slabs that it lies in.
+    """
+
+    __slots__ = (
+        "code",
+        "job",
+        "opening",
+        "partition",
+        "pieces",
+        "position",
+        "request",
+        "size_bytes",
+        "start_seq",
+        "state",
+        "tail_seq",
+    )
+
+    def __init__(self, job: ConsumeJob, request: ConsumePartition, partition: Partition | None) -> None:
+        self.job = job
+        self.request = request
+        self.partition = partition
+        self.state = PENDING
+        self.code: int = ConsumeCode.OK
+        self.start_seq = 0
+        self.position = 0
+        self.tail_seq = 0
+        self.opening = False
+        self.size_bytes = 0
+        self.pieces: list[tuple[Slab, ChunkCut]] = []
+
+    def ready(self) -> None:
+        """Called by the engine: the partition was opened, the disk has answered, or something was committed."""
+        job = self.job
+        if job.state == READING and self.state == PENDING:
+            job.connection.call(job.go_on, self)
+        elif job.state == WAITING:
+            job.connection.call(job.arrived, self)
+
+    def again(self) -> None:
+        """Read from the beginning."""
+        self.state = PENDING
+        self.code = ConsumeCode.OK
+        self.position = self.start_seq
+        self.pieces = []
+        self.size_bytes = 0
+
+    def step(self) -> None:
+        """Get as far as is possible without waiting."""
+        partition = self.partition
+        if partition is None or partition.topic.deleting:
+            self._fail(ConsumeCode.UNKNOWN_PARTITION)
+        elif partition.is_open:
+            if self.start_seq or self._begin(partition):
+                self._read(partition)
+        elif not self.opening:
+            self.opening = True
+            partition.when_open(self.ready)
+        else:
+            self._fail(ConsumeCode.SYSTEM_ERROR)
+
+    def _fail(self, code: ConsumeCode) -> None:
+        self.code = code
+        self.state = DONE
+
+    def _begin(self, partition: Partition) -> bool:
+        """Find out where to read from; False when the number asked for is not there."""
+        seq = self.request.seq
+        if seq == 0:
+            seq = partition.log_start
+        elif seq == SEQ_END:
+            seq = partition.committed_seq + 1
+        elif seq < partition.log_start or seq > max(partition.committed_seq, partition.last_seq) + 1:
+            self._fail(ConsumeCode.OUT_OF_RANGE)
+            return False
+        self.start_seq = self.position = seq
+        return True
+
+    def _read(self, partition: Partition) -> None:
+        job = self.job
+        while self.position <= partition.committed_seq:
+            if job.is_last:  # it waited here: what retention took meanwhile is not missed
+                self.position = max(self.position, partition.log_start)
+            # what is there already is not kept waiting for the disk
+            on_ready = None if self.pieces else self.ready
+            try:
+                slab = partition.read(self.position, job.share_bytes, on_ready)
+            except EngineError as error:
+                if not self.pieces:
+                    is_gone = isinstance(error, OutOfRange)
+                    self._fail(ConsumeCode.OUT_OF_RANGE if is_gone else ConsumeCode.SYSTEM_ERROR)
+                    return
+                break
+            if slab is None:
+                self.state = DONE if self.pieces else PENDING
+                return
+            if self._take(slab):
+                self.state = DONE
+                return
+        self.state = DONE if self.pieces else AT_END
+
+    def _take(self, slab: Slab) -> bool:
+        """Add the records of a slab; True when the chunk is full or ends here."""
+        job = self.job
+        for first_seq, last_seq in slab.lost:
+            job.connection.counters.skipped["damaged"] += last_seq - first_seq + 1
+        cut = ChunkCut()
+        expected_seq = self.position if self.pieces else 0
+        if not cut.cut(slab.buffer, self.position, expected_seq, job.limit_bytes(self.request) - self.size_bytes):
+            self.position = slab.last_seq + 1
+            return cut.stopped
+        if job.size_bytes and job.size_bytes + cut.size_bytes > ANSWER_BYTES_MAX:
+            return True
+        self.pieces.append((slab, cut))
+        self.size_bytes += cut.size_bytes
+        job.size_bytes += cut.size_bytes
+        self.position = cut.last_seq + 1
+        return cut.stopped
+
+    def has_more(self) -> bool:
+        """Whether it was at its end and no longer is."""
+        return self.state == AT_END and self.partition is not None and self.position <= self.partition.committed_seq
+
+    def begin_wait(self) -> None:
+        """Have ``ready`` called at the next commit."""
+        self.tail_seq = self.position
+        if self.partition is not None:
+            self.partition.read(self.position, 1, self.ready)
+
+    def end_wait(self) -> None:
+        """No longer."""
+        if self.partition is not None:
+            self.partition.forget(self.ready)
+
+    def arrived_bytes(self) -> int:
+        """Bytes of the bundles that came since this was last asked; ``ready`` is called when there are more.
+
+        Raises:
+            EngineError: they cannot be read.
+        """
+        partition = self.partition
+        assert partition is not None, "only known partitions wait"
+        found = 0
+        cut = ChunkCut()
+        while (slab := partition.read(self.tail_seq, CHUNK_BYTES_TARGET, self.ready)) is not None:
+            while self.tail_seq <= slab.last_seq and cut.cut(slab.buffer, self.tail_seq, 0, FETCH_BYTES_MAX):
+                found += cut.size_bytes
+                self.tail_seq = cut.last_seq + 1
+            self.tail_seq = slab.last_seq + 1
+        return found
+
+    def entry(self) -> bytes:
+        """What the header of the answer says of this partition."""
+        partition = self.partition
+        code = self.code
+        base_seq = high_water_mark = first_available = 0
+        if partition is not None and code in (ConsumeCode.OK, ConsumeCode.OUT_OF_RANGE):
+            first_available = partition.log_start
+            high_water_mark = partition.committed_seq
+            if self.pieces:
+                first = self.pieces[0][1]
+                base_seq = first.first_seq
+                code = ConsumeCode.SPARSE_FIRST if first.sparse else code
+            elif code == ConsumeCode.OK:
+                base_seq = 0 if self.job.is_last else first_available
+                # below what is there if the answer had no room for it: a client at the end goes on behind the mark
+                high_water_mark = min(high_water_mark, self.position - 1)
+        answer = ConsumedPartition(
+            self.request.partition_id, code, high_water_mark, base_seq, first_available=first_available
+        )
+        return consumed_entry(answer, self.size_bytes)
+
+
+class ConsumeJob:
+    """One request of a session on its way to its answer."""
+
+    def __init__(self, session: TankSession, request: ConsumeRequest) -> None:
+        node = session.node
+        self._session = session
+        self.connection = session.connection
+        self.state = READING
+        self.is_last = False
+        self.size_bytes = 0
+        self.fetches: list[Fetch] = []
+        self._request = request
+        self._topics: list[list[Fetch] | None] = []
+        for name, partitions in request.topics:
+            topic = node.topic(name)
+            if topic is None:
+                self._topics.append(None)
+                continue
+            fetches = [Fetch(self, entry, node.partition(topic, entry.partition_id)) for entry in partitions]
+            self._topics.append(fetches)
+            self.fetches += fetches
+        share_bytes = ANSWER_BYTES_TARGET // max(len(self.fetches), 1)
+        self.share_bytes = max(SHARE_BYTES_MIN, min(CHUNK_BYTES_TARGET, share_bytes))
+        self._pending = 0
+        self._came_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def limit_bytes(self, request: ConsumePartition) -> int:
+        """Chunk size after which no further bundle is begun."""
+        return min(max(request.fetch_bytes, FETCH_BYTES_MIN), FETCH_BYTES_MAX, self.share_bytes)
+
+    def start(self) -> None:
+        """Read, and answer or wait; also again after ``park``."""
+        if self.state != READING:
+            return
+        self.size_bytes = 0
+        self._pending = 0
+        for fetch in self.fetches:
+            fetch.again()
+            fetch.step()
+            self._pending += fetch.state == PENDING
+        if not self._pending:
+            self._settle()
+
+    def go_on(self, fetch: Fetch) -> None:
+        """A partition that was PENDING may get on."""
+        fetch.step()
+        if fetch.state != PENDING:
+            self._pending -= 1
+            if not self._pending:
+                self._settle()
+
+    def _settle(self) -> None:
+        """Every partition has been read as far as it goes: answer or wait."""
+        if self.is_last or not self._may_wait():
+            self._answer()
+            return
+        for fetch in self.fetches:
+            if fetch.has_more():  # committed while another partition kept this request from going on
+                fetch.step()
+                self._pending += fetch.state == PENDING
+        if self._pending:
+            return
+        if any(fetch.state == DONE for fetch in self.fetches):
+            self._answer()
+        else:
+            self._wait()
+
+    def _may_wait(self) -> bool:
+        is_known = bool(self.fetches) and None not in self._topics
+        return is_known and self._request.max_wait_ms > 0 and not self._session.is_ending
+
+    # --- waiting
+
+    def _wait(self) -> None:
+        self.state = WAITING
+        wait_s = min(self._request.max_wait_ms, WAIT_MS_MAX) / 1000
+        self._timer = self.connection.loop.call_later(wait_s, self.expire)
+        for fetch in self.fetches:
+            fetch.begin_wait()
+        self._session.waiting.add(self)
+        self._session.settled()
+
+    def arrived(self, fetch: Fetch) -> None:
+        """Records were committed in a partition that is waited for."""
+        min_bytes = min(self._request.min_bytes, FETCH_BYTES_MAX)
+        if min_bytes > 1:
+            try:
+                self._came_bytes += fetch.arrived_bytes()
+            except EngineError:
+                self._came_bytes = min_bytes  # the answer tells what is wrong
+            if self._came_bytes < min_bytes:
+                return
+        self._end_wait()
+
+    def expire(self) -> None:
+        """The wait is over; answer with what has come."""
+        if self.state == WAITING:
+            self.connection.call(self._end_wait)
+
+    def _end_wait(self) -> None:
+        self._stop_waiting()
+        self.state = READING
+        self.is_last = True
+        if self.connection.writable:
+            self.start()
+        else:
+            self._session.park(self.start)
+
+    def _stop_waiting(self) -> None:
+        self._session.waiting.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for fetch in self.fetches:
+            fetch.end_wait()
+
+    def drop(self) -> None:
+        """No answer is wanted any more."""
+        if self.state == WAITING:
+            self._stop_waiting()
+        else:
+            for fetch in self.fetches:
+                if fetch.state == PENDING:
+                    fetch.end_wait()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.state != ANSWERED:
+            self.state = ANSWERED
+            self._session.consumed(self)
+
+    # --- the answer
+
+    def _answer(self) -> None:
+        if not self.connection.writable:  # meanwhile; nothing is held in memory until it is
+            for fetch in self.fetches:
+                fetch.again()
+            self._session.park(self.start)
+            return
+        entries = []
+        for (name, partitions), fetches in zip(self._request.topics, self._topics, strict=True):
+            if fetches is None:
+                entries.append(unknown_topic_entry(name, len(partitions)))
+            else:
+                entries.append(topic_head(name, len(fetches)))
+                entries += (fetch.entry() for fetch in fetches)
+        head = consume_frame_head(self._request.request_id, entries, len(self._topics), self.size_bytes)
+        pieces = [piece for fetch in self.fetches for piece in fetch.pieces]
+        self._write(head, pieces)
+        counters = self.connection.counters
+        counters.records_delivered += sum(cut.records for _, cut in pieces)
+        counters.delivered_bytes += self.size_bytes
+        self._finish()
+
+    def _write(self, head: bytearray, pieces: list[tuple[Slab, ChunkCut]]) -> None:
+        """Head and chunks: gathered into one buffer where they lie in small batches, else as slices of the slabs."""
+        connection = self.connection
+        batches = sum(cut.batches for _, cut in pieces)
+        if self.size_bytes < SLICE_BYTES_MIN * max(batches, 2):
+            frame = bytearray(len(head) + self.size_bytes)
+            frame[: len(head)] = head
+            position = len(head)
+            for slab, cut in pieces:
+                position = cut.copy_to(slab.buffer, frame, position)
+            connection.write(frame)
+            return
+        connection.write(head)
+        for slab, cut in pieces:
+            for start, end in cut.ranges(slab.buffer):
+                connection.write(slab.buffer[start:end])

@@ -1,0 +1,71 @@
+"""DiscoverPartitions: first and last number of each partition, opening those that hold records and are closed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from .messages import DiscoverPartitionsRequest, DiscoverPartitionsResponse, FaultCode, PartitionRange
+from .responses import encode_response
+
+if TYPE_CHECKING:
+    from engine.catalog import Topic
+    from engine.partition import Partition
+
+    from .node import Node
+
+EMPTY = PartitionRange(0, 0)
+
+
+class DiscoverJob:
+    """One request on its way to its answer.
+
+    Args:
+        answer: called once with the frame to send.
+    """
+
+    def __init__(self, node: Node, request: DiscoverPartitionsRequest, answer: Callable[[bytes], None]) -> None:
+        self._node = node
+        self._request = request
+        self._answer = answer
+        self._pending = 1  # this object itself, until all are asked
+
+    def start(self) -> None:
+        """Answer now, or once all partitions are open."""
+        topic = self._node.topic(self._request.topic)
+        if topic is not None:
+            for index in self._indexes(topic):
+                partition = self._with_records(topic, index)
+                if partition is not None and not partition.is_open:
+                    self._pending += 1
+                    partition.when_open(self._opened)
+        self._opened()
+
+    def _indexes(self, topic: Topic) -> tuple[int, ...] | range:
+        return self._request.partition_ids or range(topic.partition_count)
+
+    def _with_records(self, topic: Topic, index: int) -> Partition | None:
+        """The partition, None if it was never written to: then it costs no object either."""
+        return self._node.partition(topic, index) if index in topic.numbers else None
+
+    def _opened(self) -> None:
+        self._pending -= 1
+        if self._pending:
+            return
+        topic = self._node.topic(self._request.topic)
+        ranges: tuple[PartitionRange, ...] = ()
+        if topic is not None:
+            ranges = tuple(self._range(topic, index) for index in self._indexes(topic))
+        self._answer(encode_response(DiscoverPartitionsResponse(self._request.request_id, self._request.topic, ranges)))
+
+    def _range(self, topic: Topic, index: int) -> PartitionRange:
+        if index >= topic.partition_count:
+            return PartitionRange(0, 0, FaultCode.SYSTEM_ERROR)
+        partition = self._with_records(topic, index)
+        if partition is None:
+            return EMPTY
+        if not partition.is_open:
+            return PartitionRange(0, 0, FaultCode.SYSTEM_ERROR)
+        if not partition.committed_seq:
+            return EMPTY
+        return PartitionRange(partition.log_start, partition.committed_seq)

@@ -1,0 +1,93 @@
+"""Consume requests that wait for records, bounded for each connection and in total.
+
+Above a bound the oldest waiting request is answered as if its time had run out, which no client can tell apart from
+that; nobody is refused and no memory grows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .limits import WAITING_PARTITIONS_MAX, WAITING_PARTITIONS_PER_CONNECTION_MAX
+
+if TYPE_CHECKING:
+    from engine.catalog import Topic
+    from engine.partition import Partition
+
+    from .consume import ConsumeJob, Fetch
+
+
+class WaitingRequests:
+    """Those of all connections, oldest first."""
+
+    def __init__(self) -> None:
+        self.partitions = 0
+        self._jobs: dict[ConsumeJob, None] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: ConsumeJob) -> None:
+        """``job`` waits."""
+        self._jobs[job] = None
+        self.partitions += len(job.fetches)
+        while self.partitions > WAITING_PARTITIONS_MAX:
+            next(iter(self._jobs)).expire()
+
+    def discard(self, job: ConsumeJob) -> None:
+        """It no longer waits."""
+        if self._jobs.pop(job, self) is None:
+            self.partitions -= len(job.fetches)
+
+    def topic_deleted(self, topic: Topic) -> None:
+        """Answers the requests that wait for a topic that is gone."""
+        for job in list(self._jobs):
+            if any(fetch.partition is not None and fetch.partition.topic is topic for fetch in job.fetches):
+                job.expire()
+
+
+class Waiting:
+    """Those of one connection."""
+
+    def __init__(self, everybody: WaitingRequests) -> None:
+        self.partitions = 0
+        self._everybody = everybody
+        self._jobs: dict[ConsumeJob, None] = {}
+        self._fetches: dict[Partition, dict[Fetch, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def jobs(self) -> list[ConsumeJob]:
+        """The requests, oldest first."""
+        return list(self._jobs)
+
+    def add(self, job: ConsumeJob) -> None:
+        """``job`` waits."""
+        self._jobs[job] = None
+        self.partitions += len(job.fetches)
+        for fetch in job.fetches:
+            if fetch.partition is not None:
+                self._fetches.setdefault(fetch.partition, {})[fetch] = None
+        self._everybody.add(job)
+        while self.partitions > WAITING_PARTITIONS_PER_CONNECTION_MAX:
+            next(iter(self._jobs)).expire()
+
+    def discard(self, job: ConsumeJob) -> None:
+        """It no longer waits."""
+        if self._jobs.pop(job, self) is not None:
+            return
+        self.partitions -= len(job.fetches)
+        self._everybody.discard(job)
+        for fetch in job.fetches:
+            if fetch.partition is None:
+                continue
+            others = self._fetches[fetch.partition]
+            del others[fetch]
+            if not others:
+                del self._fetches[fetch.partition]
+
+    def committed(self, partition: Partition) -> None:
+        """Records of this connection's own became readable: who waits for them here is answered first."""
+        for fetch in list(self._fetches.get(partition, ())):
+            fetch.ready()

@@ -1,0 +1,167 @@
+"""What all TANK connections of a server share: topics as TANK sees them, silent connections, Status."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from engine.errors import EngineError, InvalidConfig, ReadOnly, TopicExists
+
+from .limits import SILENT_CONNECTION_S, SILENT_CONNECTIONS_MAX
+from .longpoll import WaitingRequests
+from .messages import CreateCode, CreateTopicRequest, DiscoverTopicsResponse, StatusResponse, TopicEntry
+from .responses import encode_response
+from .topic_config import topic_config
+from .wire import U32
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from engine.catalog import Topic
+    from engine.partition import Partition
+    from netserver.connection import Connection, Services
+
+NODE_VERSION: Final = 400
+"""Version in Status: major * 100 + minor, that of the server whose behaviour this one follows."""
+
+_NAME: Final = re.compile(rb"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?")
+_REQUEST_ID_AT: Final = 5  # in every frame, behind its header
+
+
+def is_topic_name(name: bytes) -> bool:
+    """Whether TANK can spell a topic's name: 1 to 64 of ``A-Za-z0-9_-``, letters or digits at both ends."""
+    return _NAME.fullmatch(name) is not None
+
+
+class Node:
+    """Made once for each server; everything in the event loop's thread."""
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.log = services.log
+        self.catalog = services.log.catalog
+        self.waiting = WaitingRequests()
+        self.silent = SilentConnections(services.loop)
+        self.opening_s = 0.0
+        """Time that requests waited for partitions to be opened."""
+        self.started_unix_s = int(time.time())
+        self._topics = 0
+        self._partitions = 0
+        self._answer_generation = -1
+        self._topics_answer = b""
+        for topic in self.catalog:
+            self._count(topic, 1)
+        self.catalog.listen(self._changed)
+
+    def _changed(self, topic: Topic, change: str) -> None:
+        if change == "created":
+            self._count(topic, 1)
+        elif change == "deleted":
+            self._count(topic, -1)
+            self.waiting.topic_deleted(topic)
+
+    def _count(self, topic: Topic, sign: int) -> None:
+        if is_topic_name(topic.name):
+            self._topics += sign
+            self._partitions += sign * topic.partition_count
+
+    def topic(self, name: bytes) -> Topic | None:
+        """The topic of this name; None also when TANK cannot spell it."""
+        topic = self.catalog.get(name)
+        return topic if topic is not None and not topic.deleting and is_topic_name(name) else None
+
+    def partition(self, topic: Topic, index: int) -> Partition | None:
+        """The partition, None when the topic has fewer."""
+        return self.log.partition(topic, index) if index < topic.partition_count else None
+
+    def status(self, request_id: int) -> bytes:
+        """The answer to Status."""
+        open_partitions = sum(partition.is_open for partition in self.log.known_partitions())
+        return encode_response(
+            StatusResponse(
+                request_id,
+                self._topics,
+                self._partitions,
+                open_partitions,
+                min(int(self.opening_s * 1000), 0xFFFF_FFFF),
+                self.started_unix_s,
+                NODE_VERSION,
+            )
+        )
+
+    def topics(self, request_id: int) -> bytes:
+        """The answer to DiscoverTopics; made anew only when the set of topics has changed."""
+        if self._answer_generation != self.catalog.generation:
+            entries = (
+                TopicEntry(topic.name, topic.partition_count)
+                for topic in self.catalog
+                if is_topic_name(topic.name) and not topic.deleting
+            )
+            self._topics_answer = encode_response(DiscoverTopicsResponse(0, tuple(entries)))
+            self._answer_generation = self.catalog.generation
+        answer = self._topics_answer
+        return answer[:_REQUEST_ID_AT] + U32.pack(request_id) + answer[_REQUEST_ID_AT + 4 :]
+
+    def create_topic(self, request: CreateTopicRequest, done: Callable[[CreateCode], None]) -> None:
+        """Makes a topic; ``done`` is called with the result, when it is on disk if it is CREATED."""
+        if not is_topic_name(request.topic) or not request.partition_count:
+            done(CreateCode.INVALID_REQUEST)
+            return
+
+        def durable(error: Exception | None) -> None:
+            if error is None:
+                done(CreateCode.CREATED)
+            else:
+                done(CreateCode.READ_ONLY if isinstance(error, ReadOnly) else CreateCode.SYSTEM_ERROR)
+
+        try:
+            config = topic_config(request.config, self.log.config.topic)
+            self.catalog.create(
+                request.topic, partition_count=request.partition_count, config=config, on_durable=durable
+            )
+        except TopicExists:
+            done(CreateCode.EXISTS)
+        except InvalidConfig:
+            done(CreateCode.INVALID_CONFIG)
+        except EngineError as error:
+            durable(error)
+
+
+class SilentConnections:
+    """Connections that have not sent a byte: few, and not for long, so that they cannot use up the descriptors."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._members: dict[Connection, float] = {}  # oldest first; the time at which each is closed
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def add(self, connection: Connection) -> None:
+        """A connection was accepted."""
+        self._members[connection] = self._loop.time() + SILENT_CONNECTION_S
+        if len(self._members) > SILENT_CONNECTIONS_MAX:
+            self._close(next(iter(self._members)), "too many connections that send nothing")
+        if self._timer is None:
+            self._timer = self._loop.call_later(SILENT_CONNECTION_S, self._look)
+
+    def remove(self, connection: Connection) -> None:
+        """It has sent something, or is gone."""
+        self._members.pop(connection, None)
+
+    def _look(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._members:
+            connection, due = next(iter(self._members.items()))
+            if due > now:
+                self._timer = self._loop.call_at(due, self._look)
+                return
+            self._close(connection, "nothing was sent")
+
+    def _close(self, connection: Connection, reason: str) -> None:
+        self.remove(connection)
+        connection.close(f"{reason} ({SILENT_CONNECTION_S:.0f} s, {SILENT_CONNECTIONS_MAX} connections)", "silent")

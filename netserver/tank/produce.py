@@ -1,0 +1,205 @@
+"""Produce requests: bundles into the log, and the answers that wait for them.
+
+A request is read whole and all its bundles are checked before anything of it is written. The usual shape, one bundle
+for one partition, is appended straight from the read buffer by ``hot.produce_run``, many frames at a time; every other
+one is prepared and executed on its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.bundle import BundleInfo, check_bundle
+from engine.errors import EngineError
+from engine.record import BundleError
+
+from .errors import FormatError
+from .hot import ANSWER_BYTES, ProduceCursor, produce_run
+from .limits import SEQUENCE_JUMP_MAX
+from .messages import ProduceCode, ProducePartition, ProduceRequest, ProduceResponse
+from .responses import encode_response
+
+if TYPE_CHECKING:
+    from engine.partition import Partition
+    from netserver.connection import Connection
+    from netserver.outstanding import Outstanding
+
+    from .node import Node
+
+
+class Run:
+    """Answers to consecutive requests of one bundle each, all in one chunk of one partition."""
+
+    __slots__ = ("answers", "partition")
+
+    def __init__(self, partition: Partition, answers: bytearray) -> None:
+        self.partition = partition
+        self.answers = answers
+
+    def settle(self, error: Exception | None) -> bytes | bytearray:
+        """The frames to send."""
+        if error is not None:
+            count = len(self.answers) // ANSWER_BYTES
+            self.answers[ANSWER_BYTES - 1 :: ANSWER_BYTES] = bytes((ProduceCode.IO_ERROR,)) * count
+        return self.answers
+
+
+class Answer:
+    """The answer to one request of any shape: a code for each partition, some of which wait for their chunk."""
+
+    def __init__(self, request_id: int) -> None:
+        self.request_id = request_id
+        self.codes = bytearray()
+        self.pending = 0
+
+    def frame(self) -> bytes:
+        """The whole answer."""
+        return encode_response(ProduceResponse(self.request_id, bytes(self.codes)))
+
+
+class Part:
+    """One partition of such a request: where its code stands."""
+
+    __slots__ = ("answer", "partition", "position")
+
+    def __init__(self, partition: Partition, answer: Answer) -> None:
+        self.partition = partition
+        self.answer = answer
+        self.position = len(answer.codes)
+
+    def settle(self, error: Exception | None) -> bytes:
+        """The frame to send, empty until the last part of the request is settled."""
+        answer = self.answer
+        if error is not None:
+            answer.codes[self.position] = ProduceCode.IO_ERROR
+        answer.pending -= 1
+        return b"" if answer.pending else answer.frame()
+
+
+class Prepared:
+    """A request whose bundles are valid, and where they go: for each topic None (unknown), else its partitions."""
+
+    __slots__ = ("infos", "request", "targets")
+
+    def __init__(
+        self, request: ProduceRequest, infos: list[list[BundleInfo]], targets: list[list[Partition | None] | None]
+    ) -> None:
+        self.request = request
+        self.infos = infos
+        self.targets = targets
+
+    def closed_partitions(self) -> list[Partition]:
+        """Those that have to be opened first."""
+        known = [partition for found in self.targets if found is not None for partition in found]
+        return [partition for partition in dict.fromkeys(known) if partition is not None and not partition.is_open]
+
+
+class Producer:
+    """The publishing half of a connection's session.
+
+    Args:
+        outstanding: gets each chunk with a Run or a Part as its token, or an Answer that waits for none.
+    """
+
+    def __init__(self, node: Node, connection: Connection, outstanding: Outstanding) -> None:
+        self._node = node
+        self._connection = connection
+        self._outstanding = outstanding
+        self._cursor = ProduceCursor()
+
+    def run(self, data: memoryview, position: int, length: int) -> int:
+        """Append the bundles of the frames from ``position`` on, while they are usual ones and for one partition.
+
+        Returns:
+            the position of the first frame that was not taken.
+        """
+        cursor = self._cursor
+        if not cursor.open(data, position, length):
+            return position
+        name = bytes(data[cursor.name_start : cursor.name_end])
+        topic = self._node.topic(name)
+        partition = self._node.partition(topic, cursor.partition_id) if topic is not None else None
+        if partition is None or not partition.is_open:
+            return position
+        room_bytes = 0
+        while not self._connection.held:
+            try:
+                writer = partition.writer(room_bytes)
+            except EngineError:
+                return position
+            position, is_full, bundles, records, size_bytes, answers = produce_run(
+                data, position, length, name, cursor.partition_id, writer
+            )
+            if bundles:
+                chunk = partition.appended(self._outstanding, size_bytes)
+                self._outstanding.add(chunk, Run(partition, answers), size_bytes, records)
+            if not is_full:
+                break
+            assert bundles or not room_bytes, "writer() made room"
+            cursor.open(data, position, length)
+            room_bytes = cursor.bundle_end - cursor.bundle_start
+        return position
+
+    def prepare(self, request: ProduceRequest) -> Prepared:
+        """Check all of a request.
+
+        Raises:
+            FormatError: a bundle is not valid.
+        """
+        infos = [[_check(entry) for entry in topic.partitions] for topic in request.topics]
+        targets = [self._partitions(topic.name, topic.partitions) for topic in request.topics]
+        return Prepared(request, infos, targets)
+
+    def execute(self, prepared: Prepared) -> None:
+        """Append what can be appended; the answer comes through ``outstanding``."""
+        request = prepared.request
+        answer = Answer(request.request_id)
+        refused: bytes | None = None
+        for topic, found, infos in zip(request.topics, prepared.targets, prepared.infos, strict=True):
+            if found is None:
+                if refused != topic.name:  # neighbours of one unknown topic share a byte
+                    answer.codes.append(ProduceCode.UNKNOWN_TOPIC)
+                refused = topic.name
+                continue
+            refused = None
+            for entry, partition, info in zip(topic.partitions, found, infos, strict=True):
+                code = self._append(entry, partition, info, answer)
+                if code is not None:
+                    answer.codes.append(code)
+        if not answer.pending:
+            self._outstanding.add_done(answer)
+
+    def _partitions(self, name: bytes, entries: tuple[ProducePartition, ...]) -> list[Partition | None] | None:
+        topic = self._node.topic(name)
+        return None if topic is None else [self._node.partition(topic, entry.partition_id) for entry in entries]
+
+    def _append(
+        self, entry: ProducePartition, partition: Partition | None, info: BundleInfo, answer: Answer
+    ) -> ProduceCode | None:
+        """Append a bundle. The code, if it was refused; else its place in the answer is taken."""
+        if partition is None:
+            return ProduceCode.UNKNOWN_PARTITION
+        first_seq = info.first_seq if info.sparse else entry.base_seq
+        if not partition.is_open or partition.topic.deleting:
+            return ProduceCode.IO_ERROR
+        if (first_seq or info.sparse) and not 0 < first_seq - partition.last_seq <= SEQUENCE_JUMP_MAX:
+            return ProduceCode.INVALID_SEQ
+        bundle = entry.bundle
+        try:
+            chunk = partition.append_bundle(
+                bundle, 0, len(bundle), info, first_seq=entry.base_seq, waiter=self._outstanding
+            )
+        except EngineError:
+            return ProduceCode.IO_ERROR
+        part = Part(partition, answer)
+        answer.codes.append(ProduceCode.WRITTEN)
+        answer.pending += 1
+        self._outstanding.add(chunk, part, len(bundle), info.count)
+        return None
+
+
+def _check(entry: ProducePartition) -> BundleInfo:
+    try:
+        return check_bundle(entry.bundle, 0, len(entry.bundle))
+    except BundleError as error:
+        raise FormatError(f"not a bundle: {error}") from None

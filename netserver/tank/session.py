@@ -1,0 +1,295 @@
+"""One TANK connection of the server: frames in, answers out.
+
+- The Ping leaves at once, alone in one write, and is the only one ever.
+- Requests are executed in the order of arrival. A Produce is answered after its commit round; what comes behind it
+  and looks at the log waits for that, so that a client sees what it has published. A Consume that waits for records
+  holds up nobody: answers come in the order of completion.
+- There is no error frame: malformed input closes the connection, and nothing of that request is written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from netserver.errors import ProtocolError
+from netserver.outstanding import Outstanding, Released
+
+from .codec import decode_request, encode_response, frame_bounds
+from .consume import ConsumeJob
+from .discover import DiscoverJob
+from .errors import FormatError
+from .limits import BUSY_REQUESTS_MAX, DEFERRED_REQUESTS_MAX, FRAME_BYTES_MAX
+from .longpoll import Waiting
+from .messages import (
+    ConsumeRequest,
+    CreateCode,
+    CreateTopicRequest,
+    CreateTopicResponse,
+    DiscoverPartitionsRequest,
+    DiscoverTopicsRequest,
+    DiscoverTopologyRequest,
+    DiscoverTopologyResponse,
+    MessageId,
+    Ping,
+    ProduceRequest,
+    ReloadCode,
+    ReloadConfRequest,
+    ReloadConfResponse,
+    Request,
+    StatusRequest,
+)
+from .node import Node
+from .produce import Answer, Part, Producer, Run
+from .requests import REQUEST_IDS
+from .responses import PING_FRAME
+
+if TYPE_CHECKING:
+    from engine.partition import Partition
+    from netserver.connection import Connection, Services, Session
+
+OPENING: Final = "a partition is being opened"
+DEFERRED: Final = "requests wait for earlier publishes"
+BUSY: Final = "requests wait for the disk"
+OUTPUT: Final = "answers wait for the peer to read"
+
+
+def factory(services: Services) -> Callable[[Connection], Session]:
+    """The maker of sessions for the TANK listener."""
+    node = Node(services)
+
+    def make(connection: Connection) -> Session:
+        return TankSession(node, connection)
+
+    return make
+
+
+class TankSession:
+    """See the module; ``netserver.connection.Session`` says when its methods are called."""
+
+    frame_bytes_max = FRAME_BYTES_MAX
+
+    def __init__(self, node: Node, connection: Connection) -> None:
+        self.node = node
+        self.connection = connection
+        self.waiting = Waiting(node.waiting)
+        self.is_ending = False
+        self._outstanding = Outstanding(connection, self._released)
+        self._producer = Producer(node, connection, self._outstanding)
+        self._jobs: dict[ConsumeJob, None] = {}
+        self._parked: deque[Callable[[], None]] = deque()
+        self._deferred = 0
+        self._unanswered = 0  # requests whose answer comes from a callback
+        self._is_silent = True
+        node.silent.add(connection)
+        connection.write(PING_FRAME)
+
+    # --- input
+
+    def received(self, data: memoryview, length: int) -> int:
+        if self._is_silent:
+            self._is_silent = False
+            self.node.silent.remove(self.connection)
+        connection = self.connection
+        position = 0
+        try:
+            while not connection.held:
+                frame = frame_bounds(data, position, length)
+                if frame is None:
+                    break
+                message_id, start, end = frame
+                if message_id not in REQUEST_IDS:
+                    raise ProtocolError(f"message id {message_id} is no request to this server", "message_id")
+                if end > length:
+                    break
+                if message_id == MessageId.PRODUCE:
+                    behind = self._producer.run(data, position, length)
+                    if behind > position or connection.held:
+                        position = behind
+                        continue
+                self._frame(message_id, data[start:end])
+                position = end
+        except FormatError as error:
+            raise ProtocolError(str(error)) from None
+        return position
+
+    def _frame(self, message_id: int, payload: memoryview) -> None:
+        request = decode_request(message_id, payload)
+        if isinstance(request, ProduceRequest):
+            self._produce(request, message_id, payload)
+        elif isinstance(request, Ping):
+            return
+        elif len(self._outstanding):
+            self._deferred += 1
+            if self._deferred >= DEFERRED_REQUESTS_MAX:
+                self.connection.hold(DEFERRED)
+            self._outstanding.add_done(request)
+        else:
+            self._execute(request)
+
+    def _produce(self, request: ProduceRequest, message_id: int, payload: memoryview) -> None:
+        prepared = self._producer.prepare(request)
+        closed = prepared.closed_partitions()
+        if not closed:
+            self._producer.execute(prepared)
+            return
+        own = decode_request(message_id, memoryview(bytes(payload)))  # the read buffer is used again meanwhile
+        assert isinstance(own, ProduceRequest)
+        self.connection.hold(OPENING)
+        self._open(closed, partial(self._opened, partial(self._producer.execute, self._producer.prepare(own))))
+
+    def _open(self, partitions: list[Partition], then: Callable[[], None]) -> None:
+        since = time.monotonic()
+        left = len(partitions)
+        self._unanswered += 1
+
+        def opened() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                self.node.opening_s += time.monotonic() - since
+                self.connection.call(then)
+
+        for partition in partitions:
+            partition.when_open(opened)
+
+    def _opened(self, execute: Callable[[], None]) -> None:
+        self._unanswered -= 1
+        execute()
+        self.connection.release(OPENING)
+        self.settled()
+
+    # --- requests that are no Produce
+
+    def _execute(self, request: Request) -> None:
+        """Execute a request now, or as soon as the peer reads again."""
+        if self._parked or not self.connection.writable:
+            self.park(partial(self._answer, request))
+        else:
+            self._answer(request)
+
+    def park(self, function: Callable[[], None]) -> None:
+        """Call ``function`` when the peer takes output again; until then nothing more is read from it."""
+        self._parked.append(function)
+        self.connection.hold(OUTPUT)
+
+    def _answer(self, request: Request) -> None:
+        match request:
+            case ConsumeRequest():
+                job = ConsumeJob(self, request)
+                self._jobs[job] = None
+                job.start()
+            case DiscoverPartitionsRequest():
+                self._unanswered += 1
+                DiscoverJob(self.node, request, self._write_late).start()
+            case CreateTopicRequest():
+                self._unanswered += 1
+                self.node.create_topic(request, partial(self._created, request))
+            case ReloadConfRequest():
+                self.connection.write(self._reload(request))
+            case StatusRequest(request_id):
+                self.connection.write(self.node.status(request_id))
+            case DiscoverTopicsRequest(request_id):
+                self.connection.write(self.node.topics(request_id))
+            case DiscoverTopologyRequest(request_id):
+                self.connection.write(encode_response(DiscoverTopologyResponse(request_id)))
+            case _:
+                raise AssertionError(f"{type(request).__name__} is not answered here")
+        if self._busy >= BUSY_REQUESTS_MAX:
+            self.connection.hold(BUSY)
+
+    def _reload(self, request: ReloadConfRequest) -> bytes:
+        """There is no file to reload for any partition: settings are changed at run time, and at once in force."""
+        topic = self.node.topic(request.topic)
+        if topic is None:
+            code = ReloadCode.UNKNOWN_TOPIC
+        elif request.partition_id >= topic.partition_count:
+            code = ReloadCode.UNKNOWN_PARTITION
+        else:
+            code = ReloadCode.NO_CONFIG_FILE
+        return encode_response(ReloadConfResponse(request.request_id, request.topic, request.partition_id, code))
+
+    def _created(self, request: CreateTopicRequest, code: CreateCode) -> None:
+        self._write_late(encode_response(CreateTopicResponse(request.request_id, request.topic, code)))
+
+    def _write_late(self, frame: bytes) -> None:
+        self._unanswered -= 1
+        self.connection.write(frame)
+        self.settled()
+
+    def consumed(self, job: ConsumeJob) -> None:
+        """A Consume was answered, or dropped."""
+        del self._jobs[job]
+        self.settled()
+
+    # --- answers that waited for a commit round
+
+    def _released(self, released: Released) -> None:
+        for token, error in released:
+            if isinstance(token, Run | Part) and error is None:
+                self.waiting.committed(token.partition)
+        frames: list[bytes | bytearray] = []
+        for token, error in released:
+            if isinstance(token, Run | Part):
+                frames.append(token.settle(error))
+            elif isinstance(token, Answer):
+                frames.append(token.frame())
+            else:
+                self._write_all(frames)
+                self._deferred -= 1
+                self._execute(token)  # type: ignore[arg-type]
+        self._write_all(frames)
+        if self._deferred * 2 <= DEFERRED_REQUESTS_MAX:
+            self.connection.release(DEFERRED)
+        self.settled()
+
+    def _write_all(self, frames: list[bytes | bytearray]) -> None:
+        data = frames[0] if len(frames) == 1 else b"".join(frames)
+        frames.clear()
+        if data:
+            self.connection.write(data)
+
+    # --- life
+
+    def resume_output(self) -> None:
+        while self._parked and self.connection.writable:
+            self._parked.popleft()()
+        if not self._parked:
+            self.connection.release(OUTPUT)
+        self.settled()
+
+    def eof(self) -> None:
+        self.is_ending = True
+        for job in self.waiting.jobs():
+            job.drop()
+        self.settled()
+
+    def drain(self) -> None:
+        self.is_ending = True
+        for job in self.waiting.jobs():
+            job.expire()
+        self.settled()
+
+    def closed(self) -> None:
+        self.node.silent.remove(self.connection)
+        self._parked.clear()
+        for job in list(self._jobs):
+            job.drop()
+
+    def idle(self) -> bool:
+        return not (len(self._outstanding) or self._jobs or self._parked or self._unanswered)
+
+    def settled(self) -> None:
+        """Something has come to its end: read on if that was waited for, close if nothing else is left to do."""
+        if self._busy * 2 <= BUSY_REQUESTS_MAX:
+            self.connection.release(BUSY)
+        if self.is_ending and self.idle():
+            self.connection.close()
+
+    @property
+    def _busy(self) -> int:
+        """Requests that wait for the disk."""
+        return len(self._jobs) - len(self.waiting) + self._unanswered
