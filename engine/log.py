@@ -88,12 +88,13 @@ class Log:
         post: Post,
         files: Files | None = None,
         state: StateStore | None = None,
+        index: Index | None = None,
     ) -> Log:
         """Opens a data directory, and makes it when it is missing or empty.
 
         Args:
             post: takes a callable from any thread and runs it on the owner's thread, in order.
-            files, state: other implementations, for tests.
+            files, state, index: other implementations, for tests.
 
         Raises:
             LogLocked: another process has it open.
@@ -111,7 +112,7 @@ class Log:
             ) from problem
         try:
             log = cls(data_dir, config, post, files or SystemFiles(), lock_fd)
-            log._open_parts(state)
+            log._open_parts(state, index)
         except OSError as problem:
             os.close(lock_fd)
             raise DataDirectoryError(
@@ -143,7 +144,7 @@ class Log:
                 f"topic {topic.name!r} was not in the state: adopted with {len(partitions)} partitions with data"
             )
 
-    def _open_parts(self, state: StateStore | None) -> None:
+    def _open_parts(self, state: StateStore | None, index: Index | None) -> None:
         config = self.config
         self.files.make_dir(self.data_dir / "topics")
         self.files.sync_dir(self.data_dir)
@@ -160,7 +161,7 @@ class Log:
         self.markers = Markers(self.state)
         for damage in self.catalog.damaged:
             self.report(str(damage))
-        self.index = Index(self.data_dir / "index", self.files, config)
+        self.index = index or Index(self.data_dir / "index", self.files, config)
         self.readers = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="quintlog-reader")
         self.opener = Opener(self)
         self.committer = Committer(self)
