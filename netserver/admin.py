@@ -116,8 +116,12 @@ class AdminServer:
             ListenError: says what to do.
         """
 
-        def request_factory(*args: Any) -> web.BaseRequest:
-            return web.BaseRequest(*args, asyncio.get_running_loop(), client_max_size=ADMIN_BODY_BYTES)
+        loop = asyncio.get_running_loop()
+
+        def request_factory(
+            message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
+        ) -> web.BaseRequest:
+            return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=ADMIN_BODY_BYTES)
 
         http = web.Server(
             self._handle,
