@@ -262,6 +262,8 @@ class Partition:
         """
         chunk = self._open_chunk
         assert chunk is not None, "appended() without writer()"
+        if not self.last_seq:  # the first record ever may bring a number of its own: nothing is below it
+            self.log_start = chunk.writer.first_seq
         self.last_seq = chunk.writer.next_seq - 1
         if not chunk.is_counted:
             chunk.is_counted = True
