@@ -3,6 +3,7 @@
 #   make serve      set up, compile, run the server on ./data with all protocols; the last line of its start is "ready"
 #   make test       set up, compile, run the tests            (TESTS="tests/unit -k bundle" picks some)
 #   make lint       ruff, mypy --strict, the tidy test         make format  puts the code into the one format
+#   make docs       renews the page that is made from the code
 #   make nightly    the long sizes of the crash, property and fuzz tests
 #   make build      compile the hot modules in place; fails without a compiler
 #   make wheel      a wheel with compiled modules in dist/      make clean  removes all that was made, but not data/
@@ -17,7 +18,7 @@ DATA ?= data
 TESTS ?= tests
 WHEEL_RUN = build/wheel-run
 
-.PHONY: serve test test-editable test-wheel test-pure lint format nightly build compile wheel clean
+.PHONY: serve test test-editable test-wheel test-pure lint format docs nightly build compile wheel clean
 
 serve: compile
 	@exec $(VENV)/bin/engine-server --data-dir $(DATA) $(ARGS)
@@ -49,6 +50,13 @@ format:
 	@.ci/venv $(VENV) editable lint
 	$(PY) -m ruff check --fix-only .
 	$(PY) -m ruff format .
+
+docs:
+	@.ci/venv $(VENV) editable base
+	@sed '/^```toml$$/q' docs/configuration.md >docs/configuration.md.new
+	@env -i $(VENV)/bin/engine-server --print-config | sed '/^data_dir/s/=.*/= ""/; $${/^$$/d}' >>docs/configuration.md.new
+	@echo '```' >>docs/configuration.md.new
+	@mv docs/configuration.md.new docs/configuration.md
 
 nightly: compile
 	@.ci/venv $(VENV) editable test

@@ -63,7 +63,8 @@ class FileChanges:
         read_version(SystemFiles(), data_dir)
         self._inbox = Inbox()
         self._timeout_s = timeout_s
-        self._log = Log.open(data_dir, EngineConfig(), self._inbox.post)
+        # Nobody reads beside us through the engine: what is removed may go at once.
+        self._log = Log.open(data_dir, EngineConfig(retention_grace_ms=0), self._inbox.post)
 
     def close(self) -> None:
         """Makes everything durable and lets go of the directory."""
@@ -103,12 +104,15 @@ class FileChanges:
         self._inbox.run_until(lambda: bool(ready), self._timeout_s)
         if opened.error is not None:
             raise opened.error
-        return retention.trim(self._log, opened, before)
+        segments = retention.trim(self._log, opened, before)
+        self._log.housekeeping.clean()
+        return segments
 
     def delete(self, name: bytes) -> None:
         """Deletes a topic. Raises EngineError."""
         topic = self._topic(name)
         self._durable(lambda done: self._log.catalog.delete(topic, done))
+        self._inbox.run_until(lambda: topic.id not in self._log.catalog.tombstones, self._timeout_s)  # files removed
 
 
 @contextlib.contextmanager
