@@ -27,8 +27,9 @@ class PublishPressure:
     """Bounds of the publish bytes that are not yet on disk.
 
     A member above its share stops being read until it is at half of it. The share is ``share_bytes_max``, less when
-    many publish at once, so that all shares together stay at half the total: the other half is what keeps a quiet
-    publisher from ever waiting for a flood. At the total everybody stops, until half of it is on disk.
+    many publish at once or half of the total is taken, so that all shares together stay at about that half: the other
+    half is what keeps a quiet publisher from ever waiting for a flood. At the total everybody stops, until half of it is
+    on disk.
     """
 
     __slots__ = ("active", "members", "share_bytes_max", "stopped", "tight", "total", "total_bytes_max")
@@ -54,6 +55,8 @@ class PublishPressure:
 
     def share_bytes(self) -> int:
         """What one member may have pending now."""
+        if self.tight:
+            return SHARE_MIN_BYTES
         fair = self.total_bytes_max // 2 // max(self.active, 1)
         return max(SHARE_MIN_BYTES, min(self.share_bytes_max, fair))
 

@@ -1,0 +1,171 @@
+"""Bounds of pending publishes and of receive memory, by members that only note what they are told."""
+
+from __future__ import annotations
+
+from netserver.flow import SHARE, TOTAL, PublishPressure, ReceiveBudget
+from netserver.limits import SHARE_MIN_BYTES
+
+MIB = 1 << 20
+
+
+class Member:
+    def __init__(self) -> None:
+        self.charged = 0
+        self.retained = 0
+        self.holds: set[str] = set()
+        self.granted: list[int] = []
+
+    def hold(self, reason: str) -> None:
+        self.holds.add(reason)
+
+    def release(self, reason: str) -> None:
+        self.holds.discard(reason)
+
+    def grant(self, size_bytes: int) -> None:
+        self.granted.append(size_bytes)
+
+
+def pressure(members: int, total: int = 64 * MIB, share: int = 8 * MIB) -> tuple[PublishPressure, list[Member]]:
+    made = PublishPressure(total, share)
+    found = [Member() for _ in range(members)]
+    for member in found:
+        made.join(member)
+    return made, found
+
+
+def test_above_its_share_a_member_is_held_and_at_half_released() -> None:
+    made, (member,) = pressure(1)
+    made.charge(member, 8 * MIB)
+    assert not member.holds
+    made.charge(member, 1)
+    assert member.holds == {SHARE}
+    made.discharge(member, 4 * MIB)
+    assert member.holds == {SHARE}
+    made.discharge(member, 1)
+    assert not member.holds
+    made.discharge(member, 4 * MIB)
+    assert (made.total, made.active, member.charged) == (0, 0, 0)
+
+
+def test_shares_shrink_with_the_number_of_publishers_so_that_half_the_total_stays_free() -> None:
+    made, members = pressure(100)
+    for member in members:
+        while not member.holds:
+            made.charge(member, 16 * 1024)
+    assert made.total <= 40 * MIB
+    assert not made.stopped
+    quiet = Member()
+    made.join(quiet)
+    made.charge(quiet, 1000)
+    assert not quiet.holds
+
+
+def test_share_has_a_lower_bound() -> None:
+    made, members = pressure(1000, total=MIB)
+    for member in members:
+        made.charge(member, 1)
+    assert made.share_bytes() == SHARE_MIN_BYTES
+
+
+def test_at_the_total_all_are_held_until_half_of_it_is_stored() -> None:
+    made, (flood, quiet, third) = pressure(3)
+    made.charge(flood, 64 * MIB)
+    assert made.stopped
+    assert quiet.holds == {TOTAL}
+    late = Member()
+    made.join(late)
+    assert late.holds == {TOTAL}
+    made.leave(third)
+    made.discharge(flood, 32 * MIB - 1)
+    assert quiet.holds == {TOTAL}
+    made.discharge(flood, 1)
+    assert not quiet.holds
+    assert not late.holds
+    assert flood.holds == {SHARE}
+    assert third.holds == {TOTAL}  # gone: nobody tells it any more
+
+
+def test_a_member_that_leaves_stays_charged() -> None:
+    made, (member, _) = pressure(2)
+    made.charge(member, MIB)
+    made.leave(member)
+    assert made.total == MIB
+    made.discharge(member, MIB)
+    assert (made.total, made.active) == (0, 0)
+
+
+def test_nothing_is_nothing() -> None:
+    made, (member,) = pressure(1)
+    made.charge(member, 0)
+    made.discharge(member, 0)
+    assert made.active == 0
+
+
+def test_tight_from_half_of_the_total() -> None:
+    made, (member,) = pressure(1)
+    made.charge(member, 32 * MIB)
+    assert not made.tight
+    made.charge(member, 1)
+    assert made.tight
+
+
+def test_growth_beyond_the_budget_waits_but_for_one_favoured() -> None:
+    budget = ReceiveBudget(10)
+    first, second, third = Member(), Member(), Member()
+    assert budget.grow(first, 8)
+    assert budget.grow(second, 4)  # the favoured one
+    assert budget.favoured is second
+    assert not budget.grow(third, 4)
+    assert not budget.grow(first, 16)
+    assert budget.grow(second, 8)  # goes on growing
+    assert budget.total == 16
+    budget.resize(second, 0)
+    assert third.granted == [4]  # 8 + 4 do not fit, but the one that waited longest is favoured now
+    assert budget.favoured is third
+    assert first.granted == []
+    budget.leave(third)
+    budget.leave(first)
+    assert budget.total == 0
+    assert not budget.waiting
+    assert not budget.members
+
+
+def test_room_goes_to_the_smallest_wish_first() -> None:
+    budget = ReceiveBudget(10)
+    holder, favoured, large, small = Member(), Member(), Member(), Member()
+    assert budget.grow(holder, 10)
+    assert budget.grow(favoured, 1)
+    assert not budget.grow(large, 8)
+    assert not budget.grow(small, 2)
+    budget.resize(holder, 6)
+    assert small.granted == [2]
+    assert large.granted == []
+    budget.resize(holder, 0)
+    assert large.granted == []
+    budget.resize(small, 0)
+    assert large.granted == [8]
+
+
+def test_the_longest_waiting_becomes_favoured_when_nothing_fits() -> None:
+    budget = ReceiveBudget(10)
+    favoured, old, young = Member(), Member(), Member()
+    assert budget.grow(favoured, 12)
+    assert not budget.grow(old, 20)
+    assert not budget.grow(young, 15)
+    budget.leave(favoured)
+    assert old.granted == [20]
+    assert budget.favoured is old
+    assert young.granted == []
+    budget.leave(old)
+    assert young.granted == [15]
+
+
+def test_what_is_in_memory_already_is_counted_whether_there_is_room_or_not() -> None:
+    budget = ReceiveBudget(10)
+    member = Member()
+    budget.resize(member, 100)
+    assert budget.tight
+    assert budget.members == {member}
+    budget.resize(member, 100)
+    budget.resize(member, 5)
+    assert not budget.tight
