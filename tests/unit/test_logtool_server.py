@@ -1,0 +1,151 @@
+"""logtool beside a running server, through it, and on the files once it is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from netserver.testing import ServerProcess, server
+from tools.logtool.run import run
+
+Logtool = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with server(tmp_path_factory.mktemp("log") / "data") as process:
+        yield process
+
+
+@pytest.fixture
+def logtool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Logtool:
+    """Runs a command line; (exit code, stdout, stderr)."""
+    for name in list(os.environ):
+        if name.startswith("QUINTLOG_"):
+            monkeypatch.delenv(name)
+
+    def call(*args: str) -> tuple[int, str, str]:
+        code = run(args)
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def publish(process: ServerProcess, topic: str, values: list[str]) -> None:
+    process.admin("POST", f"/v1/topics/{topic}/records", {"records": [{"value": value} for value in values]})
+
+
+def test_topics_through_the_server(shared_server: ServerProcess, logtool: Logtool) -> None:
+    place = ["--data-dir", str(shared_server.data_dir)]
+    assert logtool(*place, "topics", "create", "a", "--partitions", "3", "retention_ms=7d") == (0, "", "made a\n")
+    assert logtool(*place, "topics", "create", "a")[0] == 6
+    code, _, err = logtool(*place, "topics", "create", "b", "retention=7d")
+    assert code == 2
+    assert "retention_ms" in err
+    assert logtool(*place, "topics", "set", "a", "retention_ms=default", "segment_bytes=64KiB")[0] == 0
+    address = ["--server", shared_server.admin_url, "--token-file", str(shared_server.data_dir / "admin.token")]
+    for where in (place, address):
+        (item,) = json.loads(logtool(*where, "topics", "list", "a*", "-o", "json")[1])["items"]
+        assert (item["name"], item["partitions"], item["settings"]) == ("a", 3, {"segment_bytes": "64 KiB"})
+        assert logtool(*where, "topics", "list", "z*", "-o", "jsonl") == (0, "", "")
+        shown = json.loads(logtool(*where, "topics", "show", "a", "-o", "json")[1])["items"][0]
+        assert (shown["id"], shown["partition_details"]) == (item["id"], [])
+        assert logtool(*where, "topics", "show", "z")[0] == 5
+    assert logtool(*place, "topics", "delete", "a")[0] == 2
+    assert logtool(*place, "topics", "delete", "a", "--yes") == (0, "", "deleted a\n")
+    assert logtool(*address, "topics", "show", "a")[0] == 5
+
+
+def test_reading_beside_the_server(shared_server: ServerProcess, logtool: Logtool) -> None:
+    place = ["--data-dir", str(shared_server.data_dir)]
+    publish(shared_server, "beside", [f"v{n}" for n in range(500)])
+    assert logtool(*place, "cat", "beside") == (0, "".join(f"v{n}\n" for n in range(500)), "")
+    publish(shared_server, "beside", ["more"])
+    assert logtool(*place, "tail", "beside", "--limit", "1", "--from", "-1") == (0, "more\n", "")
+    assert logtool(*place, "verify")[0] == 0
+    document = json.loads(logtool(*place, "dump", "topic", "beside", "-o", "json")[1])
+    (segment,) = document["items"]
+    assert document["partitions"] == [{"partition": 0, "log_start": 1, "committed": 501}]
+    batches = json.loads(logtool("dump", "segment", segment["file"], "-o", "json")[1])["items"]
+    assert sum(batch["records"] for batch in batches) == 501
+
+
+def test_trim(shared_server: ServerProcess, logtool: Logtool) -> None:
+    place = ["--data-dir", str(shared_server.data_dir)]
+    publish(shared_server, "trimmed", [f"v{n}" for n in range(1, 101)])
+    assert logtool(*place, "topics", "trim", "trimmed", "--before", "-10", "--dry-run")[0] == 0
+    assert logtool(*place, "cat", "trimmed", "--limit", "1")[1] == "v1\n"
+    assert logtool(*place, "topics", "trim", "trimmed", "--before", "-10")[0] == 2
+    assert logtool(*place, "topics", "trim", "trimmed", "--before", "-10", "--yes")[0] == 0
+    address = ["--server", shared_server.admin_url, "--token-file", str(shared_server.data_dir / "admin.token")]
+    (item,) = json.loads(logtool(*address, "topics", "list", "trimmed", "-o", "json")[1])["items"]
+    assert (item["first_offset"], item["next_offset"]) == (91, 101)
+    publish(shared_server, "trimmed", ["next"])  # the watermark goes with the next round at the latest
+    assert logtool(*place, "cat", "trimmed")[1] == "".join(f"v{n}\n" for n in range(91, 101)) + "next\n"
+
+
+def test_names_of_any_bytes(shared_server: ServerProcess, logtool: Logtool) -> None:
+    address = ["--server", shared_server.admin_url, "--token-file", str(shared_server.data_dir / "admin.token")]
+    place = ["--data-dir", str(shared_server.data_dir)]
+    name = os.fsdecode("gr\u00fcn/\u00fc:? %\xff".encode("latin-1"))
+    assert logtool(*address, "topics", "create", name)[0] == 0
+    for where in (address, place):
+        assert "\\xfc" in logtool(*where, "topics", "show", name)[1]
+    assert logtool(*address, "topics", "delete", name, "--yes")[0] == 0
+    assert logtool(*place, "topics", "show", name)[0] == 5
+
+
+def test_status(shared_server: ServerProcess, logtool: Logtool) -> None:
+    item = json.loads(logtool("--data-dir", str(shared_server.data_dir), "status", "-o", "json")[1])["items"][0]
+    assert (item["server"], item["pid"]) == ("ready", shared_server.pid)
+    assert item["disk_free_bytes"] > 0
+    address = ["--server", shared_server.admin_url, "--token-file", str(shared_server.data_dir / "admin.token")]
+    code, out, _ = logtool(*address, "status")
+    assert code == 0
+    assert out.startswith("server             ready\n")
+
+
+def test_without_a_token(shared_server: ServerProcess, logtool: Logtool) -> None:
+    code, _, err = logtool("--server", shared_server.admin_url, "topics", "list")
+    assert code == 4
+    assert "admin.token" in err
+    assert logtool("--server", "ftp://x", "topics", "list")[0] == 2
+
+
+def test_on_the_files_when_no_server_runs(tmp_path: Path, logtool: Logtool) -> None:
+    data_dir = tmp_path / "data"
+    place = ["--data-dir", str(data_dir)]
+    assert logtool(*place, "topics", "create", "a")[0] == 3  # no data directory is made by the way
+    with server(data_dir) as process:
+        publish(process, "orders", [f"v{n}" for n in range(1, 11)])
+        code, _, err = logtool(*place, "topics", "create", "--admin-is-down")
+        assert (code, "No such option" in err) == (2, True)
+        process.kill()
+        assert (data_dir / "server.json").exists()  # left behind: nobody answers there
+        code, _, err = logtool(*place, "topics", "create", "a")
+        assert (code, err) == (0, f"on the files of {data_dir}: no server is running there\nmade a\n")
+        status = json.loads(logtool(*place, "status", "-o", "json")[1])["items"][0]
+        assert status["server"] == "not running (it did not stop in order)"
+        assert status["topics"] == 2
+        assert logtool(*place, "topics", "trim", "orders", "--before", "6", "--yes")[0] == 0
+        assert logtool(*place, "cat", "orders")[1] == "v6\nv7\nv8\nv9\nv10\n"
+        assert logtool(*place, "topics", "delete", "a", "--yes")[0] == 0
+        process.start()
+        names = [item["name"] for item in process.admin("GET", "/v1/topics")["items"]]
+        assert names == ["orders"]
+    assert logtool(*place, "cat", "orders")[1] == "v6\nv7\nv8\nv9\nv10\n"
+
+
+def test_a_directory_in_use_without_an_admin_address(tmp_path: Path, logtool: Logtool) -> None:
+    data_dir = tmp_path / "data"
+    with server(data_dir, {"admin": {"listen": "off"}}) as process:
+        code, _, err = logtool("--data-dir", str(data_dir), "topics", "create", "a")
+        assert code == 6
+        assert f"process {process.pid}" in err
+        item = json.loads(logtool("--data-dir", str(data_dir), "status", "-o", "json")[1])["items"][0]
+        assert item["server"] == f"process {process.pid}, without an admin address"
