@@ -40,7 +40,7 @@ WRITE_HIGH_WATER_BYTES = 1024 * 1024
 """Above this much unsent output the window is not written from."""
 PROVEN_S = 1.0
 """A connection that ends sooner counts as a failure: a server that accepts and closes is not redialled in a circle."""
-EVENTS_MAX = 1024
+EVENTS_KEPT = 1024
 """Events kept for a listener that does not read them; the oldest go first."""
 KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 """A dead peer is noticed after about half a minute even without pings."""
@@ -104,16 +104,29 @@ class ClientEvent:
 
 
 class LinkLike(Protocol):
-    """A connection as :class:`ClientBase` needs it."""
+    """A connection as :class:`ClientBase` needs it.
+
+    ``lost`` becomes done, with the reason as its result, when the connection is gone; ``writable`` is False while
+    enough output waits to be sent.
+    """
 
     lost: asyncio.Future[QuintlogError]
     writable: bool
 
-    def write(self, data: bytes) -> None: ...
-    def pause_reading(self) -> None: ...
-    def resume_reading(self) -> None: ...
-    def close(self) -> None: ...
-    def abort(self, reason: QuintlogError) -> None: ...
+    def write(self, data: bytes | bytearray) -> None:
+        """Send; ignored when the connection is gone (the window knows what was not answered)."""
+
+    def pause_reading(self) -> None:
+        """Take nothing from the server until ``resume_reading``."""
+
+    def resume_reading(self) -> None:
+        """Read on."""
+
+    def close(self) -> None:
+        """Send what is buffered, then close."""
+
+    def abort(self, reason: QuintlogError) -> None:
+        """Close at once; ``reason`` is what ``lost`` tells."""
 
 
 class Link(asyncio.BufferedProtocol):
@@ -195,7 +208,7 @@ class Link(asyncio.BufferedProtocol):
 
     # --- for the client
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | bytearray) -> None:
         """Send; ignored when the connection is gone (the window knows what was not answered)."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
@@ -211,13 +224,11 @@ class Link(asyncio.BufferedProtocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
-        """Send what is buffered, then close."""
         self._reason = self._reason or Closed("the client closed the connection")
         if self._transport is not None:
             self._transport.close()
 
     def abort(self, reason: QuintlogError) -> None:
-        """Close at once; ``reason`` is what ``lost`` tells."""
         self._reason = self._reason or reason
         if self._transport is not None:
             self._transport.abort()
@@ -463,7 +474,7 @@ class ClientBase:
 
     async def events(self) -> AsyncIterator[ClientEvent]:
         """What happens to the connection, beginning with its present state, until the client is over."""
-        queue: deque[ClientEvent] = deque(maxlen=EVENTS_MAX)
+        queue: deque[ClientEvent] = deque(maxlen=EVENTS_KEPT)
         wake = asyncio.Event()
         if self._connected:
             queue.append(ClientEvent("connected"))

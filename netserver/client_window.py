@@ -20,7 +20,8 @@ class Entry:
     """One frame, or several that were packed together, with the numbers ``first`` to ``last``.
 
     ``future`` becomes done when the acknowledgement is here; ``records`` is what :class:`~netserver.errors.Unknown`
-    reports for it. ``frames`` are the bytes to send, the same again after a reconnect.
+    reports for it. ``frames`` are the bytes to send, the same again after a reconnect; nobody changes
+    them.
     """
 
     __slots__ = ("count", "done", "first", "frames", "future", "last", "records", "sent", "size_bytes")
@@ -29,7 +30,7 @@ class Entry:
         self,
         first: int,
         last: int,
-        frames: bytes,
+        frames: bytes | bytearray,
         future: asyncio.Future[Any],
         records: Sequence[Any],
         count: int = 1,
@@ -140,9 +141,9 @@ class Window:
         """Whether there is anything to hand to the connection."""
         return bool(self._unsent)
 
-    def take_unsent(self, bytes_max: int) -> list[bytes]:
+    def take_unsent(self, bytes_max: int) -> list[bytes | bytearray]:
         """The frames to send next: about ``bytes_max`` bytes, at least one entry if there is any."""
-        frames: list[bytes] = []
+        frames: list[bytes | bytearray] = []
         unsent = self._unsent
         while unsent and bytes_max > 0:
             entry = unsent.popleft()

@@ -1,0 +1,30 @@
+"""Every bound that a Figg peer can run into, with the reason for its value. The protocol itself states none."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HEADER_BYTES: Final = 8
+"""Message type (u16), protocol version (u16), payload size (u32)."""
+
+FRAME_BYTES_MAX: Final = 16 << 20
+"""Default of the largest payload: room for the largest record of the default configuration (15 MiB) and its fields.
+Checked as soon as a header is there, before anything is kept or allocated."""
+
+FRAME_BYTES_LEAST: Final = 64 << 10
+"""Smallest limit that may be configured: frames of a few KB are everyday, and every topic name must fit."""
+
+FRAME_BYTES_MOST: Final = 256 << 20
+"""Largest limit that may be configured: what the log itself can hold as one record."""
+
+TOPIC_BYTES_MAX: Final = 1024
+"""Longest topic name. Names are kept in memory and repeated in every DATA frame."""
+
+SUBSCRIPTIONS_MAX: Final = 65_536
+"""Subscriptions of one connection: some hundred bytes each, and every one makes a topic known to the catalog."""
+
+READ_BYTES: Final = 256 << 10
+"""Read from the log at once for a subscription: below the high-water mark of the output, large enough for the disk."""
+
+SHARED_FRAMES_BYTES_MAX: Final = 8 << 20
+"""Framed batches kept for other subscribers of the same place. At a time all of them read the newest few rounds."""
