@@ -131,7 +131,7 @@ class BatchWriter:
         self.target_bytes = BATCH_BYTES_TARGET
         self.records_max = BUNDLE_RECORDS_MAX
         self.bundle_bytes_max = BUNDLE_BYTES_MAX
-        self.headers: list[tuple[bytes, ...]] = []
+        self.headers: list[tuple[bytes, ...]] = []  # of the first records of the open batch
 
     def begin(self, now_ms: int, attributes: int = 0) -> None:
         """Sets append time and attributes of the records that follow; an earlier time than the last is taken as that.
@@ -183,7 +183,7 @@ class BatchWriter:
         if key_size > 255:
             raise ValueError("key of more than 255 bytes")
         need = size + key_size + 1 + MESSAGE_HEAD_BYTES
-        if headers or self.extension_room:
+        if headers:
             if not self.open_extended(need, headers):
                 return False
         elif not self.open_packed(need):
@@ -250,7 +250,7 @@ class BatchWriter:
         if self.headers:
             if extension:
                 raise ValueError("the records' headers are the extension")
-            extension = encode_headers(self.headers)
+            extension = encode_headers(self.headers, self.count)
         size = len(extension)
         if size > self.size - self.position or size > EXTENSION_BOUND:
             raise ValueError("no room for the extension")
@@ -294,18 +294,17 @@ class BatchWriter:
         return True
 
     def open_extended(self, need: int, headers: tuple[bytes, ...]) -> bool:
-        """`open_packed` for a record in a batch with headers, which are kept until it closes, with room for them."""
+        """`open_packed` for a record with headers, which are kept until the batch closes, and so is room for them."""
         # At most, in msgpack: 8 for the map and the list in it, 1 for each record without, 5 for each list or string.
         reserve = 8 + self.records_max + sum([5 + len(header) for header in headers]) + 5
         if reserve > EXTENSION_BYTES_MAX:
             raise ValueError("headers larger than an extension can be")
         if not self.open_packed(need + reserve):
             return False
-        if self.extension_room == 0:
-            self.headers = [()] * self.count
-        else:
+        if self.extension_room:
             reserve -= 8 + self.records_max
         self.extension_room += reserve
+        self.headers += [()] * (self.count - len(self.headers))
         self.headers.append(headers)
         return True
 
@@ -524,17 +523,15 @@ class RecordCursor(MessageCursor):
     def __init__(self, slab: Buffer, start: int, end: int, from_seq: int = 0) -> None:
         if start < 0 or end > len(slab):
             raise BatchError("range outside the buffer")
+        super().__init__()
         self.data = slab
         self.slab = slab
         self.slab_end = end
         self.from_seq = from_seq
-        self.left = 0
-        self.count = 0
         self.batch = start
         self.batch_end = start
         self.bundle = 0
         self.bundles_end = 0
-        self.unpacked = False
         self.batch_left = 0
         self.batch_count = 0
         self.batch_last_seq = 0

@@ -120,11 +120,10 @@ def check_body(buffer: Buffer, position: int, header: BatchHeader, segment_id: i
     return int(xxhash.xxh3_64_intdigest(body, segment_id)) == header.body_hash
 
 
-def encode_headers(headers: list[tuple[bytes, ...]]) -> bytes:
-    """Extension of a batch whose records have these headers (``()`` for a record without), or ``b""`` if none has."""
-    if not any(headers):
-        return b""
-    return bytes(msgpack.packb({"h": [list(flat) if flat else None for flat in headers]}))
+def encode_headers(headers: list[tuple[bytes, ...]], count: int) -> bytes:
+    """Extension of a batch of ``count`` records, the first of which have these headers (``()``: none)."""
+    rows = [list(flat) if flat else None for flat in headers]
+    return bytes(msgpack.packb({"h": rows + [None] * (count - len(rows))}))
 
 
 def decode_headers(extension: Buffer, count: int) -> list[tuple[bytes, ...]]:

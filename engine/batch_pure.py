@@ -87,7 +87,7 @@ class BatchWriter:
         self.timestamp = 0
         self.attributes = 0
         self.extension_room = 0
-        self.headers: list[tuple[bytes, ...]] = []
+        self.headers: list[tuple[bytes, ...]] = []  # of the first records of the open batch
 
     def begin(self, now_ms: int, attributes: int = 0) -> None:
         if attributes > 255:
@@ -120,7 +120,7 @@ class BatchWriter:
         if timestamp_ms >> 64:
             raise OverflowError("timestamp is not a 64-bit number")
         need = len(value) + len(key) + 1 + MESSAGE_HEAD_BYTES
-        if headers or self.extension_room:
+        if headers:
             if not self.open_extended(need, headers):
                 return False
         elif not self.open_packed(need):
@@ -180,7 +180,7 @@ class BatchWriter:
         if self.headers:
             if extension:
                 raise ValueError("the records' headers are the extension")
-            extension = encode_headers(self.headers)
+            extension = encode_headers(self.headers, self.count)
         size = len(extension)
         if size > self.size - self.position or size > EXTENSION_BYTES_MAX:
             raise ValueError("no room for the extension")
@@ -225,11 +225,10 @@ class BatchWriter:
             raise ValueError("headers larger than an extension can be")
         if not self.open_packed(need + reserve):
             return False
-        if not self.extension_room:
-            self.headers = [()] * self.count
-        else:
+        if self.extension_room:
             reserve -= 8 + BUNDLE_RECORDS_MAX
         self.extension_room += reserve
+        self.headers += [()] * (self.count - len(self.headers))
         self.headers.append(headers)
         return True
 

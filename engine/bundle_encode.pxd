@@ -1,7 +1,7 @@
 cimport cython
 
 @cython.locals(
-    count=Py_ssize_t, index=Py_ssize_t, flags=int, inner=bint, out=bytearray, messages=bytearray, deltas=list, key=bytes,
+    count=Py_ssize_t, index=Py_ssize_t, flags=int, inner=bint, same=bint, out=bytearray, messages=bytearray, deltas=list, key=bytes,
     value=bytes
 )
 cdef bytes encode(list values, list keys, list timestamps, list seqs, int codec)

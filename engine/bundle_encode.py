@@ -52,21 +52,20 @@ def encode(values: list[bytes], keys: list[bytes], timestamps: list[int], seqs: 
         if count > 1:
             append_varint(out, seqs[count - 1] - seqs[0] - 1)
     messages = bytearray() if codec else out
-    last_timestamp = -1
     for index in range(count):
         key = keys[index]
         timestamp = timestamps[index]
         inner = seqs is not None and 0 < index < count - 1
         delta = deltas[index]
-        flags = (1 if key else 0) | (2 if timestamp == last_timestamp else 0) | (4 if inner and not delta else 0)
+        same = index > 0 and timestamp == timestamps[index - 1]
+        flags = (1 if key else 0) | (2 if same else 0) | (4 if inner and not delta else 0)
         messages.append(flags)
         if inner and delta:
             append_varint(messages, delta)
-        if timestamp != last_timestamp:
+        if not same:
             if not 0 <= timestamp < 1 << 64:
                 raise ValueError(f"timestamp {timestamp} is not a 64-bit number")
             messages += timestamp.to_bytes(8, "little")
-            last_timestamp = timestamp
         if key:
             if len(key) > KEY_BYTES_MAX:
                 raise ValueError("key of more than 255 bytes")

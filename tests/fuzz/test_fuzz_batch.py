@@ -1,0 +1,150 @@
+"""Bundles and batches under random damage: any bytes decode or raise the codec's own error, in both builds alike.
+
+Meant to run with QUINTLOG_BUILD=checked too, where an access outside a buffer is an IndexError. QUINTLOG_FUZZ_ROUNDS
+sets how long.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from engine import batch, batch_pure, bundle, bundle_pure
+from engine.bundle_encode import encode_bundle
+from engine.record import BatchError, BundleError
+
+ROUNDS = int(os.environ.get("QUINTLOG_FUZZ_ROUNDS", "2000"))
+TIME = 1_700_000_000_000
+INTERESTING = (0, 1, 2, 4, 5, 7, 8, 15, 16, 0x3F, 0x40, 0x44, 0x45, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
+
+
+def some_bundle(rng: random.Random, first_seq: int) -> tuple[bytes, int]:
+    """A valid bundle, and the number after its last one."""
+    count = rng.choice((1, 1, 2, 3, 15, 16, 17, 130, 300))
+    seqs = list(range(first_seq, first_seq + count))
+    sparse = rng.random() < 0.4
+    if sparse:
+        for index in range(1, count):
+            seqs[index] = seqs[index - 1] + rng.choice((1, 1, 1, 2, 3, 200))
+    data = encode_bundle(
+        [rng.randbytes(rng.choice((0, 1, 5, 100, 130))) for _ in range(count)],
+        [b"k" * rng.choice((0, 0, 0, 1, 255)) for _ in range(count)],
+        [TIME + rng.choice((0, 0, 0, 1)) for _ in range(count)],
+        sparse_seqs=seqs if sparse else None,
+        codec=rng.choice((0, 1)),
+    )
+    return data, seqs[-1] + 1
+
+
+def some_batches(rng: random.Random) -> bytes:
+    made = batch.BatchWriter(bytearray(400_000), 1)
+    made.begin(TIME)
+    for _ in range(rng.randint(1, 6)):
+        kind = rng.random()
+        if kind < 0.5:
+            data, _ = some_bundle(rng, made.next_seq)
+            info = bundle.check_bundle(data, 0, len(data))
+            first = info.first_seq if info.sparse else made.next_seq
+            last = info.last_seq if info.sparse else first + info.count - 1
+            made.put_bundle(data, 0, len(data), info.count, first, last, info.max_timestamp_ms, info.sparse)
+        elif kind < 0.8:
+            for _ in range(rng.choice((1, 20, 300))):
+                made.put(b"value", 0, rng.randint(0, 5))
+        else:
+            made.put_record(b"value", b"key", TIME, (b"name", b"value") * rng.randint(0, 2))
+    made.close_batch()
+    batch.seal(made.buffer, 0, made.position, 1, 0, 0)
+    return bytes(made.buffer[: made.position])
+
+
+def damaged(rng: random.Random, data: bytes, spans: int) -> Iterator[bytes]:
+    """Variants of ``data``: bytes changed, cut, repeated, taken out; mostly near the beginning."""
+    for _ in range(spans):
+        found = bytearray(data)
+        for _ in range(rng.randint(1, 3)):
+            position = min(int(rng.expovariate(rng.choice((0.1, 0.02, 0.001)))), len(found) - 1)
+            action = rng.random()
+            if action < 0.6:
+                found[position] = rng.choice(INTERESTING)
+            elif action < 0.75:
+                found[position] ^= 1 << rng.randrange(8)
+            elif action < 0.85:
+                del found[position + 1 :]
+            elif action < 0.92:
+                del found[position : position + rng.randint(1, 3)]
+            else:
+                found[position:position] = found[position : position + rng.randint(1, 9)]
+            if not found:
+                break
+        yield bytes(found)
+
+
+def decoded(codec: ModuleType, data: bytes) -> Any:
+    try:
+        info = codec.check_bundle(data, 0, len(data))
+    except BundleError:
+        return None
+    found = codec.decode_bundle(data, 0, len(data), 1)
+    assert len(found) == info.count
+    return found, info.first_seq, info.last_seq, info.max_timestamp_ms
+
+
+def read(codec: ModuleType, data: bytes, from_seq: int) -> Any:
+    found = []
+    try:
+        for record in codec.records(data, from_seq=from_seq):
+            found.append(record)
+    except (BundleError, BatchError):
+        found.append(None)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_bundles(seed: int) -> None:
+    rng = random.Random(seed)
+    refused = valid = 0
+    for _ in range(ROUNDS // 10):
+        data, _ = some_bundle(rng, rng.choice((1, 1000, 1 << 63)))
+        for variant in damaged(rng, data, 10):
+            result = decoded(bundle, variant)
+            assert decoded(bundle_pure, variant) == result, variant.hex()
+            refused += result is None
+            valid += result is not None
+    assert refused > ROUNDS // 10
+    assert valid > ROUNDS // 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_batches(seed: int) -> None:
+    rng = random.Random(seed)
+    refused = 0
+    for _ in range(ROUNDS // 20):
+        data = some_batches(rng)
+        whole = read(batch, data, 0)
+        assert read(batch_pure, data, 0) == whole
+        assert None not in whole
+        for variant in damaged(rng, data, 5):
+            from_seq = rng.choice((0, 0, 1, 2, 50, 300))
+            result = read(batch, variant, from_seq)
+            assert read(batch_pure, variant, from_seq) == result, variant.hex()
+            refused += None in result
+            end, first_seq, last_seq = batch.verify(variant, 0, len(variant), 1, 0)
+            assert batch_pure.verify(variant, 0, len(variant), 1, 0) == (end, first_seq, last_seq)
+            assert variant[:end] == data[:end]
+    assert refused > ROUNDS // 20
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_noise(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(ROUNDS):
+        data = bytes(rng.choices(INTERESTING, k=rng.randint(0, 120)))
+        assert decoded(bundle, data) == decoded(bundle_pure, data), data.hex()
+        data = b"\xd9QLB\x01" + data + bytes(rng.randint(0, 40))
+        assert read(batch, data, 0) == read(batch_pure, data, 0), data.hex()
+        assert batch.verify(data, 0, len(data), 1, 0) == batch_pure.verify(data, 0, len(data), 1, 0) == (0, 0, 0)

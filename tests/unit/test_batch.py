@@ -1,0 +1,727 @@
+"""Batches: their bytes, when they close, what verifying finds, and reading them; compiled and pure alike."""
+
+from __future__ import annotations
+
+import os
+import struct
+from types import ModuleType
+
+import msgpack
+import pytest
+import xxhash
+
+from engine import batch, batch_header, batch_pure
+from engine.bundle import check_bundle
+from engine.bundle_encode import encode_bundle
+from engine.limits import BATCH_BYTES_TARGET, BUNDLE_BYTES_MAX, EXTENSION_BYTES_MAX
+from engine.record import BatchError, BundleError, Record
+
+TIME = 1_700_000_000_000
+SEGMENT = 0xFEDC_BA98_7654_3210
+
+both = pytest.mark.parametrize("codec", [batch, batch_pure], ids=["compiled", "pure"])
+
+
+def writer(codec: ModuleType, size: int = 1 << 20, next_seq: int = 1) -> batch.BatchWriter:
+    made: batch.BatchWriter = codec.BatchWriter(bytearray(b"\xee" * size), next_seq)
+    made.begin(TIME)
+    return made
+
+
+def sealed(codec: ModuleType, made: batch.BatchWriter, file_position: int = 0) -> bytearray:
+    made.close_batch()
+    codec.seal(made.buffer, 0, made.position, SEGMENT, file_position, 0)
+    return made.buffer[: made.position]
+
+
+def put_bundle(made: batch.BatchWriter, data: bytes, first_seq: int = 0) -> bool:
+    info = check_bundle(data, 0, len(data))
+    first = info.first_seq if info.sparse else first_seq or made.next_seq
+    last = info.last_seq if info.sparse else first + info.count - 1
+    return made.put_bundle(data, 0, len(data), info.count, first, last, info.max_timestamp_ms, info.sparse)
+
+
+def headers_of(codec: ModuleType, data: bytearray, file_position: int = 0) -> list[batch.BatchHeader]:
+    found = []
+    position = 0
+    while position < len(data):
+        header = codec.read_header(data, position, SEGMENT, file_position + position)
+        assert header is not None
+        assert codec.check_body(data, position, header, SEGMENT)
+        found.append(header)
+        position = header.end
+    return found
+
+
+# --- bytes
+
+
+@both
+def test_bytes_of_a_packed_batch(codec: ModuleType) -> None:
+    made = writer(codec, next_seq=41)
+    assert made.put(b"..one..", 2, 5)
+    assert made.put_record(b"two", b"key", TIME - 1)
+    assert made.put_record(b"", b"", TIME - 1)
+    made.close_batch()
+    codec.seal(made.buffer, 0, made.position, SEGMENT, 1000, 777, 9)
+    messages = (
+        struct.pack("<BQB", 0, TIME, 3) + b"one" + struct.pack("<BQB", 1, TIME - 1, 3) + b"key\x03two" + b"\x02\x00"
+    )
+    body = bytes(5) + bytes([1 + len(messages), 3 << 2]) + messages
+    header = b"\xd9QLB" + struct.pack("<BBBBIIQQIIQQ", 1, 0, 5, 0, len(body) - 5, 0, 41, 43, 3, 0, TIME, TIME)
+    header += struct.pack("<QQQ", 777, 9, xxhash.xxh3_64_intdigest(body, SEGMENT))
+    header += struct.pack("<Q", xxhash.xxh3_64_intdigest(header, SEGMENT + 1000))
+    assert made.buffer[: made.position] == header + body
+    assert (made.records, made.batches, made.first_seq, made.next_seq, made.max_timestamp_ms) == (3, 1, 41, 44, TIME)
+    assert made.buffer[made.position :] == b"\xee" * (made.size - made.position)
+
+
+@both
+def test_bytes_of_a_raw_batch(codec: ModuleType) -> None:
+    made = writer(codec)
+    one = encode_bundle([b"one", b"two"], None, [5, 5])
+    big = encode_bundle([b"x" * 200], [b"k"], [TIME + 9], codec=0)
+    assert put_bundle(made, one)
+    assert put_bundle(made, big)
+    data = sealed(codec, made)
+    body = bytes([len(one)]) + one + bytes([len(big) & 127 | 128, len(big) >> 7]) + big
+    assert data[88:] == body
+    assert data[:56] == b"\xd9QLB" + struct.pack("<BBBBIIQQIIQQ", 1, 0, 0, 0, len(body), 0, 1, 3, 3, 0, TIME, TIME)
+
+
+@both
+@pytest.mark.parametrize("count", [1, 15, 16, 127, 128, 255])
+@pytest.mark.parametrize("size", [0, 1, 90, 120, 127, 128, 250])
+def test_bundle_head_is_put_right_before_the_messages(codec: ModuleType, count: int, size: int) -> None:
+    made = writer(codec)
+    for _ in range(count):
+        assert made.put(b"v" * size, 0, size)
+    data = sealed(codec, made)
+    assert made.batches == 1
+    (header,) = headers_of(codec, data)
+    plain = encode_bundle([b"v" * size] * count, None, [TIME] * count)
+    length_bytes = 1 if len(plain) < 128 else 2 if len(plain) < 1 << 14 else 3
+    assert header.padding_bytes == 7 - length_bytes - (1 if count < 16 else 2 if count < 128 else 3)
+    assert data[88 : header.bundles_start] == bytes(header.padding_bytes)
+    assert data[header.bundles_start + length_bytes :] == plain
+    assert header.bundles_end == header.end == len(data)
+
+
+@both
+def test_largest_length_varint(codec: ModuleType) -> None:
+    value = bytes(3 << 20)
+    made = writer(codec, 4 << 20)
+    assert made.put_record(value, b"k", TIME)
+    data = sealed(codec, made)
+    (header,) = headers_of(codec, data)
+    assert header.padding_bytes == 2
+    assert [record.value for record in codec.records(data)] == [value]
+
+
+# --- when batches close
+
+
+@both
+def test_closes_at_255_records(codec: ModuleType) -> None:
+    made = writer(codec)
+    for _ in range(600):
+        assert made.put(b"x", 0, 1)
+    assert [header.count for header in headers_of(codec, sealed(codec, made))] == [255, 255, 90]
+
+
+@both
+def test_closes_before_64_kib_and_a_large_record_goes_alone(codec: ModuleType) -> None:
+    made = writer(codec)
+    for size in (20_000, 20_000, 20_000, 20_000, 100_000, 1, 1):
+        assert made.put(bytes(size), 0, size)
+    headers = headers_of(codec, sealed(codec, made))
+    assert [header.count for header in headers] == [3, 1, 1, 2]
+    assert max(header.size for header in headers if header.count > 1) <= BATCH_BYTES_TARGET
+
+
+@both
+def test_raw_batches_close_at_64_kib(codec: ModuleType) -> None:
+    made = writer(codec)
+    for size in (20_000, 20_000, 20_000, 20_000, 100_000, 1, 1):
+        assert put_bundle(made, encode_bundle([bytes(size)], None, [1]))
+    headers = headers_of(codec, sealed(codec, made))
+    assert [header.count for header in headers] == [3, 1, 1, 2]
+
+
+@both
+def test_packed_and_raw_never_share_a_batch(codec: ModuleType) -> None:
+    made = writer(codec)
+    bundle = encode_bundle([b"b"], None, [1])
+    assert made.put(b"a", 0, 1)
+    assert put_bundle(made, bundle)
+    assert put_bundle(made, bundle)
+    assert made.put_record(b"c", b"", 1)
+    data = sealed(codec, made)
+    assert [header.count for header in headers_of(codec, data)] == [1, 2, 1]
+    assert [(record.seq, record.value) for record in codec.records(data)] == [
+        (1, b"a"),
+        (2, b"b"),
+        (3, b"b"),
+        (4, b"c"),
+    ]
+
+
+@both
+def test_sparse_bundles_share_a_batch_and_a_dense_one_after_a_gap_does_not(codec: ModuleType) -> None:
+    made = writer(codec)
+    dense = encode_bundle([b"a", b"b"], None, [1, 1])
+    assert put_bundle(made, dense)
+    assert put_bundle(made, encode_bundle([b"c", b"d"], None, [1, 1], sparse_seqs=[10, 20]))
+    assert put_bundle(made, dense)
+    assert put_bundle(made, dense, first_seq=100)
+    assert put_bundle(made, encode_bundle([b"e"], None, [1], sparse_seqs=[102]))
+    data = sealed(codec, made)
+    headers = headers_of(codec, data)
+    assert [(header.first_seq, header.last_seq, header.count) for header in headers] == [(1, 22, 6), (100, 102, 3)]
+    assert [record.seq for record in codec.records(data)] == [1, 2, 10, 20, 21, 22, 100, 101, 102]
+
+
+@both
+def test_a_batch_may_begin_with_a_sparse_bundle(codec: ModuleType) -> None:
+    made = writer(codec, next_seq=5)
+    assert put_bundle(made, encode_bundle([b"c", b"d"], None, [1, 1], sparse_seqs=[10, 20]))
+    assert (made.first_seq, made.next_seq) == (10, 21)
+    (header,) = headers_of(codec, sealed(codec, made))
+    assert (header.first_seq, header.last_seq, header.count) == (10, 20, 2)
+
+
+@both
+def test_other_attributes_end_the_batch(codec: ModuleType) -> None:
+    made = writer(codec)
+    for attributes, now in ((0, TIME), (1, TIME + 5), (1, TIME + 6), (0, TIME + 7)):
+        made.begin(now, attributes)
+        assert made.put(b"x", 0, 1)
+    data = sealed(codec, made)
+    headers = headers_of(codec, data)
+    assert [(header.attributes, header.count) for header in headers] == [(0, 1), (1, 2), (0, 1)]
+    assert [header.append_time_ms for header in headers] == [TIME, TIME + 6, TIME + 7]
+    assert [record.qos0 for record in codec.records(data)] == [False, True, True, False]
+    with pytest.raises(ValueError, match="one byte"):
+        made.begin(TIME, 256)
+
+
+# --- times
+
+
+@both
+def test_append_time_never_goes_backwards(codec: ModuleType) -> None:
+    made = writer(codec)
+    for now in (TIME + 50, TIME + 10, TIME + 60):
+        made.begin(now)
+        assert made.put(b"x", 0, 1)
+        assert made.append_time_ms == max(TIME + 50, now)
+    data = sealed(codec, made)
+    assert [record.timestamp_ms for record in codec.records(data)] == [TIME + 50, TIME + 50, TIME + 60]
+
+
+@both
+def test_a_record_dated_ahead_does_not_move_the_highest_time(codec: ModuleType) -> None:
+    made = writer(codec)
+    assert made.put_record(b"", b"", (1 << 64) - 1)
+    made.close_batch()
+    assert made.put_record(b"", b"", TIME - 1000)
+    made.close_batch()
+    assert put_bundle(made, encode_bundle([b""], None, [TIME + 1]))
+    headers = headers_of(codec, sealed(codec, made))
+    assert [header.max_timestamp_ms for header in headers] == [TIME, TIME - 1000, TIME]
+    assert made.max_timestamp_ms == TIME
+
+
+# --- room
+
+
+@both
+def test_no_room_writes_nothing_and_a_larger_buffer_goes_on(codec: ModuleType) -> None:
+    made = codec.BatchWriter(bytearray(200), 1)
+    made.begin(TIME)
+    assert made.put(b"x" * 40, 0, 40)
+    before = bytes(made.buffer), made.position, made.next_seq
+    assert not made.put(b"y" * 60, 0, 60)
+    assert not made.put_record(b"y" * 60, b"k", 1)
+    assert not made.put_record(b"y", b"", TIME, (b"name",))
+    assert (bytes(made.buffer), made.position, made.next_seq) == before
+    with pytest.raises(ValueError, match="smaller"):
+        made.replace_buffer(bytearray(199))
+    larger = bytearray(b"\xee" * 2000)
+    made.replace_buffer(larger)
+    assert made.buffer is larger
+    assert made.size == 2000
+    assert made.put(b"y" * 60, 0, 60)
+    data = sealed(codec, made)
+    assert [record.value for record in codec.records(data)] == [b"x" * 40, b"y" * 60]
+    assert made.batches == 1
+
+
+@both
+def test_no_room_for_a_bundle(codec: ModuleType) -> None:
+    made = codec.BatchWriter(bytearray(150), 1)
+    made.begin(TIME)
+    data = encode_bundle([b"x" * 30], None, [1])
+    assert put_bundle(made, data)
+    assert not put_bundle(made, data)
+    assert made.next_seq == 2
+    made.close_batch()
+    assert not put_bundle(made, data)
+    assert [record.seq for record in codec.records(sealed(codec, made))] == [1]
+
+
+@both
+def test_the_smallest_room_that_a_record_needs(codec: ModuleType) -> None:
+    for size in range(300):
+        made = codec.BatchWriter(bytearray(size), 1)
+        made.begin(TIME)
+        if made.put(bytes(100), 0, 100):
+            made.close_batch()
+            assert size == 95 + 13 + 100
+            break
+    else:
+        pytest.fail("never enough room")
+
+
+@both
+def test_the_buffer_cannot_be_resized_under_the_writer(codec: ModuleType) -> None:
+    made = writer(codec, 500)
+    with pytest.raises(BufferError):
+        made.buffer.append(1)
+
+
+@both
+def test_impossible_arguments(codec: ModuleType) -> None:
+    made = writer(codec, 5000)
+    for start, end in ((-1, 2), (0, 4), (2, 1)):
+        with pytest.raises(ValueError, match="range"):
+            made.put(b"abc", start, end)
+        with pytest.raises(ValueError, match="range"):
+            made.put_bundle(b"abc", start, end, 1, 1, 1, 1, False)
+    with pytest.raises(ValueError, match="key"):
+        made.put_record(b"", b"k" * 256, 1)
+    for timestamp in (-1, 1 << 64):
+        with pytest.raises(OverflowError):
+            made.put_record(b"", b"", timestamp)
+    made.put(b"", 0, 0)
+    for count, first, last in ((1, 1, 1), (0, 2, 2), (2, 2, 2), (1, 3, 2)):
+        with pytest.raises(ValueError, match="sequence"):
+            made.put_bundle(b"abc", 0, 3, count, first, last, 1, False)
+    assert (made.next_seq, len(list(codec.records(sealed(codec, made))))) == (2, 1)
+
+
+@both
+def test_a_record_larger_than_a_bundle_can_be(codec: ModuleType) -> None:
+    made = writer(codec, 5000)
+    huge = memoryview(bytes(BUNDLE_BYTES_MAX - 19))  # zero pages: never touched
+    with pytest.raises(ValueError, match="larger than a bundle"):
+        made.put(huge, 0, len(huge))
+    assert not made.put(huge, 0, len(huge) - 1)
+
+
+# --- extension
+
+
+@both
+def test_headers_of_records_become_the_extension(codec: ModuleType) -> None:
+    made = writer(codec)
+    assert made.put(b"0", 0, 1)
+    assert made.put_record(b"1", b"k", TIME, (b"a", b"b", b"c", b""))
+    assert made.put(b"2", 0, 1)
+    assert made.put_record(b"3", b"", TIME, ())
+    assert made.put_record(b"4", b"", TIME, (b"only name",))
+    assert made.position + 80 < made.size
+    data = sealed(codec, made)
+    (header,) = headers_of(codec, data)
+    assert msgpack.unpackb(data[header.bundles_end :]) == {
+        "h": [None, [b"a", b"b", b"c", b""], None, None, [b"only name"]]
+    }
+    assert list(codec.records(data)) == [
+        Record(1, TIME, b"", b"0"),
+        Record(2, TIME, b"k", b"1", (b"a", b"b", b"c", b"")),
+        Record(3, TIME, b"", b"2"),
+        Record(4, TIME, b"", b"3"),
+        Record(5, TIME, b"", b"4", (b"only name",)),
+    ]
+    assert [record.headers for record in codec.records(data, from_seq=5)] == [(b"only name",)]
+
+
+@both
+def test_headers_do_not_pass_to_the_next_batch(codec: ModuleType) -> None:
+    made = writer(codec)
+    for index in range(300):
+        assert made.put_record(b"%d" % index, b"", TIME, (b"n", b"%d" % index) if index < 255 else ())
+    data = sealed(codec, made)
+    assert [bool(header.extension_bytes) for header in headers_of(codec, data)] == [True, False]
+    assert [len(record.headers) for record in codec.records(data)] == [2] * 255 + [0] * 45
+
+
+@both
+def test_headers_count_into_room_and_batch_size(codec: ModuleType) -> None:
+    made = writer(codec, 3 << 20)
+    for _ in range(20):
+        assert made.put_record(b"", b"", TIME, (b"h" * 10_000,))
+    assert made.batches == 3
+    small = codec.BatchWriter(bytearray(2000), 1)
+    small.begin(TIME)
+    stored = 0
+    while small.put_record(b"v", b"", TIME, (b"h" * 100, b"")):
+        stored += 1
+    assert stored > 10
+    data = sealed(codec, small)
+    assert [record.headers for record in codec.records(data)] == [(b"h" * 100, b"")] * stored
+
+
+@both
+def test_extension_given_by_the_caller(codec: ModuleType) -> None:
+    made = writer(codec, 900)
+    extension = msgpack.packb({"h": [[b"n", b"v"]]})
+    with pytest.raises(ValueError, match="no batch"):
+        made.close_batch(extension)
+    made.close_batch()
+    made.put(b"a", 0, 1)
+    with pytest.raises(ValueError, match="no room"):
+        made.close_batch(bytes(900))
+    made.close_batch(extension)
+    assert made.put_record(b"a", b"", TIME, (b"n",))
+    with pytest.raises(ValueError, match="headers"):
+        made.close_batch(extension)
+    assert [record.headers for record in codec.records(sealed(codec, made))] == [(b"n", b"v"), (b"n",)]
+
+
+@both
+def test_headers_larger_than_an_extension_can_be(codec: ModuleType) -> None:
+    made = writer(codec, 500)
+    with pytest.raises(ValueError, match="extension"):
+        made.put_record(b"", b"", TIME, (bytes(EXTENSION_BYTES_MAX),))
+
+
+@pytest.mark.parametrize(
+    "extension",
+    [
+        b"\xc1",
+        b"\x81",
+        b"\x90",
+        msgpack.packb({"h": {}}),
+        msgpack.packb({"h": []}),
+        msgpack.packb({"h": [None, None]}),
+        msgpack.packb({"h": [b"a"]}),
+        msgpack.packb({"h": [["text"]]}),
+        msgpack.packb({"h": [[1]]}),
+        msgpack.packb({"h": [None]}) + b"\x00",
+        b"\x81\xa1h\xdd\xff\xff\xff\xff",
+        b"\x81\x81" * 5000,
+    ],
+)
+@both
+def test_unsound_extension(codec: ModuleType, extension: bytes) -> None:
+    made = writer(codec)
+    made.put(b"a", 0, 1)
+    made.close_batch(extension)
+    with pytest.raises(BatchError):
+        list(codec.records(sealed(codec, made)))
+
+
+@both
+def test_unknown_entries_of_the_extension_are_left_alone(codec: ModuleType) -> None:
+    made = writer(codec)
+    made.put(b"a", 0, 1)
+    made.close_batch(msgpack.packb({"later": 5, 7: b""}))
+    assert [record.headers for record in codec.records(sealed(codec, made))] == [()]
+
+
+# --- sealing and verifying
+
+
+def three(codec: ModuleType, file_position: int) -> bytearray:
+    made = writer(codec, next_seq=7)
+    for value in (b"one", b"two", b"three"):
+        made.put(value, 0, len(value))
+        made.close_batch()
+    return sealed(codec, made, file_position)
+
+
+@both
+@pytest.mark.parametrize("file_position", [0, 1000, (1 << 64) - SEGMENT, (1 << 63)])
+def test_verify(codec: ModuleType, file_position: int) -> None:
+    data = three(codec, file_position)
+    ends = [header.end for header in headers_of(codec, data, file_position)]
+    assert codec.verify(data, 0, len(data), SEGMENT, file_position) == (len(data), 7, 9)
+    assert codec.verify(bytes(data), 0, len(data), SEGMENT, file_position) == (len(data), 7, 9)
+    assert codec.verify(data, ends[0], len(data), SEGMENT, file_position + ends[0]) == (len(data), 8, 9)
+    assert codec.verify(data, 0, 0, SEGMENT, file_position) == (0, 0, 0)
+    for end in range(len(data)):
+        whole = max([position for position in (0, *ends) if position <= end])
+        expected = (whole, 7 if whole else 0, 6 + ends.index(whole) + 1 if whole else 0)
+        assert codec.verify(data, 0, end, SEGMENT, file_position) == expected
+
+
+@both
+def test_only_the_right_place_in_the_right_segment_verifies(codec: ModuleType) -> None:
+    data = three(codec, 1000)
+    assert codec.verify(data, 0, len(data), SEGMENT ^ 1, 1000) == (0, 0, 0)
+    assert codec.verify(data, 0, len(data), SEGMENT, 1001) == (0, 0, 0)
+    moved = b"value" + data
+    assert codec.verify(moved, 5, len(moved), SEGMENT, 1000) == (len(moved), 7, 9)
+    assert codec.verify(moved, 5, len(moved), SEGMENT, 1005) == (5, 0, 0)
+
+
+@both
+def test_numbers_must_rise(codec: ModuleType) -> None:
+    made = writer(codec)
+    made.put(b"a", 0, 1)
+    made.close_batch()
+    size = made.position
+    data = bytearray(made.buffer[:size] * 2)
+    codec.seal(data, 0, len(data), SEGMENT, 0, 0)
+    assert codec.verify(data, 0, len(data), SEGMENT, 0) == (size, 1, 1)
+
+
+@both
+def test_seal_refuses_what_is_not_batches(codec: ModuleType) -> None:
+    data = three(codec, 0)
+    for start, end in ((0, len(data) - 1), (1, len(data)), (-1, len(data)), (0, len(data) + 1)):
+        with pytest.raises(BatchError):
+            codec.seal(data, start, end, SEGMENT, 0, 0)
+    with pytest.raises(BatchError):
+        codec.seal(bytearray(500), 0, 500, SEGMENT, 0, 0)
+    codec.seal(data, 5, 5, SEGMENT, 0, 0)
+
+
+@both
+def test_zeros_are_no_batch(codec: ModuleType) -> None:
+    zeros = bytes(4096)
+    assert codec.verify(zeros, 0, 4096, 0, 0) == (0, 0, 0)
+    assert codec.read_header(zeros, 0, 0, 0) is None
+    with pytest.raises(BatchError):
+        list(codec.records(zeros))
+    with pytest.raises(BatchError):
+        codec.locate(zeros, 0, 4096, 1)
+
+
+@both
+def test_ranges_outside_the_buffer(codec: ModuleType) -> None:
+    data = three(codec, 0)
+    for start, end in ((-1, 5), (0, len(data) + 1)):
+        with pytest.raises(BatchError):
+            codec.verify(data, start, end, SEGMENT, 0)
+        with pytest.raises(BatchError):
+            codec.locate(data, start, end, 7)
+        with pytest.raises(BatchError):
+            codec.RecordCursor(data, start, end)
+        with pytest.raises(BatchError):
+            list(codec.records(data, start, end))
+    assert codec.read_header(data, -1, SEGMENT, 0) is None
+    assert codec.read_header(data, len(data) - 50, SEGMENT, 0) is None
+
+
+@both
+def test_locate(codec: ModuleType) -> None:
+    data = three(codec, 0)
+    ends = [0] + [header.end for header in headers_of(codec, data)]
+    assert [codec.locate(data, 0, len(data), seq) for seq in (0, 7, 8, 9, 10)] == [0, 0, ends[1], ends[2], ends[3]]
+
+
+def test_read_header_gives_every_field() -> None:
+    made = writer(batch, next_seq=41)
+    made.put(b"one", 0, 3)
+    made.close_batch(msgpack.packb({}))
+    batch.seal(made.buffer, 0, made.position, SEGMENT, 1000, 777, 9)
+    header = batch.read_header(made.buffer, 0, SEGMENT, 1000)
+    assert header is not None
+    assert (header.version, header.attributes, header.padding_bytes, header.bundles_bytes) == (1, 0, 5, 15)
+    assert (header.extension_bytes, header.first_seq, header.last_seq, header.count) == (1, 41, 41, 1)
+    assert (header.max_timestamp_ms, header.append_time_ms) == (TIME, TIME)
+    assert (header.durable_mark, header.transaction_id) == (777, 9)
+    assert header.header_hash == struct.unpack_from("<Q", made.buffer, 80)[0]
+    assert header.body_hash == struct.unpack_from("<Q", made.buffer, 72)[0]
+    assert header.size == header.end == made.position == header.bundles_end + 1
+    assert batch.check_body(made.buffer, 0, header, SEGMENT)
+    assert not batch.check_body(made.buffer[: made.position - 1], 0, header, SEGMENT)
+    assert not batch.check_body(made.buffer, 0, header, SEGMENT + 1)
+
+
+SOUND = struct.Struct("<4sBBBBIIQQIIQQ")
+
+
+@both
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (0, b"\xd9QLC"),
+        (1, 0),
+        (1, 2),
+        (3, 7),
+        (4, 1),
+        (5, 0),
+        (5, BUNDLE_BYTES_MAX + 5),
+        (6, EXTENSION_BYTES_MAX + 1),
+        (7, 42),
+        (9, 0),
+        (9, 2),
+        (10, 1),
+    ],
+)
+def test_unsound_header_with_a_right_hash(codec: ModuleType, field: int, value: int | bytes) -> None:
+    made = writer(codec, next_seq=41)
+    made.put(b"one", 0, 3)
+    data = sealed(codec, made)
+    fields = list(SOUND.unpack_from(data))
+    fields[field] = value
+    SOUND.pack_into(data, 0, *fields)
+    data[80:88] = struct.pack("<Q", xxhash.xxh3_64_intdigest(data[:80], SEGMENT))
+    assert codec.read_header(data, 0, SEGMENT, 0) is None
+    assert codec.verify(data, 0, len(data), SEGMENT, 0) == (0, 0, 0)
+    with pytest.raises(BatchError):
+        codec.seal(data, 0, len(data), SEGMENT, 0, 0)
+    with pytest.raises((BatchError, BundleError)):
+        list(codec.records(data))
+
+
+@both
+def test_every_bit_of_a_batch(codec: ModuleType) -> None:
+    made = writer(codec)
+    value = bytes(range(256))
+    while made.position < (16 << 10) - 400:
+        assert made.put_record(value, b"k", TIME, (b"name", b"value"))
+    data = sealed(codec, made, 4096)
+    assert made.batches == 1
+    assert 15 << 10 < len(data) <= 17 << 10
+    assert codec.verify(data, 0, len(data), SEGMENT, 4096)[0] == len(data)
+    verify = codec.verify
+    for position in range(len(data)):
+        for bit in range(8):
+            data[position] ^= 1 << bit
+            assert verify(data, 0, len(data), SEGMENT, 4096) == (0, 0, 0), (position, bit)
+            data[position] ^= 1 << bit
+    for position in range(88):
+        data[position] ^= 0x10
+        assert codec.read_header(data, 0, SEGMENT, 4096) is None
+        data[position] ^= 0x10
+
+
+# --- reading
+
+
+def mixed(codec: ModuleType) -> tuple[bytearray, list[Record]]:
+    made = writer(codec)
+    expected = []
+    for index in range(300):
+        made.put(b"p%d" % index, 0, len(b"p%d" % index))
+        expected.append(Record(index + 1, TIME, b"", b"p%d" % index))
+    values = [b"snappy %d" % index for index in range(400)]
+    put_bundle(made, encode_bundle(values, [b"k"] * 400, list(range(400)), codec=1))
+    expected += [Record(301 + index, index, b"k", value) for index, value in enumerate(values)]
+    put_bundle(made, encode_bundle([b"dense"], None, [5]))
+    expected.append(Record(701, 5, b"", b"dense"))
+    put_bundle(made, encode_bundle([b"s1", b"s2", b"s3"], None, [5, 6, 7], sparse_seqs=[800, 801, 810], codec=1))
+    expected += [Record(800, 5, b"", b"s1"), Record(801, 6, b"", b"s2"), Record(810, 7, b"", b"s3")]
+    made.begin(TIME, 1)
+    made.put_record(b"last", b"key", 9, (b"n", b"v"))
+    expected.append(Record(811, 9, b"key", b"last", (b"n", b"v"), True))
+    return sealed(codec, made), expected
+
+
+@both
+def test_records_of_every_kind_of_bundle(codec: ModuleType) -> None:
+    data, expected = mixed(codec)
+    assert list(codec.records(data)) == expected
+    assert list(codec.records(b"before" + data + b"behind", 6, 6 + len(data))) == expected
+    for from_seq in (0, 1, 255, 256, 300, 301, 302, 700, 701, 702, 800, 801, 802, 810, 811, 812, 1 << 63):
+        wanted = [record for record in expected if record.seq >= from_seq]
+        assert list(codec.records(memoryview(data), from_seq=from_seq)) == wanted
+
+
+@both
+def test_cursor_fields(codec: ModuleType) -> None:
+    data, expected = mixed(codec)
+    cursor = codec.RecordCursor(data, 0, len(data), 299)
+    for record in expected[298:]:
+        assert cursor.next()
+        assert (cursor.seq, cursor.timestamp, bool(cursor.qos0)) == (record.seq, record.timestamp_ms, record.qos0)
+        assert bytes(cursor.data[cursor.value_start : cursor.value_end]) == record.value
+        assert bytes(cursor.data[cursor.key_start : cursor.key_end]) == record.key
+        assert cursor.headers() == record.headers
+        assert cursor.record() == record
+    assert not cursor.next()
+    assert not cursor.next()
+
+
+@both
+def test_bundles_below_the_wanted_number_are_not_unpacked(codec: ModuleType) -> None:
+    made = writer(codec)
+    broken = b"\x05\x0c\x2c\x00\x00"  # does not unpack: only its head is looked at
+    made.put_bundle(broken, 0, 5, 1, 1, 1, 1, False)
+    put_bundle(made, encode_bundle([b"a"], None, [1]))
+    data = sealed(codec, made)
+    assert [record.seq for record in codec.records(data, from_seq=2)] == [2]
+    with pytest.raises(BundleError):
+        list(codec.records(data))
+
+
+def crafted(*bundles: bytes, first: int, last: int, count: int) -> bytes:
+    body = b"".join(bytes([len(bundle)]) + bundle for bundle in bundles)
+    header = b"\xd9QLB" + struct.pack("<BBBBIIQQIIQQ", 1, 0, 0, 0, len(body), 0, first, last, count, 0, TIME, TIME)
+    return header + bytes(32) + body
+
+
+ONE = encode_bundle([b"x"], None, [1])
+TWO = encode_bundle([b"x", b"y"], None, [1, 1])
+GAP = encode_bundle([b"x", b"y"], None, [1, 1], sparse_seqs=[10, 12])
+
+
+@both
+@pytest.mark.parametrize(
+    "data",
+    [
+        crafted(ONE, TWO, first=1, last=2, count=2),
+        crafted(ONE, TWO, first=1, last=4, count=4),
+        crafted(ONE, TWO, first=1, last=4, count=3),
+        crafted(TWO, first=1, last=3, count=2),
+        crafted(GAP, first=9, last=12, count=2),
+        crafted(GAP, first=11, last=12, count=2),
+        crafted(GAP, first=10, last=13, count=2),
+        crafted(GAP, GAP, first=10, last=13, count=4),
+        crafted(GAP, ONE, first=10, last=12, count=3),
+        crafted(b"", first=1, last=1, count=1),
+        crafted(ONE, b"", first=1, last=1, count=1),
+        crafted(ONE, first=1, last=1, count=1)[:-1],
+        crafted(ONE, first=1, last=1, count=1) + b"\x00",
+        crafted(b"\x04", first=1, last=1, count=1),
+    ],
+    ids=range(14),
+)
+def test_content_that_is_not_what_the_header_says(codec: ModuleType, data: bytes) -> None:
+    with pytest.raises((BatchError, BundleError)):
+        list(codec.records(data))
+
+
+@both
+def test_bundle_longer_than_its_batch(codec: ModuleType) -> None:
+    data = bytearray(crafted(ONE, first=1, last=1, count=1))
+    data[88] += 1
+    with pytest.raises(BatchError, match="behind"):
+        list(codec.records(bytes(data) + crafted(ONE, first=2, last=2, count=1)))
+
+
+@both
+def test_crafted_batches_are_read(codec: ModuleType) -> None:
+    data = crafted(ONE, GAP, TWO, first=9, last=14, count=5) + crafted(ONE, first=20, last=20, count=1)
+    assert [record.seq for record in codec.records(data)] == [9, 10, 12, 13, 14, 20]
+
+
+@pytest.mark.skipif(os.environ.get("QUINTLOG_REQUIRE_COMPILED") != "1", reason="compiled modules are not required here")
+def test_compiled() -> None:
+    assert batch.COMPILED
+    assert not batch_pure.COMPILED
+    assert batch.BatchWriter is not batch_pure.BatchWriter
+
+
+@pytest.mark.skipif(batch.COMPILED, reason="compiled")
+def test_uncompiled_module_exports_its_twin() -> None:
+    assert batch.BatchWriter is batch_pure.BatchWriter
+
+
+def test_both_have_the_same_names() -> None:
+    assert batch.__all__ == batch_pure.__all__
+    assert batch_header.MAGIC_BYTES == batch.MAGIC_BYTES == batch_pure.MAGIC_BYTES
