@@ -13,7 +13,6 @@ the same pages could report success for data that is gone.
 
 from __future__ import annotations
 
-import errno
 import threading
 import time
 from collections import deque
@@ -26,6 +25,7 @@ from typing import TYPE_CHECKING
 from engine.active import ActiveSegment, create_segment, new_header
 from engine.chunk import Chunk, Waiter
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
+from engine.files import NO_SPACE
 from engine.limits import SEGMENT_AGE_MS_MIN
 from engine.recovery import SealedSegment
 from engine.segment import HEADER_BYTES
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from engine.log import Log
     from engine.partition import Partition
     from engine.transactions import Transaction
-
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(slots=True)

@@ -9,12 +9,16 @@ reads are continued. Methods may be called from any thread.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+"""Errors that go away by themselves when somebody frees space."""
 
 IOV_BUFFERS = 512
 """Buffers given to one pwritev: half of Linux's IOV_MAX (1024), far above what a round needs."""

@@ -13,8 +13,8 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from engine.active import ActiveSegment
-from engine.errors import DataDirectoryError, EngineError
-from engine.files import write_new_file
+from engine.errors import DataDirectoryError, DiskFull, EngineError
+from engine.files import NO_SPACE, write_new_file
 from engine.recovery import Place, Recovered, make_partition, recover_partition
 from engine.watermarks import Watermark
 
@@ -116,7 +116,8 @@ class Opener:
             except EngineError as problem:
                 result = problem
             except OSError as problem:
-                result = DataDirectoryError(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
+                kind = DiskFull if problem.errno in NO_SPACE else DataDirectoryError
+                result = kind(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
             except Exception as problem:  # noqa: BLE001 - one bad partition must not stop the opening of others
                 self._log.report_exception("opening a partition", problem)
                 result = DataDirectoryError(f"internal error while opening: {problem!r}")

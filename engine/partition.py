@@ -18,7 +18,7 @@ from engine.batch import BatchWriter
 from engine.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
 from engine.bundle import BundleInfo
 from engine.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter
-from engine.errors import EngineError, NotStored, ReadOnly, TooLarge
+from engine.errors import DiskFull, EngineError, NotStored, ReadOnly, TooLarge
 from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SEQ_RESERVATION
 from engine.recovery import Place, Recovered, SealedSegment
 from engine.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
@@ -215,7 +215,8 @@ class Partition:
         """Called with the outcome of making the first segment."""
         if isinstance(result, EngineError):
             self._phase = NO_FILES
-            self._fail_pending(NotStored(f"{self.title}: its files cannot be made: {result}"))
+            kind = DiskFull if isinstance(result, DiskFull) else NotStored
+            self._fail_pending(kind(f"{self.title}: its files cannot be made: {result}"))
             return
         self._active = result
         self.committed_end = result.position

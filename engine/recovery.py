@@ -237,6 +237,10 @@ class _Floor:
     position: int
     is_committed: Callable[[int], bool]
 
+    def is_torn(self, transaction_id: int) -> bool:
+        """Whether a batch belongs to a transaction that was never committed."""
+        return transaction_id != 0 and not self.is_committed(transaction_id)
+
     def ends_log(self, position: int, segment: ActiveSegment) -> bool:
         """Whether something wrong at `position` is above all that is known to be on disk."""
         return position >= max(self.position, segment.durable_position)
@@ -274,9 +278,8 @@ def _count(segment: ActiveSegment, found: Found, floor: _Floor | None) -> bool:
         at = found.position + position
         header = read_header(found.data, position, segment.header.segment_id, at)
         assert header is not None, "the batches were verified"
-        if header.transaction_id and floor is not None and not floor.is_committed(header.transaction_id):
-            if floor.ends_log(at, segment):
-                return False
+        if floor is not None and floor.is_torn(header.transaction_id) and floor.ends_log(at, segment):
+            return False
         segment.note(header.first_seq, at, header.max_timestamp_ms)
         segment.records += header.count
         segment.batches += 1

@@ -25,6 +25,7 @@ from engine.config import EngineConfig, TopicConfig
 from engine.index import Index
 from engine.inline import Inbox
 from engine.log import Log
+from engine.partition import Partition
 from engine.transactions import Transaction
 from tests.simulated_files import SimulatedFiles, disk_with
 from tests.simulated_state import SimulatedState
@@ -112,7 +113,7 @@ class Run:
 
         self.files.hook = hook
 
-    def partition(self, name: bytes):  # type: ignore[no-untyped-def]
+    def partition(self, name: bytes) -> Partition:
         partition = self.log.partition(self.log.catalog.get_or_create(name))
         opened: list[bool] = []
         partition.when_open(lambda: opened.append(True))
@@ -157,7 +158,7 @@ class Run:
                 self.sent[name, firsts[name] + k] = value
 
     def collect(self) -> None:
-        for chunk, name, first, values in [row for row in self.waiting if row[0].state == COMMITTED]:
+        for _, name, first, values in [row for row in self.waiting if row[0].state == COMMITTED]:
             for k, value in enumerate(values):
                 self.acknowledged.records[name, first + k] = value
         self.waiting = [row for row in self.waiting if row[0].state != COMMITTED]
@@ -189,13 +190,16 @@ class Run:
             while seq <= partition.committed_seq:
                 slab = partition.read(seq, 1 << 20, lambda: None)
                 if slab is None:  # only a gap in the numbers is left
-                    self.inbox.run_until(lambda seq=seq: partition.read(seq, 1 << 20, lambda: None) is not None)  # type: ignore[misc]
+                    self.wait_for(partition, seq)
                     continue
                 for record in records(slab.buffer, 0, len(slab.buffer), seq):
                     assert (topic.name, record.seq) not in found
                     found[topic.name, record.seq] = record.value
                 seq = slab.last_seq + 1
         return found
+
+    def wait_for(self, partition: Partition, seq: int) -> None:
+        self.inbox.run_until(lambda: partition.read(seq, 1 << 20, lambda: None) is not None)
 
     def close(self) -> None:
         self.files.hook = None
