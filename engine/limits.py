@@ -128,5 +128,9 @@ OVERTAKEN_MAX = 1024
 CURSOR_NAME_BYTES_MAX = 1024
 # Bytes of slabs kept for cursors that are being read, in total; one larger slab is kept alone.
 CURSOR_SLABS_BYTES_MAX = 64 << 20
+# Numbers in the entries that one submission of moved cursors writes: about 3 MiB.
+CURSOR_ROUND_NUMBERS_MAX = 1 << 20
+# Dead letters appended and not yet stored.
+DEAD_LETTERS_PENDING_MAX = 64
 # Read at once for a cursor: 2,600 records of 100 bytes.
 CURSOR_READ_BYTES = 256 << 10

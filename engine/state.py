@@ -26,6 +26,7 @@ Keys begin with a prefix of their view:
 ``p/`` >QI id, index    number of a partition                                     (engine/catalog.py)
 ``d/`` >Q topic id      tombstone of a deleted topic                              (engine/catalog.py)
 ``r/`` >QI id, index    number up to which sequence numbers are reserved          (engine/partition.py)
+``u/`` >Q cursor id     durable subscription                                      (engine/cursors.py)
 ======================  =============================================================================
 
 Failures (engine/lmdbenv.py). A full disk refuses the round's submissions (`DiskFull`), and later ones succeed once
