@@ -16,23 +16,17 @@ from typing import Any
 
 from engine.bundle import check_bundle, decode_bundle
 from engine.bundle_encode import encode_bundle
-from netserver.tank import codec, messages, wire
+from netserver.tank import codec, messages
 from netserver.testing import server
+from tests.tank_peer import Peer, bundles_of
 
 VECTORS = Path(__file__).parents[1] / "data" / "tank.jsonl"
 ROWS = [json.loads(line) for line in VECTORS.read_text().splitlines()][1:]
-WAIT_S = 20.0
 Row = dict[str, Any]
 
 
 def frame(case: str, step: int) -> bytes:
     return next(bytes.fromhex(row["hex"]) for row in ROWS if row["case"] == case and row["step"] == step)
-
-
-def bundles_of(chunk: bytes | memoryview) -> Iterator[bytes]:
-    reader = wire.Reader(memoryview(chunk))
-    while reader.left:
-        yield bytes(reader.take(reader.varint()))
 
 
 def chunks(answer: bytes) -> Iterator[tuple[int | None, bytes]]:
@@ -44,39 +38,6 @@ def chunks(answer: bytes) -> Iterator[tuple[int | None, bytes]]:
             yield partition.base_seq, bytes(partition.chunk)
 
 
-class Peer:
-    """One raw connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._writer = writer
-
-    @classmethod
-    async def connect(cls, address: tuple[str, int]) -> Peer:
-        return cls(*await asyncio.open_connection(*address))
-
-    def send(self, data: bytes) -> None:
-        self._writer.write(data)
-
-    async def receive(self) -> bytes:
-        """The next frame, b"" when the server has closed."""
-        async with asyncio.timeout(WAIT_S):
-            try:
-                head = await self._reader.readexactly(5)
-                return head + await self._reader.readexactly(wire.U32.unpack_from(head, 1)[0])
-            except asyncio.IncompleteReadError as error:
-                assert not error.partial
-                return b""
-
-    async def ask(self, request: messages.Request) -> bytes:
-        self.send(codec.encode_request(request))
-        return await self.receive()
-
-    async def close(self) -> None:
-        self._writer.close()
-        await self._writer.wait_closed()
-
-
 class Replay:
     """The cases in their order, against one server."""
 
@@ -85,11 +46,10 @@ class Replay:
         self.compared = 0
 
     async def helper(self, *requests: messages.Request) -> None:
-        peer = await Peer.connect(self.address)
-        assert await peer.receive() == frame("cli_status", 2)
+        peer = await Peer.open(self.address)
         for request in requests:
-            answer = await peer.ask(request)
-            assert answer[-1] == 0, f"{request} was refused"
+            peer.send(request)
+            assert (await peer.receive())[-1] == 0, f"{request} was refused"
         await peer.close()
 
     async def publish(self, topic: bytes, bundles: list[tuple[int | None, bytes]]) -> None:
@@ -128,7 +88,7 @@ class Replay:
         for row in rows:
             number = row.get("conn", 1)
             if number not in peers:
-                peers[number] = await Peer.connect(self.address)
+                peers[number] = Peer(*await asyncio.open_connection(*self.address))
             peer = peers[number]
             data = bytes.fromhex(row["hex"])
             if row["dir"] == "c2s":
@@ -228,21 +188,15 @@ def test_bundles_decode_and_encode_again() -> None:
 
 
 async def stored_and_served(address: tuple[str, int], publish: bool) -> None:
-    peer = await Peer.connect(address)
-    await peer.receive()
+    peer = await Peer.open(address)
     bundles = all_bundles()
     if publish:
-        answer = await peer.ask(messages.CreateTopicRequest(1, b"each", len(bundles)))
-        assert answer[-1] == 0
+        assert await peer.create(b"each", len(bundles)) == 0
         for index, bundle in enumerate(bundles):
-            part = messages.ProducePartition(index, bundle)
-            answer = await peer.ask(messages.ProduceRequest(index, (messages.ProduceTopic(b"each", (part,)),)))
-            assert answer[-1] == 0
+            assert await peer.produce(b"each", bundle, partition_id=index) == b"\0"
     for index, bundle in enumerate(bundles):
-        part = messages.ConsumePartition(index, 0, 1)
-        answer = await peer.ask(messages.ConsumeRequest(index, (messages.ConsumeTopic(b"each", (part,)),)))
-        ((_, chunk),) = chunks(answer)
-        assert list(bundles_of(chunk)) == [bundle]
+        (partition,) = await peer.consume(b"each", (index, 0, 1))
+        assert list(bundles_of(partition.chunk)) == [bundle]
     await peer.close()
 
 
