@@ -31,6 +31,7 @@ from engine.catalog import Catalog, Topic
 from engine.chunk import Chunk, Slab
 from engine.committer import Committer, Part
 from engine.config import EngineConfig
+from engine.cursors import CursorStore
 from engine.errors import DataDirectoryError, EngineError, LogLocked, UnknownPartition, UnsupportedFormat
 from engine.files import Files, SystemFiles, read_whole_file, write_new_file
 from engine.handles import Handles
@@ -161,6 +162,7 @@ class Log:
         self.markers = Markers(self.state)
         for damage in self.catalog.damaged:
             self.report(str(damage))
+        self.cursors = CursorStore(self)
         self.index = index or Index(self.data_dir / "index", self.files, config)
         self.readers = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="quintlog-reader")
         self.opener = Opener(self)
@@ -209,6 +211,7 @@ class Log:
         self.watermarks.sync()
         self.watermarks.close()
         self.index.close()
+        self.cursors.close()
         self.state.close()
         self.handles.close()
         os.close(self._lock_fd)

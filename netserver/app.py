@@ -27,6 +27,7 @@ from netserver.connection import Connection, Services, SessionFactory, Shell
 from netserver.counters import Counters, Histogram
 from netserver.errors import ServerError
 from netserver.limits import (
+    CURSORS_TICK_S,
     DESCRIPTORS_RESERVED,
     DRAIN_LOG_S,
     DRAIN_S,
@@ -195,6 +196,7 @@ class Server:
             self.log.close()
             raise
         self._later(SWEEP_S, self._sweep)
+        self._later(CURSORS_TICK_S, self._tick_cursors)
         self._later(LOOP_LAG_INTERVAL_S, self._measure_lag, loop.time() + LOOP_LAG_INTERVAL_S)
         self.ready = True
 
@@ -326,6 +328,12 @@ class Server:
             self.shell.sweep(time.monotonic(), self._ticks % SWEEP_EVERYTHING_TICKS == 0)
         finally:
             self._later(SWEEP_S, self._sweep)
+
+    def _tick_cursors(self) -> None:
+        try:
+            self.log.cursors.tick()
+        finally:
+            self._later(CURSORS_TICK_S, self._tick_cursors)
 
     def _measure_lag(self, due: float) -> None:
         now = asyncio.get_running_loop().time()

@@ -37,6 +37,9 @@ FRAME_STALL_SHORT_S: Final = 5.0
 FRAME_PROGRESS_BYTES: Final = 64 * KIB
 """... and then a frame must gain this much in that time (13 KB/s): trickling senders cannot hold the memory."""
 
+CURSORS_TICK_S: Final = 0.1
+"""Positions of subscriptions are written, and what nobody polls for falls due, this often."""
+
 SWEEP_S: Final = 1.0
 """Interval of the look at half-sent frames."""
 

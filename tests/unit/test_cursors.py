@@ -11,7 +11,7 @@ import pytest
 
 from engine.config import TopicConfig
 from engine.cursor import Cursor
-from engine.cursors import IDLE_MS, SWEEP_MS, CursorPolicy, CursorStore
+from engine.cursors import IDLE_MS, SWEEP_MS, CursorPolicy
 from engine.deliveries import DeliveryPolicy
 from engine.errors import EngineError, InvalidConfig
 from tests.engine_log import EngineLog, segments
@@ -41,11 +41,11 @@ class Fixture:
 
     def _open(self, path: Path) -> None:
         self.engine = EngineLog(path, topic=self.topic, tail_cache_bytes=1 << 20)
-        self.store = CursorStore(self.engine.log, self.clock)
+        self.store = self.engine.log.cursors
+        self.store.clock_ms = self.clock
         self.store.set_policy(OWNER, self.policy)
 
     def close(self) -> None:
-        self.store.close()
         self.engine.close()
 
     def restart(self) -> None:
