@@ -100,3 +100,9 @@ METRICS_TOPICS: Final = 1000
 TEST_START_S: Final = 30.0
 TEST_STOP_S: Final = 15.0
 """Patience of ``netserver.testing`` on a loaded machine; a stop takes 5 s at most."""
+
+KEY_FILE_BYTES_MAX: Final = 4 * MIB
+"""About 15,000 API keys; each AUTH is compared with all of them, 1 us each."""
+
+API_KEY_CHARS_MIN: Final = 20
+"""Keys are hashed fast: what a person makes up must be too long to be guessed."""

@@ -1,0 +1,273 @@
+"""API keys: who may log in, and which topics he may publish to and subscribe to.
+
+Keys come from two places. ``allowed_api_keys`` in the configuration holds them in clear, as the original does; they may
+do everything. A key file holds hashes only, one JSON object a line::
+
+    {"name": "billing", "salt": "<hex>", "hash": "<hex>", "publish": ["orders.*"], "subscribe": ["*"], "created": ...}
+
+A pattern is a glob over the whole topic: ``*`` any characters, ``?`` one, ``[...]`` one of some; no pattern, no right.
+
+Hashing. Keys that we make are 256 random bits, so nobody can guess one from its hash, and BLAKE2b with a salt per key
+is enough. A slow hash (scrypt) would protect guessable keys in a stolen file, but here each AUTH of a stranger would
+cost the server 50 ms and 16 MiB: one connection could stop it. So keys of one's own choice have to be long.
+
+Checking compares digests in constant time, and always with all keys: how long it takes says nothing about any of them.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from functools import lru_cache
+from hashlib import blake2b
+from pathlib import Path
+from re import Pattern
+from re import compile as compile_pattern
+from typing import Any
+
+from netserver.errors import ConfigError
+from netserver.limits import API_KEY_CHARS_MIN, KEY_FILE_BYTES_MAX
+
+DIGEST_BYTES = 32
+SALT_BYTES = 16
+EVERYTHING = ("*",)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A key's holder and rights.
+
+    Attributes:
+        name: unique in the key file; of keys from the configuration their place there.
+        publish, subscribe: globs over topic names.
+    """
+
+    name: str
+    publish: tuple[str, ...] = EVERYTHING
+    subscribe: tuple[str, ...] = EVERYTHING
+
+    def may_publish(self, topic: bytes) -> bool:
+        """Whether publishing to this topic is allowed."""
+        return _matches(self.publish, topic)
+
+    def may_subscribe(self, topic: bytes) -> bool:
+        """Whether reading from this topic is allowed."""
+        return _matches(self.subscribe, topic)
+
+
+ANYBODY = Identity("anybody")
+
+
+@lru_cache(1024)
+def _pattern(glob: str) -> Pattern[str]:
+    return compile_pattern(translate(glob))
+
+
+def _matches(globs: Iterable[str], topic: bytes) -> bool:
+    text = topic.decode("utf-8", "surrogateescape")
+    return any(glob == "*" or _pattern(glob).match(text) is not None for glob in globs)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredKey:
+    """A line of a key file."""
+
+    identity: Identity
+    salt: bytes
+    digest: bytes
+    created_s: int = 0
+
+    def matches(self, key: bytes) -> bool:
+        """Whether this is the key, in constant time."""
+        return hmac.compare_digest(digest_of(key, self.salt), self.digest)
+
+
+def digest_of(key: bytes, salt: bytes) -> bytes:
+    """What is kept of a key."""
+    return blake2b(key, digest_size=DIGEST_BYTES, salt=salt).digest()
+
+
+class Keys:
+    """The keys of one listener.
+
+    Args:
+        allowed: keys in clear.
+        path: a key file, or None.
+
+    Attributes:
+        generation: rises with every reload; who holds an ``Identity`` then asks :meth:`current` again.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line of it is wrong.
+    """
+
+    def __init__(self, allowed: Sequence[str] = (), path: Path | None = None) -> None:
+        self.generation = 0
+        self._path = path
+        self._listeners: list[Callable[[], None]] = []
+        self._keys: list[StoredKey] = []
+        self._set(allowed, read_key_file(path) if path is not None else [])
+
+    def _set(self, allowed: Sequence[str], stored: list[StoredKey]) -> None:
+        # Keys in clear are compared as digests too: equal lengths, equal times.
+        self._keys = list(stored)
+        for number, key in enumerate(allowed, 1):
+            salt = secrets.token_bytes(SALT_BYTES)
+            self._keys.append(StoredKey(Identity(f"allowed_api_keys[{number}]"), salt, digest_of(key.encode(), salt)))
+
+    @property
+    def is_open(self) -> bool:
+        """No keys are configured: any one is accepted, from loopback only. (An empty key file admits nobody.)"""
+        return not self._keys and self._path is None
+
+    def check(self, key: str) -> Identity | None:
+        """The holder of a key, or None."""
+        raw = key.encode("utf-8", "surrogatepass")
+        found: Identity | None = None
+        for stored in self._keys:
+            if stored.matches(raw):
+                found = stored.identity
+        return found
+
+    def current(self, identity: Identity) -> Identity | None:
+        """The same holder after a reload, with his present rights; None: his key was revoked."""
+        if identity is ANYBODY:
+            return ANYBODY if self.is_open else None
+        return next((stored.identity for stored in self._keys if stored.identity.name == identity.name), None)
+
+    def reload(self, allowed: Sequence[str], path: Path | None) -> None:
+        """Read everything again; connections of revoked keys are closed by their sessions.
+
+        Raises:
+            ConfigError: as at the start; nothing was changed then.
+        """
+        stored = read_key_file(path) if path is not None else []
+        self._path = path
+        self._set(allowed, stored)
+        self.generation += 1
+        for listener in tuple(self._listeners):
+            listener()
+
+    def listen(self, listener: Callable[[], None]) -> None:
+        """``listener`` is called after each reload."""
+        self._listeners.append(listener)
+
+    def forget(self, listener: Callable[[], None]) -> None:
+        """Undo :meth:`listen`."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
+
+# --- the key file
+
+
+def read_key_file(path: Path) -> list[StoredKey]:
+    """The keys of a file.
+
+    Raises:
+        ConfigError: it cannot be read, or names the line that is wrong.
+    """
+    try:
+        if path.stat().st_size > KEY_FILE_BYTES_MAX:
+            raise ConfigError(f"key file {path}: larger than {KEY_FILE_BYTES_MAX} bytes")
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"key file {path}: {error}") from None
+    keys: list[StoredKey] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        try:
+            key = _from_line(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"key file {path}, line {number}: not a key ({error!r})") from None
+        if any(other.identity.name == key.identity.name for other in keys):
+            raise ConfigError(f"key file {path}, line {number}: a second key named {key.identity.name!r}")
+        keys.append(key)
+    return keys
+
+
+def _from_line(fields: dict[str, Any]) -> StoredKey:
+    salt, digest = bytes.fromhex(fields["salt"]), bytes.fromhex(fields["hash"])
+    if len(salt) != SALT_BYTES or len(digest) != DIGEST_BYTES:
+        raise ValueError(f"salt of {SALT_BYTES} and hash of {DIGEST_BYTES} bytes expected")
+    name = fields["name"]
+    if not isinstance(name, str) or not name:
+        raise ValueError("name missing")
+    identity = Identity(name, _globs(fields.get("publish", [])), _globs(fields.get("subscribe", [])))
+    return StoredKey(identity, salt, digest, int(fields.get("created", 0)))
+
+
+def _globs(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(glob, str) for glob in value):
+        raise ValueError("rights are a list of patterns")
+    return tuple(value)
+
+
+def write_key_file(path: Path, keys: Iterable[StoredKey]) -> None:
+    """Replace a key file, in one step, readable by its owner only."""
+    lines = [
+        json.dumps(
+            {
+                "name": key.identity.name,
+                "salt": key.salt.hex(),
+                "hash": key.digest.hex(),
+                "publish": list(key.identity.publish),
+                "subscribe": list(key.identity.subscribe),
+                "created": key.created_s,
+            }
+        )
+        for key in keys
+    ]
+    temporary = path.with_name(path.name + ".new")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.writelines(line + "\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def add_key(
+    path: Path, name: str, publish: Sequence[str] = EVERYTHING, subscribe: Sequence[str] = EVERYTHING, key: str = ""
+) -> str:
+    """Add a key to a file (made when missing) and return it: it is not stored, so this is the only time it is seen.
+
+    Args:
+        key: one's own, of at least 20 characters; empty: a new random one.
+
+    Raises:
+        ConfigError: the name is taken, the key is too short, or the file is not a key file.
+    """
+    if not name:
+        raise ConfigError("a key needs a name")
+    keys = read_key_file(path) if path.exists() else []
+    if any(stored.identity.name == name for stored in keys):
+        raise ConfigError(f"key file {path}: there is a key named {name!r}; revoke it first")
+    if key and len(key) < API_KEY_CHARS_MIN:
+        raise ConfigError(f"a key of one's own needs at least {API_KEY_CHARS_MIN} characters: too short to be safe")
+    key = key or secrets.token_urlsafe(32)
+    salt = secrets.token_bytes(SALT_BYTES)
+    identity = Identity(name, tuple(publish), tuple(subscribe))
+    write_key_file(path, [*keys, StoredKey(identity, salt, digest_of(key.encode(), salt), int(time.time()))])
+    return key
+
+
+def revoke_key(path: Path, name: str) -> bool:
+    """Take a key out of a file; False: there was none of that name.
+
+    Raises:
+        ConfigError: the file is not a key file.
+    """
+    keys = read_key_file(path)
+    left = [stored for stored in keys if stored.identity.name != name]
+    if len(left) == len(keys):
+        return False
+    write_key_file(path, left)
+    return True

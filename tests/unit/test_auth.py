@@ -1,0 +1,158 @@
+"""API keys: configuration and key file, rights, reload, and what a wrong file says."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from netserver.auth import ANYBODY, Identity, Keys, add_key, read_key_file, revoke_key
+from netserver.errors import ConfigError
+
+
+def test_keys_in_clear() -> None:
+    keys = Keys(["dev-key-1", "ключ"])
+    assert not keys.is_open
+    for key, name in (("dev-key-1", "allowed_api_keys[1]"), ("ключ", "allowed_api_keys[2]")):
+        identity = keys.check(key)
+        assert identity is not None
+        assert identity.name == name
+        assert identity.may_publish(b"anything")
+        assert identity.may_subscribe(b"\xff")
+    for wrong in ("", "dev-key-", "dev-key-12", "Dev-key-1", "\ud800"):
+        assert keys.check(wrong) is None
+
+
+def test_without_keys_it_is_open() -> None:
+    keys = Keys()
+    assert keys.is_open
+    assert keys.check("x") is None, "the caller decides whether anybody may come in"
+    assert keys.current(ANYBODY) is ANYBODY
+
+
+def test_an_empty_key_file_admits_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    path.write_text("")
+    keys = Keys(path=path)
+    assert not keys.is_open
+    assert keys.current(ANYBODY) is None
+
+
+def test_key_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    first = add_key(path, "billing", publish=["orders.*", "audit"], subscribe=[])
+    second = add_key(path, "reader", publish=[], subscribe=["*"])
+    own = add_key(path, "own", key="correct horse battery staple")
+    assert own == "correct horse battery staple"
+    assert len(first) >= 43
+    assert first != second
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    text = path.read_text()
+    assert not any(key in text for key in (first, second, own))
+    keys = Keys(["clear-key"], path)
+    billing, reader = keys.check(first), keys.check(second)
+    assert billing is not None
+    assert reader is not None
+    assert (billing.name, reader.name) == ("billing", "reader")
+    assert billing.may_publish(b"orders.eu.17")
+    assert billing.may_publish(b"audit")
+    assert not billing.may_publish(b"audit2")
+    assert not billing.may_publish(b"my.orders.1")
+    assert not billing.may_subscribe(b"orders.1")
+    assert not reader.may_publish(b"x")
+    assert reader.may_subscribe(b"line\nbreak")
+    clear = keys.check("clear-key")
+    assert clear is not None
+    assert keys.check(first + "x") is None
+    assert revoke_key(path, "billing")
+    assert not revoke_key(path, "billing")
+    assert [key.identity.name for key in read_key_file(path)] == ["reader", "own"]
+
+
+def test_patterns() -> None:
+    identity = Identity("n", publish=("a?c", "t[12]", "*.log"), subscribe=())
+    assert [topic for topic in (b"abc", b"ac", b"t1", b"t3", b"x.log", b"x.logs") if identity.may_publish(topic)] == [
+        b"abc", b"t1", b"x.log",
+    ]  # fmt: skip
+
+
+def test_reload(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    first = add_key(path, "first")
+    keys = Keys([], path)
+    identity = keys.check(first)
+    assert identity is not None
+    called: list[int] = []
+
+    def listener() -> None:
+        called.append(keys.generation)
+
+    keys.listen(listener)
+    revoke_key(path, "first")
+    second = add_key(path, "second", publish=["p"])
+    assert keys.check(first) is not None, "nothing changes before the reload"
+    keys.reload([], path)
+    assert called == [1]
+    assert keys.check(first) is None
+    assert keys.current(identity) is None
+    holder = keys.check(second)
+    assert holder is not None
+    assert keys.current(holder) is holder
+    path.write_text("nonsense\n")
+    with pytest.raises(ConfigError, match="line 1"):
+        keys.reload([], path)
+    assert keys.check(second) is not None, "a failed reload changes nothing"
+    keys.forget(listener)
+    keys.reload(["plain"], None)
+    assert keys.generation == 2
+    assert called == [1]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x",
+        "[]",
+        "{}",
+        '{"name": "", "salt": "00", "hash": "00"}',
+        '{"name": "a", "salt": "' + "00" * 16 + '", "hash": "00"}',
+        '{"name": "a", "salt": "zz", "hash": "' + "00" * 32 + '"}',
+        '{"name": "a", "salt": "' + "00" * 16 + '", "hash": "' + "00" * 32 + '", "publish": "*"}',
+        '{"name": "", "salt": "' + "00" * 16 + '", "hash": "' + "00" * 32 + '"}',
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "keys"
+    path.write_text(f"# a comment\n\n{line}\n")
+    with pytest.raises(ConfigError, match="line 3"):
+        Keys(path=path)
+
+
+def test_files_that_are_no_key_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        Keys(path=tmp_path / "missing")
+    path = tmp_path / "keys"
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError):
+        Keys(path=path)
+    path.write_bytes(b" " * (5 << 20))
+    with pytest.raises(ConfigError, match="larger"):
+        Keys(path=path)
+    key = add_key(tmp_path / "double", "a")
+    assert key
+    line = (tmp_path / "double").read_text()
+    (tmp_path / "double").write_text(line + line)
+    with pytest.raises(ConfigError, match="second key"):
+        Keys(path=tmp_path / "double")
+
+
+def test_what_cannot_be_added(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    add_key(path, "taken")
+    with pytest.raises(ConfigError, match="taken"):
+        add_key(path, "taken")
+    with pytest.raises(ConfigError, match="short"):
+        add_key(path, "short", key="dev-key-1")
+    with pytest.raises(ConfigError, match="name"):
+        add_key(path, "")
