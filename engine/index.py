@@ -248,17 +248,24 @@ class Index:
 
     def floor_time(self, number: int, timestamp_ms: int) -> TimeEntry | None:
         """The last entry older than a time: every record of that time or younger is at or after its `first_seq`."""
-        low, high = 0, HIGHEST
         with self._lock:
-            for batch in (self._current, self._committing):
-                changes = batch.get(number)
-                if changes is None:
-                    continue
-                at = bisect_left(changes.times, timestamp_ms, key=_timestamp_ms) - 1
-                if at >= 0 and low <= changes.times[at].first_seq <= high:
-                    return changes.times[at]
-                low, high = max(low, changes.low), min(high, changes.high)
-        return self._stored_time(number, timestamp_ms, low, high)
+            entry, low, high = self._noted_time(number, timestamp_ms)
+        return entry or self._stored_time(number, timestamp_ms, low, high)
+
+    def _noted_time(self, number: int, timestamp_ms: int) -> tuple[TimeEntry | None, int, int]:
+        """The last entry in memory older than a time, else the range of numbers that stored ones may have."""
+        low, high = 0, HIGHEST
+        for batch in (self._current, self._committing):
+            changes = batch.get(number)
+            if changes is None:
+                continue
+            times = changes.times
+            older = bisect_left(times, timestamp_ms, key=_timestamp_ms)
+            at = min(older, bisect_right(times, high, key=_first_seq)) - 1
+            if at >= 0 and times[at].first_seq >= low:
+                return times[at], low, high
+            low, high = max(low, changes.low), min(high, changes.high)
+        return None, low, high
 
     def _stored_time(self, number: int, timestamp_ms: int, low: int, high: int) -> TimeEntry | None:
         while low <= high:
@@ -274,18 +281,10 @@ class Index:
         return None
 
     def _last_time(self, number: int) -> int:
-        """The running maximum of times of a partition as far as known; under the lock."""
-        low, high = 0, HIGHEST
-        for batch in (self._current, self._committing):
-            changes = batch.get(number)
-            if changes is None:
-                continue
-            for entry in reversed(changes.times):
-                if low <= entry.first_seq <= high:
-                    return entry.timestamp_ms
-            low, high = max(low, changes.low), min(high, changes.high)
-        stored = self._stored_time(number, HIGHEST, low, high)
-        return stored.timestamp_ms if stored is not None else -1
+        """The running maximum of times of a partition as far as known, -1 if it is not; under the lock."""
+        entry, low, high = self._noted_time(number, HIGHEST)
+        entry = entry or self._stored_time(number, HIGHEST, low, high)
+        return entry.timestamp_ms if entry is not None else -1
 
     def _stored_before(self, database: bytes, key: bytes, inclusive: bool) -> tuple[bytes, bytes] | None:
         """The last stored entry of the key's partition that is before the key (or at it)."""
@@ -302,6 +301,8 @@ class Index:
 
     def flush(self) -> None:
         """Commits everything noted so far; blocking."""
+        if self._stopping:
+            return
         with self._flushed:
             self._flushes_wanted += 1
             wanted = self._flushes_wanted
@@ -372,7 +373,7 @@ class Index:
         return left > 0
 
 
-def _first_seq(entry: SeqEntry) -> int:
+def _first_seq(entry: SeqEntry | TimeEntry) -> int:
     return entry.first_seq
 
 
@@ -397,13 +398,14 @@ def _delete_outside(cursor: lmdb.Cursor[bytes], number: int, changes: _Changes, 
         return cursor.key()[:4] == prefix
 
     def seq() -> int:
-        value = cursor.value()
-        if by_time:
-            return int(_TIME_VALUE.unpack(value)[0]) if len(value) == _TIME_VALUE.size else -1
-        return int(_KEY.unpack(cursor.key())[1])
+        key, value = cursor.item()
+        if len(key) != _KEY.size or len(value) != value_bytes:
+            return -1  # an entry of another form is never kept
+        return int(_TIME_VALUE.unpack(value)[0] if by_time else _KEY.unpack(key)[1])
 
+    value_bytes = _TIME_VALUE.size if by_time else _SEQ_VALUE.size
     prefix = number.to_bytes(4, "big")
-    found = cursor.set_range(_KEY.pack(number, 0))
+    found = cursor.set_range(prefix)
     while left > 0 and found and is_of_partition() and not changes.low <= seq() <= changes.high:
         left -= 1
         found = cursor.delete() and bool(cursor.key())
@@ -417,6 +419,5 @@ def _delete_outside(cursor: lmdb.Cursor[bytes], number: int, changes: _Changes, 
 
 def _seek_last(cursor: lmdb.Cursor[bytes], number: int) -> bool:
     """Moves to the last entry of a partition, or of the one before it."""
-    if cursor.set_range(_KEY.pack(number + 1, 0)):
-        return cursor.prev()
-    return cursor.last()
+    behind_all = number.to_bytes(4, "big") + b"\xff" * 9
+    return cursor.prev() if cursor.set_range(behind_all) else cursor.last()

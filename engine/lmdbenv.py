@@ -178,7 +178,7 @@ class Environment:
                 return
             except lmdb.MapFullError:
                 self._grow()
-            except (lmdb.Error, MemoryError) as error:
+            except Exception as error:  # whatever it is, the writer thread must go on answering
                 raise self._failed(error) from error
         raise self.error
 
