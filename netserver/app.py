@@ -149,6 +149,7 @@ class Server:
         self.open_seconds = 0.0
         self.ready = False
         self.counters: dict[str, Counters] = {}
+        self.services: dict[str, Services] = {}
         self.listeners: dict[str, Listener] = {}
         self.tls = TlsContexts()
         self.loop_lag = Histogram()
@@ -232,8 +233,13 @@ class Server:
         differing = configuration.changes(self.config, new)
         merged = configuration.reloaded(self.config, new)
         contexts = self.tls.loaded(merged)
+        prepared = [reloader(merged) for services in self.services.values() for reloader in services.reloaders]
         self.tls.replace(contexts)
         self.config = merged
+        for services in self.services.values():
+            services.config = merged
+        for take_over in prepared:
+            take_over()
         self.log.config = merged.engine
         self.log.catalog.set_defaults(merged.engine)
         self.shell.pressure.total_bytes_max = merged.engine.pending_bytes_max
@@ -282,7 +288,8 @@ class Server:
 
     def _services(self, name: str) -> Services:
         counters = self.counters[name] = Counters(name)
-        return Services(self.log, self.config, counters, self.shell)
+        services = self.services[name] = Services(self.log, self.config, counters, self.shell)
+        return services
 
     def _connections_max(self, config: ServerConfig) -> int:
         reserved = DESCRIPTORS_RESERVED + config.engine.open_files_max

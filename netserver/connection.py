@@ -134,6 +134,8 @@ class Services:
         config: the server's whole configuration.
         counters: this protocol's.
         shell: what the connections of this loop share (``pressure`` also takes publishers that are no connection).
+        reloaders: a protocol adds a function here that is given a new configuration: it raises ``ServerError``, or
+            returns the function that takes it over.
     """
 
     def __init__(self, log: Log, config: ServerConfig, counters: Counters, shell: Shell) -> None:
@@ -142,6 +144,7 @@ class Services:
         self.counters = counters
         self.shell = shell
         self.loop = shell.loop
+        self.reloaders: list[Callable[[ServerConfig], Callable[[], None]]] = []
 
     @staticmethod
     def now_ms() -> int:
