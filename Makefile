@@ -72,47 +72,6 @@ compile:
 	@flock .build.lock .ci/compile $(PY)
 
 wheel:
-	@.ci/venv $(VENV) wheel test
-	@rm -rf $(WHEEL_RUN) && mkdir -p $(WHEEL_RUN) && cp -r tests docs README.md pyproject.toml $(WHEEL_RUN)/
-	cd $(WHEEL_RUN) && QUINTLOG_REQUIRE_COMPILED=1 $(abspath $(PY)) -m pytest $(TESTS)
-
-test-pure:
-	@.ci/venv $(VENV) $(INSTALL) test
-	QUINTLOG_PURE=1 $(PY) -m pytest $(if $(filter tests,$(TESTS)),$(wildcard tests/unit tests/property),$(TESTS))
-
-lint:
-	@.ci/venv $(VENV) editable lint
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
-	$(PY) -m mypy
-	$(PY) -m pytest -q tests/unit/test_tidy.py
-
-format:
-	@.ci/venv $(VENV) editable lint
-	$(PY) -m ruff check --fix-only .
-	$(PY) -m ruff format .
-
-docs:
-	@.ci/venv $(VENV) editable base
-	@sed '/^```toml$$/q' docs/configuration.md >docs/configuration.md.new
-	@env -i $(VENV)/bin/engine-server --print-config | sed '/^data_dir/s/=.*/= ""/; $${/^$$/d}' >>docs/configuration.md.new
-	@echo '```' >>docs/configuration.md.new
-	@mv docs/configuration.md.new docs/configuration.md
-
-nightly: compile
-	@.ci/venv $(VENV) editable test
-	QUINTLOG_NIGHTLY=1 $(PY) -m pytest --timeout=7200 tests
-
-build:
-	@.ci/venv $(VENV) editable base
-	@flock .build.lock env QUINTLOG_BUILD=$${QUINTLOG_BUILD:-require} $(PY) setup.py -q build_ext --inplace
-
-# Without a compiler the same modules run as plain Python, slower.
-compile:
-	@.ci/venv $(VENV) editable base
-	@flock .build.lock $(PY) setup.py -q build_ext --inplace 2>&1 | grep -v '^$$' >&2 || true
-
-wheel:
 	@.ci/venv $(VENV) editable base
 	QUINTLOG_BUILD=require $(PY) -m pip wheel -q --no-build-isolation --no-deps -w dist .
 
