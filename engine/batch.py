@@ -78,7 +78,7 @@ COMPILED = not __file__.endswith(".py")
 
 HEAD_BYTES = 7  # longest head of a packed bundle: length varint 4, flags 1, count varint 2
 PACKED_START = 95  # behind header and head
-MESSAGE_HEAD_BYTES = 13  # flags, timestamp, length varint of 4; a key adds its own size and 1
+MESSAGE_HEAD_BYTES = 14  # flags, timestamp, length varint of 4, nil in an extension; a key adds its own size and 1
 CLOSED = 0  # states of a writer
 PACKED = 1
 RAW = 2
@@ -98,10 +98,13 @@ class BatchWriter:
     A batch is closed at 255 records, and before a record that would take it above about 64 KiB; a larger record goes
     alone. Packed records and ready-made bundles never share a batch.
 
+    There is room for a record where ``size - position`` is at least 110 + value + key + (if it has headers) 13 + 5 for
+    each header + headers, and for a bundle where it is at least 92 + bundle.
+
     Attributes:
         buffer: what it writes into.
-        size: its length in bytes.
-        position: end of what is written, the open batch included (but for the headers of its records).
+        size: end of the room for records: the buffer's length less what the open batch's extension will take.
+        position: end of what is written, the open batch included (but for its extension).
         next_seq: number of the next record.
         first_seq: number of the first record in the buffer (``next_seq`` while there is none).
         records, batches: how many there are in closed batches.
@@ -151,12 +154,12 @@ class BatchWriter:
 
         Raises ValueError if it is not larger.
         """
-        if len(buffer) < self.size:
+        if len(buffer) < len(self.buffer):
             raise ValueError("buffer is smaller than the one it replaces")
         memoryview(buffer)[: self.position] = memoryview(self.buffer)[: self.position]
         self.buffer = buffer
         self.view = buffer
-        self.size = len(buffer)
+        self.size = len(buffer) - self.extension_room
 
     def put(self, src: Buffer, start: int, end: int) -> bool:
         """Adds the record ``src[start:end]``: no key, its timestamp is the append time.
@@ -251,6 +254,8 @@ class BatchWriter:
             if extension:
                 raise ValueError("the records' headers are the extension")
             extension = encode_headers(self.headers, self.count)
+        self.size += self.extension_room
+        self.extension_room = 0
         size = len(extension)
         if size > self.size - self.position or size > EXTENSION_BOUND:
             raise ValueError("no room for the extension")
@@ -263,7 +268,6 @@ class BatchWriter:
         self.records += self.count
         self.batches += 1
         self.kind = CLOSED
-        self.extension_room = 0
         self.headers = []
 
     def open(self, kind: int, reserved_bytes: int, first_seq: int) -> None:
@@ -284,7 +288,7 @@ class BatchWriter:
             and self.count < self.records_max
             and self.position - self.start + self.extension_room + need <= self.target_bytes
         ):
-            return self.size - self.position - self.extension_room >= need
+            return self.size - self.position >= need
         self.close_batch()
         if need > self.bundle_bytes_max - HEAD_BYTES:
             raise ValueError("record larger than a bundle can be")
@@ -294,16 +298,22 @@ class BatchWriter:
         return True
 
     def open_extended(self, need: int, headers: tuple[bytes, ...]) -> bool:
-        """`open_packed` for a record with headers, which are kept until the batch closes, and so is room for them."""
-        # At most, in msgpack: 8 for the map and the list in it, 1 for each record without, 5 for each list or string.
-        reserve = 8 + self.records_max + sum([5 + len(header) for header in headers]) + 5
-        if reserve > EXTENSION_BYTES_MAX:
+        """`open_packed` for a record with headers: they are kept until the batch closes, and so is room for them.
+
+        A batch that began without headers gets none.
+        """
+        # At most, in msgpack: 8 for the map and the list in it, 5 for each list or byte string.
+        if self.extension_room == 0:
+            self.close_batch()
+        reserve = sum([5 + len(header) for header in headers]) + 5
+        if reserve > EXTENSION_BOUND - 8:
             raise ValueError("headers larger than an extension can be")
-        if not self.open_packed(need + reserve):
+        if not self.open_packed(need + 8 + reserve):
             return False
-        if self.extension_room:
-            reserve -= 8 + self.records_max
+        if self.extension_room == 0:
+            reserve += 8
         self.extension_room += reserve
+        self.size -= reserve
         self.headers += [()] * (self.count - len(self.headers))
         self.headers.append(headers)
         return True
@@ -326,6 +336,9 @@ class BatchWriter:
         self.position = copy(self.view, position, src, start, size)
         self.count += 1
         self.next_seq += 1
+        if self.extension_room:
+            self.extension_room += 1
+            self.size -= 1
 
     def put_bundle_head(self) -> int:
         """Writes the packed bundle's length, flags and count right before its messages; padding before them."""

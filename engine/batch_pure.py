@@ -58,7 +58,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 COMPILED = False
 
 HEAD_BYTES = 7
-MESSAGE_HEAD_BYTES = 13
+MESSAGE_HEAD_BYTES = 14
 CLOSED = 0
 PACKED = 1
 RAW = 2
@@ -99,12 +99,12 @@ class BatchWriter:
             self.append_time_ms = now_ms
 
     def replace_buffer(self, buffer: bytearray) -> None:
-        if len(buffer) < self.size:
+        if len(buffer) < len(self.buffer):
             raise ValueError("buffer is smaller than the one it replaces")
         buffer[: self.position] = self.view[: self.position]
         self.buffer = buffer
         self.view = memoryview(buffer)
-        self.size = len(buffer)
+        self.size = len(buffer) - self.extension_room
 
     def put(self, src: Buffer, start: int, end: int) -> bool:
         if start < 0 or end < start or end > len(src):
@@ -181,6 +181,8 @@ class BatchWriter:
             if extension:
                 raise ValueError("the records' headers are the extension")
             extension = encode_headers(self.headers, self.count)
+        self.size += self.extension_room
+        self.extension_room = 0
         size = len(extension)
         if size > self.size - self.position or size > EXTENSION_BYTES_MAX:
             raise ValueError("no room for the extension")
@@ -191,7 +193,6 @@ class BatchWriter:
         self.records += self.count
         self.batches += 1
         self.kind = CLOSED
-        self.extension_room = 0
         self.headers = []
 
     def open(self, kind: int, reserved_bytes: int, first_seq: int) -> None:
@@ -210,7 +211,7 @@ class BatchWriter:
             and self.count < BUNDLE_RECORDS_MAX
             and self.position - self.start + self.extension_room + need <= BATCH_BYTES_TARGET
         ):
-            return self.size - self.position - self.extension_room >= need
+            return self.size - self.position >= need
         self.close_batch()
         if need > BUNDLE_BYTES_MAX - HEAD_BYTES:
             raise ValueError("record larger than a bundle can be")
@@ -220,14 +221,17 @@ class BatchWriter:
         return True
 
     def open_extended(self, need: int, headers: tuple[bytes, ...]) -> bool:
-        reserve = 8 + BUNDLE_RECORDS_MAX + sum([5 + len(header) for header in headers]) + 5
-        if reserve > EXTENSION_BYTES_MAX:
+        if self.extension_room == 0:
+            self.close_batch()
+        reserve = sum([5 + len(header) for header in headers]) + 5
+        if reserve > EXTENSION_BYTES_MAX - 8:
             raise ValueError("headers larger than an extension can be")
-        if not self.open_packed(need + reserve):
+        if not self.open_packed(need + 8 + reserve):
             return False
-        if self.extension_room:
-            reserve -= 8 + BUNDLE_RECORDS_MAX
+        if self.extension_room == 0:
+            reserve += 8
         self.extension_room += reserve
+        self.size -= reserve
         self.headers += [()] * (self.count - len(self.headers))
         self.headers.append(headers)
         return True
@@ -254,6 +258,9 @@ class BatchWriter:
         self.buffer[position : position + size] = value
         self.count += 1
         self.next_seq += 1
+        if self.extension_room:
+            self.extension_room += 1
+            self.size -= 1
 
     def put_bundle_head(self) -> int:
         head = bytearray(8)

@@ -1,7 +1,7 @@
 """Bundles and batches under random damage: any bytes decode or raise the codec's own error, in both builds alike.
 
-Meant to run with QUINTLOG_BUILD=checked too, where an access outside a buffer is an IndexError. QUINTLOG_FUZZ_ROUNDS
-sets how long.
+Meant to run with QUINTLOG_BUILD=checked too, where an access outside a buffer is an IndexError. QUINTLOG_NIGHTLY=1
+makes it run for minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from engine import batch, batch_pure, bundle, bundle_pure
 from engine.bundle_encode import encode_bundle
 from engine.record import BatchError, BundleError
 
-ROUNDS = int(os.environ.get("QUINTLOG_FUZZ_ROUNDS", "2000"))
+ROUNDS = 100_000 if os.environ.get("QUINTLOG_NIGHTLY") == "1" else 2000
 TIME = 1_700_000_000_000
 INTERESTING = (0, 1, 2, 4, 5, 7, 8, 15, 16, 0x3F, 0x40, 0x44, 0x45, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 

@@ -243,7 +243,6 @@ def test_no_room_writes_nothing_and_a_larger_buffer_goes_on(codec: ModuleType) -
     before = bytes(made.buffer), made.position, made.next_seq
     assert not made.put(b"y" * 60, 0, 60)
     assert not made.put_record(b"y" * 60, b"k", 1)
-    assert not made.put_record(b"y", b"", TIME, (b"name",))
     assert (bytes(made.buffer), made.position, made.next_seq) == before
     with pytest.raises(ValueError, match="smaller"):
         made.replace_buffer(bytearray(199))
@@ -277,10 +276,39 @@ def test_the_smallest_room_that_a_record_needs(codec: ModuleType) -> None:
         made.begin(TIME)
         if made.put(bytes(100), 0, 100):
             made.close_batch()
-            assert size == 95 + 13 + 100
+            assert size == 95 + 14 + 100
             break
     else:
         pytest.fail("never enough room")
+
+
+@both
+@pytest.mark.parametrize("before", [0, 1, 200, 255, 256, 600])
+@pytest.mark.parametrize("open_headers", [(), (b"n", b"v")])
+@pytest.mark.parametrize(
+    ("size", "key", "headers"),
+    [(0, b"", ()), (100, b"key", ()), (70_000, b"", ()), (0, b"", (b"",)), (9, b"key", (b"n", b"v" * 300))],
+)
+def test_the_stated_room_is_enough(
+    codec: ModuleType, before: int, open_headers: tuple[bytes, ...], size: int, key: bytes, headers: tuple[bytes, ...]
+) -> None:
+    probe = writer(codec)
+    used = 0
+    for _ in range(before):
+        assert probe.put_record(b"x", b"", TIME, open_headers)
+        used = max(used, len(probe.buffer) - (probe.size - probe.position))
+    room = 110 + size + len(key) + (13 + sum(5 + len(header) for header in headers) if headers else 0)
+    made = writer(codec, used + room)
+    for _ in range(before):
+        assert made.put_record(b"x", b"", TIME, open_headers)
+    assert made.size - made.position >= room
+    assert made.put_record(bytes(size), key, TIME - 1, headers)
+    made.close_batch()
+    assert made.position <= len(made.buffer)
+    assert list(codec.records(sealed(codec, made)))[-1] == Record(before + 1, TIME - 1, key, bytes(size), headers)
+    bundle = encode_bundle([bytes(size)], None, [1])
+    exact = writer(codec, 92 + len(bundle))
+    assert put_bundle(exact, bundle)
 
 
 @both
@@ -313,7 +341,7 @@ def test_impossible_arguments(codec: ModuleType) -> None:
 @both
 def test_a_record_larger_than_a_bundle_can_be(codec: ModuleType) -> None:
     made = writer(codec, 5000)
-    huge = memoryview(bytes(BUNDLE_BYTES_MAX - 19))  # zero pages: never touched
+    huge = memoryview(bytes(BUNDLE_BYTES_MAX - 20))  # zero pages: never touched
     with pytest.raises(ValueError, match="larger than a bundle"):
         made.put(huge, 0, len(huge))
     assert not made.put(huge, 0, len(huge) - 1)
@@ -332,10 +360,9 @@ def test_headers_of_records_become_the_extension(codec: ModuleType) -> None:
     assert made.put_record(b"4", b"", TIME, (b"only name",))
     assert made.position + 80 < made.size
     data = sealed(codec, made)
-    (header,) = headers_of(codec, data)
-    assert msgpack.unpackb(data[header.bundles_end :]) == {
-        "h": [None, [b"a", b"b", b"c", b""], None, None, [b"only name"]]
-    }
+    without, header = headers_of(codec, data)  # a batch that began without headers gets none
+    assert (without.count, without.extension_bytes) == (1, 0)
+    assert msgpack.unpackb(data[header.bundles_end :]) == {"h": [[b"a", b"b", b"c", b""], None, None, [b"only name"]]}
     assert list(codec.records(data)) == [
         Record(1, TIME, b"", b"0"),
         Record(2, TIME, b"k", b"1", (b"a", b"b", b"c", b"")),
@@ -367,6 +394,7 @@ def test_headers_count_into_room_and_batch_size(codec: ModuleType) -> None:
     stored = 0
     while small.put_record(b"v", b"", TIME, (b"h" * 100, b"")):
         stored += 1
+    assert small.next_seq == stored + 1
     assert stored > 10
     data = sealed(codec, small)
     assert [record.headers for record in codec.records(data)] == [(b"h" * 100, b"")] * stored
