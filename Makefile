@@ -32,7 +32,7 @@ test-editable: compile
 # Only the tests are copied beside the settings: every import of ours has to come from the installed wheel.
 test-wheel:
 	@.ci/venv $(VENV) wheel test
-	@rm -rf $(WHEEL_RUN) && mkdir -p $(WHEEL_RUN) && cp -r tests docs README.md pyproject.toml $(WHEEL_RUN)/
+	@rm -rf $(WHEEL_RUN) && mkdir -p $(WHEEL_RUN) && cp -r tests docs *.md LICENSE pyproject.toml $(WHEEL_RUN)/
 	cd $(WHEEL_RUN) && QUINTLOG_REQUIRE_COMPILED=1 $(abspath $(PY)) -m pytest $(TESTS)
 
 test-pure:
