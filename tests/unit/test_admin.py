@@ -1,0 +1,353 @@
+"""Admin HTTP: who may call it, what it tells, what it changes."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+
+from engine.errors import DiskFull, NotStored
+from netserver import admin_api
+from netserver.admin import TOKEN_FILE, read_token
+from netserver.app import Server
+from netserver.errors import ListenError, ServerError
+from netserver.testing import running
+from tests.echo import Echo, frame, run, until
+
+
+class Caller:
+    """Calls the admin API of a running server."""
+
+    def __init__(self, server: Server, http: aiohttp.ClientSession) -> None:
+        self.server = server
+        self.http = http
+        self.base = f"http://{server.admin_address}"
+        self.token = (server.data_dir / TOKEN_FILE).read_text().strip()
+
+    async def __call__(
+        self, method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """(status, document or text)."""
+        if headers is None:
+            headers = {"Authorization": f"Bearer {self.token}"}
+        data = None if body is None else io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
+        url = aiohttp.client.URL(self.base + path, encoded=True)
+        async with self.http.request(method, url, data=data, headers=headers) as answer:
+            if answer.content_type == "application/json":
+                return answer.status, await answer.json()
+            return answer.status, await answer.text()
+
+    async def error(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
+        """(status, code) of an error."""
+        status, document = await self(method, path, body)
+        assert document["error"]["message"]
+        return status, document["error"]["code"]
+
+
+def with_admin(
+    test: Callable[[Caller], Awaitable[None]],
+    settings: dict[str, dict[str, Any]] | None = None,
+    data_dir: Path | None = None,
+    echo: Echo | None = None,
+) -> None:
+    async def main() -> None:
+        async with (
+            running(data_dir, settings, {"echo": echo or Echo()}) as server,
+            aiohttp.ClientSession() as http,
+        ):
+            await test(Caller(server, http))
+
+    run("uvloop", main())
+
+
+def test_public_pages() -> None:
+    async def test(call: Caller) -> None:
+        nobody: dict[str, str] = {}
+        assert await call("GET", "/healthz", headers=nobody) == (200, "ok\n")
+        assert await call("GET", "/readyz", headers=nobody) == (200, "ready\n")
+        status, text = await call("GET", "/metrics", headers=nobody)
+        assert status == 200
+        assert "quintlog_ready 1.0" in text
+        assert (await call("POST", "/healthz", headers=nobody))[0] == 405
+        assert (await call("GET", "/nothing", headers=nobody))[0] == 404
+        call.server.ready = False
+        assert await call("GET", "/readyz", headers=nobody) == (503, "starting or stopping\n")
+
+    with_admin(test)
+
+
+def test_the_api_needs_the_token() -> None:
+    async def test(call: Caller) -> None:
+        for headers in (
+            {},
+            {"Authorization": "Bearer wrong"},
+            {"Authorization": "Bearer "},
+            {"Authorization": "Bearer ÿ"},
+        ):
+            status, document = await call("GET", "/v1/status", headers=headers)
+            assert status == 401
+            assert TOKEN_FILE in document["error"]["message"]
+        assert (await call("GET", "/v1/status"))[0] == 200
+
+    with_admin(test)
+
+
+def test_token_file(tmp_path: Path) -> None:
+    token = read_token(tmp_path)
+    path = tmp_path / TOKEN_FILE
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(token) >= 40
+    assert read_token(tmp_path) == token
+    path.write_text("\n")
+    assert read_token(tmp_path) not in ("", token)
+    path.write_bytes(b"\xff\xff")
+    with pytest.raises(ServerError, match="remove it"):
+        read_token(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("host", "allowed"),
+    [
+        ("127.0.0.1", True),
+        ("127.0.0.1:9180", True),
+        ("localhost:9180", True),
+        ("LOCALHOST", True),
+        ("[::1]:9180", True),
+        ("[::1]", True),
+        ("192.0.2.1", True),
+        ("logs.example:9180", True),
+        ("evil.example", False),
+        ("evil.example:9180", False),
+        ("localhost.evil.example", False),
+        ("", False),
+    ],
+)
+def test_names_that_are_not_ours_are_refused(host: str, allowed: bool) -> None:
+    async def test(call: Caller) -> None:
+        address = call.server.admin_address
+        assert address is not None
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.read(-1)
+        assert answer.startswith(b"HTTP/1.1 200" if allowed else b"HTTP/1.1 421")
+        writer.close()
+
+    with_admin(test, {"admin": {"hosts": ["logs.example"]}})
+
+
+def test_topics_are_made_listed_changed_and_deleted() -> None:
+    async def test(call: Caller) -> None:
+        assert await call("GET", "/v1/topics") == (200, {"schema": 1, "items": []})
+        body = {"name": "orders", "partitions": 3, "config": {"retention_ms": "7d", "segment_bytes": 1 << 20}}
+        status, made = await call("POST", "/v1/topics", body)
+        assert status == 201
+        assert made["name"] == "orders"
+        assert made["partitions"] == 3
+        assert made["settings"] == {"retention_ms": "7d", "segment_bytes": "1 MiB"}
+        assert await call.error("POST", "/v1/topics", body) == (409, "topic_exists")
+        status, changed = await call("PATCH", "/v1/topics/orders", {"config": {"retention_ms": "default"}})
+        assert status == 200
+        assert changed["settings"] == {"segment_bytes": "1 MiB"}
+        assert changed["config"]["retention_ms"] == "0"
+        assert await call.error("PATCH", "/v1/topics/orders", {"config": {"retention": 1}}) == (400, "invalid_config")
+        assert (await call("GET", "/v1/topics/orders"))[1] == changed
+        assert await call("DELETE", "/v1/topics/orders") == (200, {"deleted": {"name": "orders"}})
+        assert await call.error("GET", "/v1/topics/orders") == (404, "unknown_topic")
+        assert await call.error("DELETE", "/v1/topics/orders") == (404, "unknown_topic")
+        assert await call.error("POST", "/v1/topics", {"name": "x" * 70_000}) == (400, "invalid_config")
+        assert await call.error("POST", "/v1/topics", {"name": "x", "partitions": 0}) == (400, "invalid_config")
+
+    with_admin(test)
+
+
+@pytest.mark.parametrize("name", [b"a/b", b"..", b".", b"\xff\x00", "größe".encode(), b"a b?c#d%", b"x" * 255, b""])
+def test_topic_names_are_any_bytes(name: bytes) -> None:
+    path = f"/v1/topics/{quote(name, safe='')}".replace("/.", "/%2E")
+
+    async def test(call: Caller) -> None:
+        status, stored = await call("POST", f"{path}/records", {"records": [{"value": "one"}]})
+        assert (status, stored) == (200, {"partition": 0, "first_offset": 1, "last_offset": 1})
+        assert [topic.name for topic in call.server.log.catalog] == [name]
+        assert (await call("GET", path))[0] == 200
+        _, document = await call("GET", "/v1/topics")
+        assert len(document["items"]) == 1
+
+    with_admin(test)
+
+
+def test_publishing_tells_offsets_and_survives_a_restart(tmp_path: Path) -> None:
+    async def first(call: Caller) -> None:
+        records = [
+            {"value": "one", "key": "k", "timestamp_ms": 1},
+            {"value_base64": "/w==", "headers": [{"name": "h", "value_base64": "AA=="}]},
+        ]
+        answer = await call("POST", "/v1/topics/orders/records", {"records": records})
+        assert answer == (200, {"partition": 0, "first_offset": 1, "last_offset": 2})
+        answer = await call("POST", "/v1/topics/orders/records", {"records": [{"value": ""}]})
+        assert answer == (200, {"partition": 0, "first_offset": 3, "last_offset": 3})
+
+    async def second(call: Caller) -> None:
+        _, topic = await call("GET", "/v1/topics/orders")
+        (partition,) = topic["partition_details"]
+        assert (partition["first_offset"], partition["next_offset"]) == (1, 4)
+        _, trimmed = await call("POST", "/v1/topics/orders/trim", {"before": 3})
+        assert trimmed["first_offset"] == 3
+        _, topic = await call("GET", "/v1/topics/orders")
+        assert topic["partition_details"][0]["first_offset"] == 3
+
+    with_admin(first, data_dir=tmp_path)
+    with_admin(second, data_dir=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "expected"),
+    [
+        ("records", {}, (400, "bad_request")),
+        ("records", {"records": []}, (400, "bad_request")),
+        ("records", {"records": ["x"]}, (400, "bad_request")),
+        ("records", {"records": [{}]}, (400, "bad_request")),
+        ("records", {"records": [{"value": 1}]}, (400, "bad_request")),
+        ("records", {"records": [{"value": "a", "value_base64": "YQ=="}]}, (400, "bad_request")),
+        ("records", {"records": [{"value_base64": "not base64"}]}, (400, "bad_request")),
+        ("records", {"records": [{"value_base64": 5}]}, (400, "bad_request")),
+        ("records", b'{"records": [{"value": "\\ud800"}]}', (400, "bad_request")),
+        ("records", {"records": [{"value": "a", "key": "k" * 256}]}, (400, "bad_request")),
+        ("records", {"records": [{"value": "a", "timestamp_ms": -1}]}, (400, "bad_request")),
+        ("records", {"records": [{"value": "a", "timestamp_ms": True}]}, (400, "bad_request")),
+        ("records", {"records": [{"value": "a", "headers": {}}]}, (400, "bad_request")),
+        ("records", {"records": [{"value": "a", "headers": [{"name": "x"}]}]}, (400, "bad_request")),
+        ("records", {"partition": 1, "records": [{"value": "a"}]}, (404, "unknown_partition")),
+        ("records", b"{", (400, "bad_request")),
+        ("records", b"[1]", (400, "bad_request")),
+        ("records", b"[" * 100_000, (400, "bad_request")),
+        ("trim", {}, (400, "bad_request")),
+        ("trim", {"before": "now"}, (400, "bad_request")),
+    ],
+)
+def test_bad_requests(path: str, body: Any, expected: tuple[int, str]) -> None:
+    async def test(call: Caller) -> None:
+        await call("POST", "/v1/topics", {"name": "orders"})
+        assert await call.error("POST", f"/v1/topics/orders/{path}", body) == expected
+
+    with_admin(test)
+
+
+def test_bad_topics_and_paths() -> None:
+    async def test(call: Caller) -> None:
+        assert await call.error("POST", "/v1/topics", {}) == (400, "bad_request")
+        assert await call.error("POST", "/v1/topics", {"name": "a", "config": []}) == (400, "bad_request")
+        assert await call.error("POST", "/v1/topics", {"name": "a", "config": {"durability": None}}) == (
+            400,
+            "bad_request",
+        )
+        assert await call.error("GET", "/v1/nothing") == (404, "not_found")
+        assert await call.error("PUT", "/v1/topics") == (404, "not_found")
+        assert await call.error("POST", "/v1/topics/none/trim", {"before": 1}) == (404, "unknown_topic")
+
+    with_admin(test)
+
+
+def test_auto_create_off() -> None:
+    async def test(call: Caller) -> None:
+        answer = await call.error("POST", "/v1/topics/orders/records", {"records": [{"value": "a"}]})
+        assert answer == (404, "unknown_topic")
+
+    with_admin(test, {"topics": {"auto_create": False}})
+
+
+def test_too_large() -> None:
+    async def test(call: Caller) -> None:
+        body = {"records": [{"value": "x" * 2000}]}
+        assert await call.error("POST", "/v1/topics/orders/records", body) == (413, "too_large")
+        assert await call.error("POST", "/v1/topics/orders/records", b" " * (33 << 20)) == (413, "too_large")
+
+    with_admin(test, {"topics": {"record_bytes_max": 1000}})
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        (DiskFull("no space"), (507, "disk_full")),
+        (NotStored("no"), (503, "not_stored")),
+        (RuntimeError("a defect"), (500, "internal")),
+    ],
+)
+def test_errors_of_the_engine(
+    problem: Exception, expected: tuple[int, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(call: Caller) -> None:
+        async def fail(*_args: object) -> None:
+            raise problem
+
+        monkeypatch.setattr(admin_api.Api, "publish", fail)
+        assert await call.error("POST", "/v1/topics/orders/records", {}) == expected
+
+    with_admin(test)
+    assert ("a defect" in caplog.text) == (expected[0] == 500)
+
+
+def test_status_and_connections() -> None:
+    echo = Echo()
+
+    async def test(call: Caller) -> None:
+        address = call.server.addresses["echo"]
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        writer.write(frame(b"e1") + frame(b"h"))
+        await reader.readexactly(6)
+        await until(lambda: echo.sessions[0].connection.held)
+        _, status = await call("GET", "/v1/status")
+        assert status["ready"] is True
+        assert status["connections"]["echo"] == 1
+        assert status["listeners"]["echo"] == str(address)
+        assert status["disk_free_bytes"] > 0
+        _, document = await call("GET", "/v1/connections")
+        (connection,) = document["items"]
+        assert connection["protocol"] == "echo"
+        assert connection["bytes_in"] == 11
+        assert connection["bytes_out"] == 6
+        assert connection["held"] == ["test"]
+        number = connection["number"]
+        assert await call.error("DELETE", f"/v1/connections/{number + 1}") == (404, "not_found")
+        assert await call("DELETE", f"/v1/connections/{number}") == (200, {"closed": number})
+        await until(lambda: call.server.counters["echo"].closed["admin"] == 1)
+        writer.close()
+
+    with_admin(test, echo=echo)
+
+
+def test_topics_by_name() -> None:
+    async def test(call: Caller) -> None:
+        for name in ("orders", "orders-eu", "clicks"):
+            await call("POST", "/v1/topics", {"name": name})
+        _, document = await call("GET", "/v1/topics?name=orders*")
+        assert [topic["name"] for topic in document["items"]] == ["orders", "orders-eu"]
+
+    with_admin(test)
+
+
+def test_address_in_use() -> None:
+    async def main() -> None:
+        async with running() as first:
+            with pytest.raises(ListenError, match="--admin HOST:PORT"):
+                async with running(settings={"admin": {"listen": str(first.admin_address)}}):
+                    pass
+
+    run("uvloop", main())
+
+
+def test_without_admin(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path, {"admin": {"listen": "off"}}) as server:
+            assert "admin" not in server.addresses
+            assert json.loads((tmp_path / "server.json").read_text())["admin"] is None
+        assert not (tmp_path / "server.json").exists()
+
+    run("uvloop", main())

@@ -1,0 +1,77 @@
+"""The log's two forms, and what keeps it from filling the disk."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from netserver.logs import OURS, RepetitionFilter, set_level, set_up
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    """Where the log goes; the set-up of before is restored."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield io.StringIO()
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    for name in OURS:
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def test_text(stream: io.StringIO) -> None:
+    set_up("text", "info", stream)
+    logging.getLogger("netserver.x").info("one\nline")
+    logging.getLogger("netserver.x").debug("hidden")
+    logging.getLogger("library").info("hidden")
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("engine.x").exception("failed")
+    first, second, third, *rest = stream.getvalue().splitlines()
+    assert first.endswith("Z INFO    one")
+    assert second == "    line"
+    assert third.endswith("ERROR   failed")
+    assert rest[0] == "    Traceback (most recent call last):"
+    assert rest[-1] == "    ValueError: why"
+
+
+def test_json(stream: io.StringIO) -> None:
+    set_up("json", "warning", stream)
+    logging.getLogger("engine.x").info("hidden")
+    set_level("debug")
+    logging.getLogger("engine.x").debug("größe\n%s", 5)
+    try:
+        raise ValueError("why")
+    except ValueError:
+        logging.getLogger("tools.x").exception("failed")
+    first, second = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert first["level"] == "debug"
+    assert first["logger"] == "engine.x"
+    assert first["message"] == "größe\n5"
+    assert first["time"].endswith("Z")
+    assert "ValueError: why" in second["exception"]
+
+
+def line(second: float, level: int = logging.INFO) -> logging.LogRecord:
+    record = logging.LogRecord("x", level, "file.py", 1, "text %d", (5,), None)
+    record.created = second
+    return record
+
+
+def test_repetitions_are_left_out_and_counted() -> None:
+    rule = RepetitionFilter(3)
+    assert [rule.filter(line(10.1)) for _ in range(5)] == [True, True, True, False, False]
+    assert rule.filter(line(10.9, logging.ERROR))
+    later = line(11.0)
+    assert rule.filter(later)
+    assert later.getMessage() == "text 5 (2 lines like this were left out before)"
+    following = line(12.0)
+    assert rule.filter(following)
+    assert following.getMessage() == "text 5"

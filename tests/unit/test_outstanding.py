@@ -1,0 +1,160 @@
+"""Order, errors and accounting of outstanding answers, with a real log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from engine.chunk import COMMITTED, FAILED, Chunk
+from engine.errors import NotStored
+from netserver.app import Server
+from netserver.connection import Connection
+from netserver.outstanding import Outstanding, Released
+from netserver.testing import running
+from tests.echo import Echo, run, until
+
+
+def with_connection(test: Callable[[Server, Connection], Awaitable[None]]) -> None:
+    async def main() -> None:
+        echo = Echo()
+        async with running(protocols={"echo": echo}) as server:
+            address = server.addresses["echo"]
+            _, writer = await asyncio.open_connection(address.host, address.port)
+            await until(lambda: echo.sessions)
+            await test(server, echo.sessions[0].connection)
+            writer.close()
+            await until(lambda: not server.shell.connections)
+            assert server.shell.pressure.total == 0
+
+    run("uvloop", main())
+
+
+def chunks(server: Server, count: int) -> list[Chunk]:
+    """Chunks of as many partitions, none of them in the committer's hands; ``settle`` decides what becomes of them."""
+    log = server.log
+    return [Chunk(log.partition(log.catalog.get_or_create(b"t%d" % number)), 4096, 1) for number in range(count)]
+
+
+def settle(chunk: Chunk, error: NotStored | None = None) -> None:
+    chunk.state = COMMITTED if error is None else FAILED
+    chunk.error = error
+
+
+def test_answers_leave_in_the_order_of_arrival() -> None:
+    async def test(server: Server, connection: Connection) -> None:
+        calls: list[Released] = []
+        outstanding = Outstanding(connection, calls.append)
+        first, second, third = chunks(server, 3)
+        outstanding.add(first, "first", 10)
+        outstanding.add(second, "second", 20, 2)
+        outstanding.add_done("pong")
+        outstanding.add(third, "third", 40)
+        assert (len(outstanding), outstanding.pending_bytes, connection.charged) == (4, 70, 70)
+        settle(second)
+        outstanding.round_done()
+        assert calls == []
+        settle(first)
+        outstanding.round_done()
+        assert calls == [[("first", None), ("second", None), ("pong", None)]]
+        assert (len(outstanding), outstanding.pending_bytes, connection.charged) == (1, 40, 40)
+        settle(third)
+        outstanding.round_done()
+        assert calls[1:] == [[("third", None)]]
+        assert connection.counters.records_published == 4
+        assert connection.counters.published_bytes == 70
+
+    with_connection(test)
+
+
+def test_unordered_answers_leave_as_they_finish() -> None:
+    async def test(server: Server, connection: Connection) -> None:
+        calls: list[Released] = []
+        outstanding = Outstanding(connection, calls.append, ordered=False)
+        first, second = chunks(server, 2)
+        outstanding.add(first, "first", 10)
+        outstanding.add(second, "second", 20)
+        outstanding.add_done("pong")
+        settle(second)
+        outstanding.round_done()
+        assert calls == [[("pong", None)], [("second", None)]]
+        assert connection.charged == 10
+        settle(first)
+        outstanding.round_done()
+        assert calls[2:] == [[("first", None)]]
+
+    with_connection(test)
+
+
+def test_failures_carry_their_error_and_are_not_counted_as_stored() -> None:
+    async def test(server: Server, connection: Connection) -> None:
+        calls: list[Released] = []
+        outstanding = Outstanding(connection, calls.append)
+        first, second = chunks(server, 2)
+        outstanding.add(first, "first", 10)
+        refusal = ValueError("refused")
+        outstanding.add_done("refused", refusal)
+        outstanding.add(second, "second", 20)
+        problem = NotStored("no room")
+        settle(first, problem)
+        settle(second)
+        outstanding.round_done()
+        assert calls == [[("first", problem), ("refused", refusal), ("second", None)]]
+        assert connection.counters.records_published == 1
+
+    with_connection(test)
+
+
+def test_an_answer_that_waits_for_nothing_leaves_at_once() -> None:
+    async def test(_server: Server, connection: Connection) -> None:
+        calls: list[Released] = []
+        outstanding = Outstanding(connection, calls.append)
+        outstanding.add_done("pong")
+        assert calls == [[("pong", None)]]
+
+    with_connection(test)
+
+
+def test_a_chunk_that_is_finished_when_it_is_added() -> None:
+    async def test(server: Server, connection: Connection) -> None:
+        calls: list[Released] = []
+        outstanding = Outstanding(connection, calls.append)
+        first, second = chunks(server, 2)
+        settle(first)
+        settle(second)
+        outstanding.add(first, "first", 1)
+        outstanding.add(second, "second", 1)
+        assert calls == []  # not within add(): the session is in the middle of something
+        await until(lambda: calls)
+        assert calls == [[("first", None), ("second", None)]]
+
+    with_connection(test)
+
+
+def test_an_error_of_the_session_ends_its_connection_only() -> None:
+    async def test(server: Server, connection: Connection) -> None:
+        outstanding = Outstanding(connection, lambda _released: 1 // 0)
+        (chunk,) = chunks(server, 1)
+        outstanding.add(chunk, "first", 1)
+        settle(chunk)
+        outstanding.round_done()
+        assert connection.closed
+        assert connection.counters.session_errors == 1
+
+    with_connection(test)
+
+
+def test_after_the_connection_is_gone_the_bytes_are_discharged_without_an_answer() -> None:
+    async def test(server: Server, connection: Connection) -> None:
+        calls: list[Released] = []
+        outstanding = Outstanding(connection, calls.append)
+        (chunk,) = chunks(server, 1)
+        outstanding.add(chunk, "first", 100)
+        connection.abort()
+        await until(lambda: not server.shell.connections)
+        assert server.shell.pressure.total == 100
+        settle(chunk)
+        outstanding.round_done()
+        assert server.shell.pressure.total == 0
+        assert calls == []
+
+    with_connection(test)
