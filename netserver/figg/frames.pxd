@@ -8,7 +8,7 @@ cdef Py_ssize_t _FIXED
 cdef u64 MANY
 
 @cython.locals(
-    name="const unsigned char[::1]", count=Py_ssize_t, highest=u64, number=u64, total=Py_ssize_t, full=bint, topic_size=Py_ssize_t, head=Py_ssize_t,
+    name="const unsigned char[::1]", count=Py_ssize_t, lowest=u64, highest=u64, number=u64, total=Py_ssize_t, full=bint, topic_size=Py_ssize_t, head=Py_ssize_t,
     size=Py_ssize_t, at=Py_ssize_t, value_size=Py_ssize_t,
 )
 cpdef tuple pack_publishes(

@@ -23,17 +23,18 @@ MANY = 1 << 20  # records of a slab above which their number says nothing about 
 
 def pack_publishes(
     src: Buffer, position: int, end: int, topic: bytes, writer: BatchWriter, frame_bytes_max: int, value_bytes_max: int
-) -> tuple[int, int, int, int, bool]:
+) -> tuple[int, int, int, int, int, bool]:
     """Puts the data of consecutive whole PUBLISH frames of ``topic`` into ``writer``.
 
     It stops before a frame that is cut off, malformed, of another type or topic, with a payload or data above the
     limits, or for which the writer has no room.
 
     Returns:
-        (position behind the last frame taken, frames taken, their highest seq_num, bytes of their data, whether it
-        stopped because the writer had no room).
+        (position behind the last frame taken, frames taken, their lowest and highest seq_num, bytes of their data,
+        whether it stopped because the writer had no room).
     """
     count = 0
+    lowest = 0
     highest = 0
     total = 0
     full = False
@@ -58,10 +59,12 @@ def pack_publishes(
         number = u64_at(src, at)
         if number > highest:
             highest = number
+        if number < lowest or count == 0:
+            lowest = number
         total += value_size
         count += 1
         position += _HEADER + size
-    return position, count, highest, total, full
+    return position, count, lowest, highest, total, full
 
 
 def frame_data(

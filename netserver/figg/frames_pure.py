@@ -19,8 +19,8 @@ _FIXED = 24
 
 def pack_publishes(
     src: Buffer, position: int, end: int, topic: bytes, writer: BatchWriter, frame_bytes_max: int, value_bytes_max: int
-) -> tuple[int, int, int, int, bool]:
-    count = highest = total = 0
+) -> tuple[int, int, int, int, int, bool]:
+    count = lowest = highest = total = 0
     topic_size = len(topic)
     head = _FIXED + topic_size
     if position < 0 or end > len(src):
@@ -43,13 +43,15 @@ def pack_publishes(
         if at + 12 + value_size > behind or value_size > value_bytes_max:
             break
         if not put(src, at + 12, at + 12 + value_size):
-            return position, count, highest, total, True
+            return position, count, lowest, highest, total, True
         if number > highest:
             highest = number
+        if number < lowest or not count:
+            lowest = number
         total += value_size
         count += 1
         position = behind
-    return position, count, highest, total, False
+    return position, count, lowest, highest, total, False
 
 
 def frame_data(

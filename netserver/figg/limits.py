@@ -26,5 +26,24 @@ SUBSCRIPTIONS_MAX: Final = 65_536
 READ_BYTES: Final = 256 << 10
 """Read from the log at once for a subscription: below the high-water mark of the output, large enough for the disk."""
 
+FRAMES_BYTES: Final = 256 << 10
+"""About as many bytes of DATA frames are made at once; small records grow by their frames, most of all empty ones."""
+
+TURN_BYTES: Final = 1 << 20
+"""DATA written for one connection in one turn of the loop: a reader on a fast path must not hold up the others."""
+
+TOPICS_REMEMBERED_MAX: Final = 4096
+"""Topics that a publishing connection finds again without asking the catalog."""
+
+RETRY_S: Final = 1.0
+"""Interval of the look at publishers and subscribers that wait for a partition to be usable again."""
+
+RETRY_LATEST_S: Final = 30.0
+"""A publisher whose records could not be stored is sent to try again at the latest after this time, whatever we think
+of the disk; its client redials at once, so this is the rate of fruitless attempts."""
+
+SPACE_BYTES: Final = 16 << 20
+"""So much free space means that a full disk has ended: some rounds fit."""
+
 SHARED_FRAMES_BYTES_MAX: Final = 8 << 20
 """Framed batches kept for other subscribers of the same place. At a time all of them read the newest few rounds."""

@@ -45,7 +45,7 @@ def test_a_run_of_publishes(hot: ModuleType, topic: bytes) -> None:
     src = b"".join(codec.publish(topic, number, value) for number, value in zip(numbers, values, strict=True))
     writer = writer_of()
     found = hot.pack_publishes(src, 0, len(src), topic, writer, LIMIT, LIMIT)
-    assert found == (len(src), 4, 2**64 - 1, sum(map(len, values)), False)
+    assert found == (len(src), 4, 4, 2**64 - 1, sum(map(len, values)), False)
     assert stored(writer) == values
 
 
@@ -76,7 +76,7 @@ def test_a_run_stops_before_anything_unusual(hot: ModuleType, next_frame: bytes)
     end = len(src)
     src += next_frame
     writer = writer_of()
-    assert hot.pack_publishes(src, 0, len(src), b"topic", writer, 255, 100) == (end, 2, 2, 2, False)
+    assert hot.pack_publishes(src, 0, len(src), b"topic", writer, 255, 100) == (end, 2, 1, 2, 2, False)
     assert stored(writer) == [b"a", b"b"]
 
 
@@ -93,8 +93,8 @@ def test_trailing_bytes_are_skipped_and_any_version_is_taken(hot: ModuleType) ->
 def test_a_run_stops_when_the_writer_is_full(hot: ModuleType) -> None:
     src = b"".join(codec.publish(b"t", n, b"x" * 100) for n in range(100))
     writer = writer_of(5_000)
-    position, count, highest, total, full = hot.pack_publishes(src, 0, len(src), b"t", writer, LIMIT, LIMIT)
-    assert (full, total, highest) == (True, 100 * count, count - 1)
+    position, count, lowest, highest, total, full = hot.pack_publishes(src, 0, len(src), b"t", writer, LIMIT, LIMIT)
+    assert (full, total, lowest, highest) == (True, 100 * count, 0, count - 1)
     assert position == count * (len(src) // 100)
     assert 30 < count < 50
     assert stored(writer) == [b"x" * 100] * count

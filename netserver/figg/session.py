@@ -1,0 +1,363 @@
+"""The server's side of a Figg connection: events of the codec become engine calls, commit rounds become answers.
+
+- PUBLISH: runs of frames of one topic go into the log in one call. One ACK a commit round: the highest seq_num that is
+  stored, in the order of arrival, and never one at or above the number of a publish that is not stored.
+- ATTACH: one subscription per topic; ATTACHED names the position behind which DATA begins, always before the first
+  DATA. Another ATTACH seeks. DETACH is always answered, and no DATA follows.
+- PONG, ACK and ATTACHED are written at once. DATA is written only while the connection's output is short, a portion of
+  each subscription in turn, so nothing waits behind much of it.
+- A publish that cannot be stored ends the acknowledging on its connection, which stays open: its client would redial a
+  closed one without pause. Further publishes are read and dropped (the client has them until they are acknowledged),
+  everything else goes on. When the topic takes records again the connection is closed: the client redials and resends.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from engine.errors import EngineError, NotStored
+from netserver.errors import ProtocolError
+from netserver.figg import codec
+from netserver.figg.hot import pack_publishes
+from netserver.figg.limits import HEADER_BYTES, SUBSCRIPTIONS_MAX, TOPICS_REMEMBERED_MAX, TURN_BYTES
+from netserver.figg.shared import Shared
+from netserver.figg.subscription import Subscription
+from netserver.outstanding import Outstanding, Released
+
+if TYPE_CHECKING:
+    from engine.partition import Partition
+    from netserver.connection import Connection, Services, SessionFactory
+
+OPENING = "a topic is being opened"
+NUMBERS = 1 << 64
+"""Above every seq_num."""
+RUN_BYTES = 256
+"""What a run of publishes takes besides its data: also empty ones, to many topics by turns, must reach a bound."""
+
+
+def factory(services: Services) -> SessionFactory:
+    """Makes the sessions of one listener."""
+    shared = Shared(services)
+
+    def make(connection: Connection) -> FiggSession:
+        return FiggSession(connection, shared)
+
+    return make
+
+
+class FiggSession:
+    """See the module's text, and `netserver.connection.Session` for who calls what."""
+
+    def __init__(self, connection: Connection, shared: Shared) -> None:
+        self.frame_bytes_max = shared.frame_bytes_max
+        self.connection = connection
+        self._shared = shared
+        self._outstanding = Outstanding(connection, self._released)
+        self._partitions: dict[bytes, Partition] = {}
+        self._last: Partition | None = None  # the topic of the publish before
+        self._subscriptions: dict[bytes, Subscription] = {}
+        self._ready: deque[Subscription] = deque()
+        self._answers: list[bytes] = []
+        self._runs: deque[tuple[int, int, Partition]] = deque()  # lowest and highest seq_num, as in _outstanding
+        self._highest = -1  # seq_num of those
+        self._disordered = False  # some run has a lower number than one before it
+        self._acknowledge = -1  # highest number that is stored and not yet acknowledged
+        self._refused = False  # something could not be stored: nothing is acknowledged from there on
+        self._refused_from = NUMBERS  # lowest number of what was not stored
+        self._ending = False
+        self._turn_scheduled = False
+
+    # --- input
+
+    def received(self, data: memoryview, length: int) -> int:
+        position = 0
+        connection = self.connection
+        try:
+            while not connection.held:
+                frame = codec.open_frame(data, position, length, self.frame_bytes_max)
+                if frame is None:
+                    break
+                kind, start, end = frame
+                if kind == codec.PUBLISH:
+                    behind = self._publish(data, position, length, start, end)
+                    if behind == position:
+                        break  # held, and this frame comes again
+                    position = behind
+                    continue
+                if kind == codec.PING:
+                    self._answers.append(codec.pong(codec.read_number(data, start, end)))
+                elif kind == codec.ATTACH:
+                    self._attach(*codec.read_attach(data, start, end))
+                elif kind == codec.DETACH:
+                    self._detach(codec.read_topic(data, start, end))
+                position = end
+        except codec.FiggError as error:
+            raise ProtocolError(str(error), error.kind) from None
+        finally:
+            self._flush()
+        if self._ready:
+            self._deliver()
+        return position
+
+    def _flush(self) -> None:
+        answers = self._answers
+        if answers:
+            self.connection.write(answers[0] if len(answers) == 1 else b"".join(answers))
+            self._answers = []
+
+    # --- publishing
+
+    def _publish(self, data: memoryview, position: int, length: int, start: int, end: int) -> int:
+        """Store the publishes from ``position`` on, as far as they are of one topic; the position behind them.
+
+        ``position`` itself means that the connection is held and the frame has to come again.
+        """
+        partition = self._last
+        if partition is not None and partition.error is None and not self._refused:
+            name = partition.topic.name
+            if data[start + 4 : start + 4 + len(name)] == name:
+                behind = self._store_run(partition, data, position, length)
+                if behind != position or self.connection.held:
+                    return behind
+        topic, number, value_start, value_end = codec.read_record(data, start, end)
+        partition = None if self._refused else self._partition(topic, number)
+        if partition is None:
+            return end if self._refused else position
+        if value_end - value_start > partition.config.record_bytes_max:
+            raise codec.FiggError(
+                f"record of {value_end - value_start} bytes, the topic takes {partition.config.record_bytes_max}",
+                "record_size",
+            )
+        self._last = partition
+        behind = self._store_run(partition, data, position, length)
+        return end if self._refused and behind == position else behind
+
+    def _partition(self, topic: bytes, number: int) -> Partition | None:
+        """Where to publish; None: not open yet (the connection is held), or nothing can be stored there."""
+        partition = self._partitions.get(topic)
+        if partition is not None and partition.is_open and partition.error is None:
+            return partition
+        try:
+            partition = self._shared.partition(topic)
+        except EngineError as problem:
+            self._refuse(problem, topic, None, number)
+            return None
+        if not partition.is_open:
+            self.connection.hold(OPENING)
+            partition.when_open(self.connection.guarded(lambda: self._opened(partition, number)))
+            return None
+        if len(self._partitions) >= TOPICS_REMEMBERED_MAX:
+            self._partitions.clear()
+        self._partitions[topic] = partition
+        return partition
+
+    def _opened(self, partition: Partition, number: int) -> None:
+        if not partition.is_open:
+            problem = partition.error or NotStored(f"{partition.title} cannot be opened")
+            self._refuse(problem, partition.topic.name, partition, number)
+        self.connection.release(OPENING)
+
+    def _store_run(self, partition: Partition, data: memoryview, position: int, length: int) -> int:
+        """Put the publishes of the partition's topic that are back to back into the log; the position behind them."""
+        connection = self.connection
+        limit = partition.config.record_bytes_max
+        topic = partition.topic.name
+        room_bytes = 0
+        while True:
+            try:
+                writer = partition.writer(room_bytes)
+            except NotStored as problem:
+                number = codec.read_record(data, position + HEADER_BYTES, length)[1]
+                self._refuse(problem, topic, partition, number)
+                return position
+            position, count, lowest, highest, size_bytes, full = pack_publishes(
+                data, position, length, topic, writer, self.frame_bytes_max, limit
+            )
+            if count:
+                chunk = partition.appended(self._outstanding, size_bytes)
+                if lowest <= self._highest:
+                    self._disordered = True
+                if highest > self._highest:
+                    self._highest = highest
+                self._runs.append((lowest, highest, partition))
+                self._outstanding.add(chunk, None, size_bytes, count)
+                connection.charge(RUN_BYTES)
+            if not full or connection.held:
+                return position
+            room_bytes = int.from_bytes(data[position + 4 : position + HEADER_BYTES], "big")
+
+    # --- acknowledging
+
+    def _released(self, released: Released) -> None:
+        """A round has set answers free, in the order of arrival."""
+        for _, problem in released:
+            lowest, highest, partition = self._runs.popleft()
+            if problem is not None:
+                self._refuse(problem, partition.topic.name, partition, lowest)
+            elif not self._refused and highest > self._acknowledge:
+                self._acknowledge = highest
+        self.connection.discharge(RUN_BYTES * len(released))
+        self._write_ack()
+        if self._ending and not self._outstanding:
+            self.connection.close()
+
+    def _write_ack(self) -> None:
+        """Acknowledge what is stored, unless a lower number is not: an ACK covers every lower one."""
+        number = self._acknowledge
+        if number < 0 or number >= self._refused_from:
+            return
+        runs = self._runs
+        if self._disordered and runs and min(run[0] for run in runs) <= number:
+            return
+        if not runs:
+            self._highest = -1
+            self._disordered = False
+        self._acknowledge = -1
+        self.connection.write(codec.ack(number))
+
+    def _refuse(self, problem: Exception, topic: bytes, partition: Partition | None, number: int) -> None:
+        """The publish with this number cannot be stored: it and what comes behind it is not acknowledged."""
+        if number < self._refused_from:
+            self._refused_from = number
+        if not self._refused:
+            self._refused = True
+            self._shared.refused(self, topic, partition, problem)
+
+    # --- subscribing
+
+    def _attach(self, topic: bytes, offset: int | None) -> None:
+        self._stop(topic)
+        if len(self._subscriptions) >= SUBSCRIPTIONS_MAX:
+            raise codec.FiggError(f"more than {SUBSCRIPTIONS_MAX} subscriptions", "subscriptions")
+        subscription = Subscription(
+            topic,
+            offset,
+            shared=self._shared.frames,
+            counters=self.connection.counters,
+            on_ready=self._wake,
+            guarded=self.connection.guarded,
+            value_bytes_max=self.frame_bytes_max - 16 - len(topic),
+        )
+        self._subscriptions[topic] = subscription
+        self._begin(subscription)
+
+    def _begin(self, subscription: Subscription, *, create: bool = True) -> None:
+        """Start it as soon as its topic can be read; ATTACHED is not written yet when this returns."""
+        try:
+            partition = self._shared.partition(subscription.topic, create=create)
+        except EngineError as problem:
+            self._shared.unreadable(self, subscription, problem)
+            return
+        if partition.is_open:
+            self._start(subscription, partition)
+            return
+        partition.when_open(self.connection.guarded(lambda: self._opened_to_read(subscription, partition)))
+
+    def _opened_to_read(self, subscription: Subscription, partition: Partition) -> None:
+        if subscription.stopped:
+            return
+        if partition.is_open:
+            self._start(subscription, partition)
+            self._flush()
+            self._deliver()
+        else:
+            problem = partition.error or EngineError(f"{partition.title} cannot be opened")
+            self._shared.unreadable(self, subscription, problem)
+
+    def _start(self, subscription: Subscription, partition: Partition) -> None:
+        position = subscription.start(partition)
+        if not subscription.attached:
+            subscription.attached = True
+            self._answers.append(codec.attached(subscription.topic, position))
+        self._enqueue(subscription)
+
+    def _detach(self, topic: bytes) -> None:
+        self._stop(topic)
+        self._answers.append(codec.detached(topic))
+
+    def _stop(self, topic: bytes) -> None:
+        subscription = self._subscriptions.pop(topic, None)
+        if subscription is not None:
+            subscription.stop()
+            self._shared.forget(subscription)
+
+    def _enqueue(self, subscription: Subscription) -> None:
+        if not subscription.queued:
+            subscription.queued = True
+            self._ready.append(subscription)
+
+    def _wake(self, subscription: Subscription) -> None:
+        """Its topic may have more."""
+        if not subscription.stopped:
+            self._enqueue(subscription)
+            self._deliver()
+
+    def retry(self, subscription: Subscription) -> None:
+        """Try again to read what could not be read (a topic that is gone is not made again for that)."""
+        if not subscription.stopped:
+            self._begin(subscription, create=False)
+            self._flush()
+            self._deliver()
+
+    def _deliver(self) -> None:
+        """Write DATA while the output is short: a portion of each ready subscription in turn."""
+        connection = self.connection
+        ready = self._ready
+        left_bytes = TURN_BYTES
+        while ready and connection.writable and not connection.closed:
+            if left_bytes <= 0:
+                self._deliver_later()
+                return
+            subscription = ready.popleft()
+            subscription.queued = False
+            if subscription.stopped:
+                continue
+            try:
+                framed = subscription.advance()
+            except EngineError as problem:
+                self._shared.unreadable(self, subscription, problem)
+                continue
+            if framed is not None:
+                self._enqueue(subscription)
+                if framed.count:
+                    connection.write(framed.frames)
+                    left_bytes -= len(framed.frames)
+
+    def _deliver_later(self) -> None:
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self.connection.loop.call_soon(self.connection.guarded(self._next_turn))
+
+    def _next_turn(self) -> None:
+        self._turn_scheduled = False
+        self._deliver()
+
+    # --- the connection's life
+
+    def eof(self) -> None:
+        self._end()
+
+    def drain(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """No more input: answer what is outstanding, then close."""
+        self._ending = True
+        for topic in list(self._subscriptions):
+            self._stop(topic)
+        if not self._outstanding:
+            self.connection.close()
+
+    def resume_output(self) -> None:
+        self._deliver()
+
+    def closed(self) -> None:
+        for topic in list(self._subscriptions):
+            self._stop(topic)
+        self._ready.clear()
+        self._shared.leave(self)
+        self.connection.discharge(RUN_BYTES * len(self._runs))
+
+    def idle(self) -> bool:
+        return not self._outstanding

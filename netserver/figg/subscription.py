@@ -1,0 +1,215 @@
+"""A subscription of a Figg connection: a cursor in the log, and the framed batches that several of them share.
+
+Live and history are the same thing: read behind the last number that was sent, wait when there is nothing, go on. A
+subscriber that does not take its data is simply further back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.errors import EngineError, OutOfRange
+from engine.record import BatchError, BundleError
+from netserver.figg.hot import frame_data
+from netserver.figg.limits import FRAMES_BYTES, READ_BYTES, SHARED_FRAMES_BYTES_MAX
+
+if TYPE_CHECKING:
+    from engine.chunk import Slab
+    from engine.partition import Partition
+    from netserver.counters import Counters
+    from netserver.figg.codec import Buffer
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Framed:
+    """DATA frames of records that follow each other, never changed once made.
+
+    ``skipped`` were too large for a frame, ``lost`` are damaged; ``next_seq`` is what comes behind all of them.
+    """
+
+    frames: Buffer
+    next_seq: int
+    count: int = 0
+    skipped: int = 0
+    lost: int = 0
+
+
+class SharedFrames:
+    """Framed batches by (partition, first number), for the other subscribers that come by; first in, first out.
+
+    They are kept for partitions with several subscribers only.
+    """
+
+    def __init__(self, bytes_max: int = SHARED_FRAMES_BYTES_MAX) -> None:
+        self.subscribers: dict[Partition, int] = {}
+        self.hits = 0
+        self._bytes_max = bytes_max
+        self._size_bytes = 0
+        self._framed: dict[tuple[Partition, int], Framed] = {}
+
+    def join(self, partition: Partition) -> None:
+        """One subscriber more."""
+        self.subscribers[partition] = self.subscribers.get(partition, 0) + 1
+
+    def leave(self, partition: Partition) -> None:
+        """One subscriber less."""
+        left = self.subscribers[partition] - 1
+        if left:
+            self.subscribers[partition] = left
+        else:
+            del self.subscribers[partition]
+
+    def get(self, partition: Partition, seq: int) -> Framed | None:
+        """What another subscriber was sent from ``seq`` on."""
+        framed = self._framed.get((partition, seq))
+        if framed is not None:
+            self.hits += 1
+        return framed
+
+    def put(self, partition: Partition, seq: int, framed: Framed) -> None:
+        """Keep ``framed`` if anybody else may want it."""
+        if self.subscribers.get(partition, 0) < 2:
+            return
+        self._framed[partition, seq] = framed
+        self._size_bytes += len(framed.frames)
+        while self._size_bytes > self._bytes_max:
+            oldest = next(iter(self._framed))
+            self._size_bytes -= len(self._framed.pop(oldest).frames)
+
+
+class Subscription:
+    """One topic of one connection.
+
+    Args:
+        offset: position behind which reading begins; None: the latest message.
+        on_ready: called (in the loop) when `advance` may give more.
+        value_bytes_max: largest record that fits into a DATA frame.
+
+    Attributes:
+        topic: its name.
+        next_seq: number of the record that it reads next.
+        stopped: it is over.
+        attached, queued: marks of its connection: ATTACHED was answered; it stands in the queue.
+    """
+
+    __slots__ = (
+        "_counters",
+        "_offset",
+        "_on_ready",
+        "_partition",
+        "_shared",
+        "_value_bytes_max",
+        "attached",
+        "next_seq",
+        "queued",
+        "stopped",
+        "topic",
+    )
+
+    def __init__(
+        self,
+        topic: bytes,
+        offset: int | None,
+        *,
+        shared: SharedFrames,
+        counters: Counters,
+        on_ready: Callable[[Subscription], None],
+        guarded: Callable[[Callable[[], object]], Callable[[], None]],
+        value_bytes_max: int,
+    ) -> None:
+        self.topic = topic
+        self.next_seq = 0
+        self.attached = False
+        self.queued = False
+        self.stopped = False
+        self._offset = offset
+        self._partition: Partition | None = None
+        self._shared = shared
+        self._counters = counters
+        self._value_bytes_max = value_bytes_max
+        self._on_ready = guarded(lambda: on_ready(self))
+
+    def start(self, partition: Partition) -> int:
+        """Begin to read an open partition; the position behind which reading begins, for ATTACHED.
+
+        Everything that is committed after this call, and not before the position, will be delivered.
+        """
+        self._leave()
+        self._partition = partition
+        self._shared.join(partition)
+        offset, end = self._offset, partition.committed_seq
+        position = end if offset is None or offset > end else max(offset, partition.log_start - 1)
+        self.next_seq = position + 1
+        return position
+
+    def stop(self) -> None:
+        """It is over: nothing more is read, nobody is called."""
+        self.stopped = True
+        self._leave()
+
+    def _leave(self) -> None:
+        partition, self._partition = self._partition, None
+        if partition is not None:
+            partition.forget(self._on_ready)
+            self._shared.leave(partition)
+
+    def advance(self) -> Framed | None:
+        """The next frames; None: nothing now, ``on_ready`` is called when there may be.
+
+        Raises:
+            EngineError: the topic cannot be read; after a new `start` it goes on, or with the first record if the topic
+                is then another one of the same name.
+        """
+        partition = self._partition
+        if partition is None:
+            return None
+        seq = self.next_seq
+        framed = self._shared.get(partition, seq)
+        if framed is None:
+            try:
+                slab = partition.read(seq, READ_BYTES, self._on_ready)
+            except OutOfRange as gap:
+                self._counters.skipped["expired"] += gap.first - seq
+                framed = Framed(b"", gap.first)
+            except EngineError:
+                self._offset = 0 if partition.topic.deleting else seq - 1
+                self._leave()
+                raise
+            else:
+                if slab is None:
+                    return None
+                framed = self._frame(partition, slab, seq)
+                self._shared.put(partition, seq, framed)
+        self._count(framed)
+        self.next_seq = framed.next_seq
+        return framed
+
+    def _count(self, framed: Framed) -> None:
+        counters = self._counters
+        counters.records_delivered += framed.count
+        counters.delivered_bytes += len(framed.frames)
+        if framed.skipped:
+            counters.skipped["too_large"] += framed.skipped
+        if framed.lost:
+            counters.skipped["damaged"] += framed.lost
+
+    def _frame(self, partition: Partition, slab: Slab, seq: int) -> Framed:
+        lost = sum(last - first + 1 for first, last in slab.lost)
+        if lost:
+            log.warning("%s: a subscriber lost %d damaged records: %s", partition.title, lost, slab.lost)
+        if not len(slab.buffer):
+            return Framed(b"", slab.last_seq + 1, lost=lost)
+        try:
+            frames, next_seq, count, skipped = frame_data(
+                slab.buffer, seq, slab.last_seq, self.topic, self._value_bytes_max, FRAMES_BYTES
+            )
+        except (BatchError, BundleError) as problem:  # it passed its checksum, so it was written like that
+            lost += slab.last_seq + 1 - max(seq, slab.first_seq)
+            log.error("%s: records %d to %d cannot be read: %s", partition.title, seq, slab.last_seq, problem)
+            return Framed(b"", slab.last_seq + 1, lost=lost)
+        return Framed(frames, next_seq, count, skipped, lost)
