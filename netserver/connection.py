@@ -299,6 +299,9 @@ class Connection(asyncio.BufferedProtocol):
                     self.transport.resume_reading()
         except RuntimeError:  # already failed: connection_lost is on its way
             return
+        except OSError:  # the peer has reset it, and nobody may be reading
+            self._transport_call(self.transport.abort)
+            return
         self._close_timer = self.loop.call_later(LINGER_S, self._linger, self.loop.time() + FLUSH_S)
 
     def abort(self, reason: str = "", kind: str = "server") -> None:
