@@ -197,7 +197,9 @@ class ChunkCut:
                     before = self.size_bytes
                     self.cut_batch(src, position, from_seq, expected_seq, size_bytes_max)
                     self.batches += self.size_bytes > before
-                expected_seq = self.last_seq + 1 if self.size_bytes else expected_seq
+                if self.size_bytes:
+                    expected_seq = self.last_seq + 1
+                    from_seq = 0  # the run has no holes
             position = behind
         return self.size_bytes > 0
 
@@ -213,6 +215,7 @@ class ChunkCut:
             if self.bundle_last_seq >= from_seq and self.follows(expected_seq):
                 self.take(batch, start, behind)
                 expected_seq = next_seq
+                from_seq = 0
                 self.stopped = self.size_bytes >= size_bytes_max
             start = behind
 
@@ -302,6 +305,8 @@ class ChunkCut:
             if start < bundles_start:
                 start = bundles_start
             stop = self.end if self.end < bundles_end else bundles_end
+            if stop > len(src) or stop - start > len(view) - position:
+                raise ValueError("not the source of the run")
             copy(view, position, src, start, stop - start)
             position += stop - start
             batch = bundles_end + u32(src, batch + 12)

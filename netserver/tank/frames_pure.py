@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from engine.batch import BatchWriter
@@ -131,16 +132,15 @@ def _bundle(src: Buffer, start: int, end: int, next_seq: int) -> tuple[_Head, in
     return _Head(first_seq, last_seq, count, True), end
 
 
-def _bundles(src: Buffer, start: int, end: int, next_seq: int, from_seq: int) -> list[tuple[int, int, _Head]]:
+def _bundles(src: Buffer, start: int, end: int, next_seq: int, from_seq: int) -> Iterator[tuple[int, int, _Head]]:
     """(start, end, head) of the bundles of one batch from the one that holds ``from_seq`` on."""
-    found = []
     while start < end:
         head, behind = _bundle(src, start, end, next_seq)
         if head.last_seq >= from_seq:
-            found.append((start, behind, head))
+            yield start, behind, head
+            from_seq = 0
         next_seq = head.last_seq + 1
         start = behind
-    return found
 
 
 class ChunkCut:
@@ -173,32 +173,37 @@ class ChunkCut:
             if last_seq < from_seq:
                 continue
             first = _bundle(src, start, end, first_seq)[0]
-            bundles = [(start, end, first._replace(last_seq=last_seq, records=count))]
+            bundles: Iterable[tuple[int, int, _Head]] = (
+                (start, end, first._replace(last_seq=last_seq, records=count)),
+            )
             if first_seq < from_seq or self.size_bytes + bundles_bytes > size_bytes_max:
                 bundles = _bundles(src, start, end, first_seq, from_seq)
             expected_seq = self._take(bundles, expected_seq, size_bytes_max)
+            from_seq = 0 if self.size_bytes else from_seq
         return self.size_bytes > 0
 
-    def _take(self, bundles: list[tuple[int, int, _Head]], expected_seq: int, size_bytes_max: int) -> int:
-        taken = 0
+    def _take(self, bundles: Iterable[tuple[int, int, _Head]], expected_seq: int, size_bytes_max: int) -> int:
+        """Take bundles of one batch; the number that must follow."""
+        first_byte = -1
         for start, end, head in bundles:
             if expected_seq and not head.sparse and head.first_seq != expected_seq:
                 self.stopped = True
                 break
             if not self.size_bytes:
                 self.first_seq, self.sparse, self.start = head.first_seq, head.sparse, start
+            if first_byte < 0:
+                first_byte = start
+                self.batches += 1
             self.size_bytes += end - start
             self.records += head.records
             self.last_seq = head.last_seq
             self.end = end
-            taken += 1
             expected_seq = head.last_seq + 1
             if self.size_bytes >= size_bytes_max:
                 self.stopped = True
                 break
-        if taken:
-            self.batches += 1
-            self._ranges.append((bundles[0][0], bundles[taken - 1][1]))
+        if first_byte >= 0:
+            self._ranges.append((first_byte, self.end))
         return expected_seq
 
     def copy_to(self, src: Buffer, out: bytearray, position: int) -> int:
