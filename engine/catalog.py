@@ -1,11 +1,4 @@
-"""The catalog of topics: held in memory, stored in ``state``.
-
-Stored entries (layout of values and keys: engine/state.py)::
-
-    c/next_topic_id          the id that the next new topic gets; ids are never used again
-    t/ >Q id                 [name, partition count, {setting: text}, created ms]
-    p/ >QI id, partition     partition number: the slot in the watermarks file, and the prefix of index keys
-    d/ >Q id                 [name, deleted ms, [partition numbers]]: tombstone, until the segments are gone
+"""The catalog of topics: held in memory, stored in ``state`` (forms: engine/topics.py).
 
 A topic stores only the settings that were made for it; the others follow the server's defaults.
 
@@ -21,73 +14,22 @@ dropped. Until then a tombstone holds it.
 
 from __future__ import annotations
 
-import base64
 import logging
-import struct
 from collections.abc import Callable, Iterator, Mapping
 from heapq import heappop, heappush
 from typing import Any, Literal, TypeAlias
 
+from engine import topics
 from engine.config import UNSET, EngineConfig, TopicConfig, unknown_setting_text
 from engine.config import settings as topic_settings
-from engine.errors import (
-    Corrupt,
-    EngineError,
-    InvalidConfig,
-    LimitReached,
-    TopicExists,
-    UnknownPartition,
-    UnknownTopic,
-)
-from engine.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_BYTES_MAX
-from engine.state import COUNTER, PARTITION, RESERVED, TOMBSTONE, TOPIC, Delete, OnDone, Op, Put, StateStore
+from engine.errors import EngineError, InvalidConfig, LimitReached, TopicExists, UnknownPartition, UnknownTopic
+from engine.state import OnDone, Op, Put, StateStore
+from engine.topics import NEXT_TOPIC_ID, Stored, Topic, check_name, check_partition_count, title
 
 log = logging.getLogger(__name__)
 
-NEXT_TOPIC_ID = COUNTER + b"next_topic_id"
-_TOPIC_KEY = struct.Struct(">Q")
-_PARTITION_KEY = struct.Struct(">QI")
-
-# Topic ids left unused when the counter is damaged.
-_ID_LEAP = 1 << 20
-_DEFAULT = TopicConfig()
-
 Change: TypeAlias = Literal["created", "configured", "deleted"]
-Listener: TypeAlias = Callable[["Topic", Change], None]
-
-
-class Topic:
-    """One topic. Attributes are for reading; the catalog changes them.
-
-    Attributes:
-        id: never used for another topic, also after deletion.
-        name: up to 1024 bytes of any kind.
-        partition_count: partitions 0 to partition_count - 1 exist.
-        config: the configuration in force: server's defaults and own settings.
-        settings: own settings as text.
-        created_ms: when it was made.
-        numbers: partition numbers given so far, by partition index.
-        durable: its entry is on disk.
-        deleting: its deletion is on its way to the disk, or done.
-    """
-
-    __slots__ = ("config", "created_ms", "deleting", "durable", "id", "name", "numbers", "partition_count", "settings")
-
-    def __init__(
-        self, topic_id: int, name: bytes, partition_count: int, settings: dict[str, str], created_ms: int
-    ) -> None:
-        self.id = topic_id
-        self.name = name
-        self.partition_count = partition_count
-        self.settings = settings
-        self.created_ms = created_ms
-        self.config = _DEFAULT
-        self.numbers: dict[int, int] = {}
-        self.durable = False
-        self.deleting = False
-
-    def __repr__(self) -> str:
-        return f"Topic({self.id}, {self.name!r})"
+Listener: TypeAlias = Callable[[Topic, Change], None]
 
 
 class Catalog:
@@ -95,9 +37,10 @@ class Catalog:
 
     def __init__(self, state: StateStore, config: EngineConfig, now_ms: Callable[[], int]) -> None:
         """Loads everything. What is damaged is left out and reported in `damaged`; it never stops the start."""
+        stored = Stored(state)
         self.generation = 0
-        self.damaged: list[Corrupt] = []
-        self.tombstones: dict[int, bytes] = {}
+        self.damaged = stored.damaged
+        self.tombstones = stored.tombstones
         self._state = state
         self._config = config
         self._now_ms = now_ms
@@ -110,66 +53,13 @@ class Catalog:
         # Partition numbers (topic id, index) that are not durable yet.
         self._unsettled: set[tuple[int, int]] = set()
         self._partition_total = 0
-        # Numbers of deleted topics, and of topics whose entry is damaged, by topic id.
-        self._dead_numbers: dict[int, list[int]] = {}
-        self._orphan_numbers: dict[int, dict[int, int]] = {}
-        self._next_id = 1
-        self._next_number = 1
-        self._free_numbers: list[int] = []
-        self._load()
-
-    def _load(self) -> None:
-        entries = self._entries(TOPIC, _TOPIC_KEY, (bytes, int, dict, int))
-        for (topic_id,), (name, partition_count, settings, created_ms) in entries:
-            if name in self._topics:
-                self._report(f"topics {self._topics[name].id} and {topic_id} have the same name {_text(name)}")
-                continue
-            topic = Topic(topic_id, name, partition_count, settings, created_ms)
-            topic.durable = True
+        self._dead_numbers = stored.dead_numbers
+        self._orphan_numbers = stored.orphan_numbers
+        self._next_id = stored.next_id
+        self._next_number = stored.next_number
+        self._free_numbers = stored.free_numbers
+        for topic in stored.topics:
             self._enter(topic)
-        for (topic_id,), (name, _deleted_ms, numbers) in self._entries(TOMBSTONE, _TOPIC_KEY, (bytes, int, list)):
-            self.tombstones[topic_id] = name
-            self._dead_numbers[topic_id] = numbers
-        used = {number for numbers in self._dead_numbers.values() for number in numbers}
-        for (topic_id, index), (number,) in self._entries(PARTITION, _PARTITION_KEY, (int,)):
-            if number in used:
-                self._report(f"partition {index} of topic {topic_id} has the number {number} of another one")
-                continue
-            used.add(number)
-            owner = self._by_id.get(topic_id)
-            numbers_of = owner.numbers if owner is not None else self._orphan_numbers.setdefault(topic_id, {})
-            numbers_of[index] = number
-        self._next_number = max(used, default=0) + 1
-        self._free_numbers = [number for number in range(1, self._next_number) if number not in used]
-        self._load_next_id()
-
-    def _load_next_id(self) -> None:
-        seen = max((0, *self._by_id, *self.tombstones, *self._orphan_numbers))
-        try:
-            stored = self._state.get(NEXT_TOPIC_ID)
-        except Corrupt as error:
-            self.damaged.append(error)
-            # Ids of topics that were deleted and buried are not seen any more: stay clear of them.
-            stored = seen + _ID_LEAP
-        self._next_id = max(seen + 1, stored if isinstance(stored, int) else 1)
-
-    def _entries(
-        self, prefix: bytes, key_form: struct.Struct, shape: tuple[type, ...]
-    ) -> Iterator[tuple[tuple[int, ...], list[Any]]]:
-        """(parts of the key, fields of the value) of all entries of a kind whose form is right."""
-        skip = len(prefix)
-        key_bytes = skip + key_form.size
-        unpack = key_form.unpack_from
-        single = len(shape) == 1
-        for key, value in self._state.scan(prefix, self.damaged.append):
-            fields = [value] if single else value
-            if len(key) != key_bytes or type(fields) is not list or tuple(map(type, fields)) != shape:
-                self._report(f"the entry of key {key!r} has another form than it should")
-            else:
-                yield unpack(key, skip), fields
-
-    def _report(self, reason: str) -> None:
-        self.damaged.append(Corrupt("state", None, reason))
 
     # --- looking ---
 
@@ -194,14 +84,7 @@ class Catalog:
     @staticmethod
     def describe(topic: Topic) -> dict[str, Any]:
         """What ``topic.json`` repeats of a topic; `adopt()` takes it back."""
-        return {
-            "id": topic.id,
-            "name": topic.name.decode("utf-8", "backslashreplace"),
-            "name_base64": base64.b64encode(topic.name).decode(),
-            "partitions": topic.partition_count,
-            "created_ms": topic.created_ms,
-            "config": dict(topic.settings),
-        }
+        return topics.describe(topic)
 
     # --- making ---
 
@@ -220,12 +103,11 @@ class Catalog:
             InvalidConfig: name or partition count.
             LimitReached: topics_max or partitions_max of the configuration.
         """
-        self._check_name(name)
-        if not 1 <= partition_count <= PARTITIONS_PER_TOPIC_MAX:
-            raise InvalidConfig(f"{partition_count} partitions: expected 1 to {PARTITIONS_PER_TOPIC_MAX}")
+        check_name(name)
+        check_partition_count(partition_count)
         topic = self._topics.get(name)
         if topic is not None and (topic.durable or topic.id in self._writes or topic.deleting):
-            raise TopicExists(f"topic {_text(name)} {'is being deleted' if topic.deleting else 'exists already'}")
+            raise TopicExists(f"topic {title(name)} {'is being deleted' if topic.deleting else 'exists already'}")
         settings = config.to_mapping(self._config.topic) if config is not None else {}
         if topic is not None:
             # Its making was refused (full disk), and whoever asked was told so: this is another attempt.
@@ -252,7 +134,7 @@ class Catalog:
         if topic is not None:
             return topic
         if not self._config.auto_create:
-            raise UnknownTopic(f"no topic {_text(name)}, and auto_create is off")
+            raise UnknownTopic(f"no topic {title(name)}, and auto_create is off")
         return self.create(name)
 
     def adopt(self, description: Mapping[str, Any], on_durable: OnDone | None = None) -> Topic:
@@ -262,21 +144,13 @@ class Catalog:
             InvalidConfig: the description is not one of `describe()`, or the topic was deleted.
             TopicExists: the id, or the name, belongs to another topic.
         """
-        try:
-            name = base64.b64decode(description["name_base64"], validate=True)
-            topic_id, partition_count = int(description["id"]), int(description["partitions"])
-            settings = {str(key): str(value) for key, value in description["config"].items()}
-            topic = Topic(topic_id, name, partition_count, settings, int(description["created_ms"]))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InvalidConfig(f"not the description of a topic: {error!r}") from error
-        self._check_name(name)
-        TopicConfig.from_mapping(settings)
-        if topic_id in self.tombstones:
-            raise InvalidConfig(f"topic {_text(name)} (id {topic_id}) was deleted")
-        if name in self._topics or topic_id in self._by_id:
-            raise TopicExists(f"topic {_text(name)} (id {topic_id}) exists already")
-        self._next_id = max(self._next_id, topic_id + 1)
-        topic.numbers = self._orphan_numbers.pop(topic_id, {})
+        topic = topics.from_description(description)
+        if topic.id in self.tombstones:
+            raise InvalidConfig(f"{topic} was deleted")
+        if topic.name in self._topics or topic.id in self._by_id:
+            raise TopicExists(f"there is a topic of the name or id of {topic}")
+        self._next_id = max(self._next_id, topic.id + 1)
+        topic.numbers = self._orphan_numbers.pop(topic.id, {})
         self._enter(topic)
         self._write(topic, {}, on_durable)
         self._tell(topic, "created")
@@ -291,19 +165,19 @@ class Catalog:
             UnknownTopic: the topic is being deleted.
         """
         if not 0 <= index < topic.partition_count:
-            raise UnknownPartition(f"topic {_text(topic.name)} has partitions 0 to {topic.partition_count - 1}")
+            raise UnknownPartition(f"topic {title(topic.name)} has partitions 0 to {topic.partition_count - 1}")
         number = topic.numbers.get(index)
         if number is not None and topic.durable and (topic.id, index) not in self._unsettled:
             if on_durable is not None:
                 on_durable(None)
             return number
         if topic.deleting:
-            raise UnknownTopic(f"topic {_text(topic.name)} is being deleted")
+            raise UnknownTopic(f"topic {title(topic.name)} is being deleted")
         if number is None:
             number = topic.numbers[index] = self._new_number()
             self._unsettled.add((topic.id, index))
         self._state.submit(
-            [Put(PARTITION + _PARTITION_KEY.pack(topic.id, index), number)],
+            [topics.put_number(topic, index, number)],
             lambda error: self._numbered(topic, index, error, on_durable),
         )
         return number
@@ -327,7 +201,7 @@ class Catalog:
             UnknownTopic: the topic is being deleted.
         """
         if topic.deleting:
-            raise UnknownTopic(f"topic {_text(topic.name)} is being deleted")
+            raise UnknownTopic(f"topic {title(topic.name)} is being deleted")
         _merge({}, changes)
         self._write(topic, changes, on_durable)
 
@@ -348,14 +222,9 @@ class Catalog:
             UnknownTopic: it is being deleted already.
         """
         if topic.deleting:
-            raise UnknownTopic(f"topic {_text(topic.name)} is being deleted")
+            raise UnknownTopic(f"topic {title(topic.name)} is being deleted")
         topic.deleting = True
-        ops: list[Op] = [Delete(TOPIC + _TOPIC_KEY.pack(topic.id))]
-        for index in topic.numbers:
-            key = _PARTITION_KEY.pack(topic.id, index)
-            ops += (Delete(PARTITION + key), Delete(RESERVED + key))
         numbers = list(topic.numbers.values())
-        ops.append(Put(TOMBSTONE + _TOPIC_KEY.pack(topic.id), [topic.name, self._now_ms(), numbers]))
 
         def done(error: EngineError | None) -> None:
             if error is None:
@@ -368,7 +237,7 @@ class Catalog:
             if on_durable is not None:
                 on_durable(error)
 
-        self._state.submit(ops, done)
+        self._state.submit(topics.bury_topic(topic, self._now_ms()), done)
 
     def buried_numbers(self, topic_id: int) -> list[int]:
         """Partition numbers that the tombstone of a deleted topic holds."""
@@ -384,7 +253,7 @@ class Catalog:
             if on_durable is not None:
                 on_durable(error)
 
-        self._state.submit([Delete(TOMBSTONE + _TOPIC_KEY.pack(topic_id))], done)
+        self._state.submit([topics.delete_tombstone(topic_id)], done)
 
     # --- inside ---
 
@@ -401,13 +270,13 @@ class Catalog:
         settings = _merge(topic.settings, changes) if changes else topic.settings
 
         def done(error: EngineError | None) -> None:
-            if error is None:
-                topic.durable = True
-                if changes:
+            try:
+                if error is None:
+                    topic.durable = True
+                if error is None and changes:
                     topic.settings = settings
                     topic.config = self._config_of(settings)
                     self._tell(topic, "configured")
-            try:
                 if on_done is not None:
                     on_done(error)
             finally:
@@ -418,11 +287,9 @@ class Catalog:
                     del self._writes[topic.id]
 
         if topic.deleting:
-            done(UnknownTopic(f"topic {_text(topic.name)} is being deleted"))
+            done(UnknownTopic(f"topic {title(topic.name)} is being deleted"))
             return
-        ops: list[Op] = [
-            Put(TOPIC + _TOPIC_KEY.pack(topic.id), [topic.name, topic.partition_count, settings, topic.created_ms])
-        ]
+        ops: list[Op] = [topics.put_topic(topic, settings)]
         if not topic.durable:
             ops.append(Put(NEXT_TOPIC_ID, self._next_id))
         self._state.submit(ops, done)
@@ -442,10 +309,6 @@ class Catalog:
     def _tell(self, topic: Topic, change: Change) -> None:
         for listener in self._listeners:
             listener(topic, change)
-
-    def _check_name(self, name: bytes) -> None:
-        if len(name) > TOPIC_NAME_BYTES_MAX:  # Figg knows a topic without a name
-            raise InvalidConfig(f"a topic name of {len(name)} bytes: at most {TOPIC_NAME_BYTES_MAX} are allowed")
 
     def _check_room(self, partition_count: int) -> None:
         if len(self._topics) >= self._config.topics_max:
@@ -489,7 +352,3 @@ def _merge(settings: Mapping[str, str], changes: Mapping[str, str]) -> dict[str,
             raise InvalidConfig(unknown_setting_text(name, known))
         merged.pop(name, None)
     return merged
-
-
-def _text(name: bytes) -> str:
-    return repr(name.decode("utf-8", "backslashreplace")[:100])

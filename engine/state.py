@@ -22,9 +22,9 @@ Keys begin with a prefix of their view:
 
 ======================  =============================================================================
 ``c/`` name             counters (u64)
-``t/`` >Q topic id      topic                                                     (engine/catalog.py)
-``p/`` >QI id, index    number of a partition                                     (engine/catalog.py)
-``d/`` >Q topic id      tombstone of a deleted topic                              (engine/catalog.py)
+``t/`` >Q topic id      topic                                                     (engine/topics.py)
+``p/`` >QI id, index    number of a partition                                     (engine/topics.py)
+``d/`` >Q topic id      tombstone of a deleted topic                              (engine/topics.py)
 ``r/`` >QI id, index    number up to which sequence numbers are reserved          (engine/partition.py)
 ``u/`` >Q cursor id     durable subscription                                      (engine/cursors.py)
 ======================  =============================================================================

@@ -22,6 +22,7 @@ from engine.errors import DataDirectoryError, LogLocked
 from engine.files import SystemFiles
 from engine.index import FORMAT_KEY, SEQ, TIME, Index, SeqEntry, TimeEntry
 from engine.limits import INDEX_INTERVAL_BYTES
+from tests.lmdb_state import data_file_replaced
 
 STEP = INDEX_INTERVAL_BYTES
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -447,8 +448,6 @@ def test_no_index_can_be_made(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_gives_entries_up(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from tests.unit.test_state import data_file_replaced
-
     with opened(tmp_path / "index") as index:
         add(index, 1, 1)
         index.flush()
@@ -464,8 +463,6 @@ def test_a_full_disk_gives_entries_up(tmp_path: Path, caplog: pytest.LogCaptureF
 
 
 def test_a_failed_commit_ends_it_but_not_the_answers(tmp_path: Path) -> None:
-    from tests.unit.test_state import data_file_replaced
-
     with opened(tmp_path / "index") as index:
         add(index, 1, 1)
         index.flush()

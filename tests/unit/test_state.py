@@ -6,11 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
 
 import lmdb
 import pytest
@@ -19,61 +15,7 @@ from engine.errors import Corrupt, DataDirectoryError, DiskFull, EngineError, Lo
 from engine.files import SystemFiles
 from engine.limits import STATE_ROUND_BYTES_MAX, STATE_VALUE_BYTES_MAX
 from engine.state import Delete, LmdbState, Put, StateReader, hashed_key, pack_value, unpack_value
-
-
-class Owner:
-    """Stands for the event loop: `run()` calls what was posted until nothing is outstanding."""
-
-    def __init__(self) -> None:
-        self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.post = self.posted.put
-        self.store: LmdbState
-
-    def run(self) -> None:
-        while self.store.pending_bytes:
-            self.posted.get(timeout=30)()
-
-    def submit(self, *ops: Put | Delete) -> EngineError | None:
-        answers: list[EngineError | None] = []
-        self.store.submit(ops, answers.append)
-        self.run()
-        assert len(answers) == 1
-        return answers[0]
-
-
-@contextmanager
-def opened(path: Path, *, create: bool = True, **settings: Any) -> Iterator[Owner]:
-    owner = Owner()
-    owner.store = LmdbState(path, owner.post, SystemFiles(), create=create, **settings)
-    try:
-        yield owner
-    finally:
-        owner.store.close()
-
-
-@contextmanager
-def writing_held_up(owner: Owner) -> Iterator[None]:
-    """The writer thread waits for LMDB's write lock meanwhile, with what it has gathered until now."""
-    with owner.store._environment._environment.begin(write=True):
-        yield
-
-
-@contextmanager
-def data_file_replaced(path: Path, by: str, flags: int) -> Iterator[None]:
-    """The descriptor through which LMDB writes its data leads somewhere else, where writing fails for real."""
-    opened = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
-    numbers = [int(link.name) for link in opened if os.path.realpath(link) == str(path / "data.mdb")]
-    descriptors = {number: os.dup(number) for number in numbers}
-    other = os.open(by, flags)
-    for number in descriptors:
-        os.dup2(other, number)
-    os.close(other)
-    try:
-        yield
-    finally:
-        for number, copy in descriptors.items():
-            os.dup2(copy, number)
-            os.close(copy)
+from tests.lmdb_state import data_file_replaced, opened, writing_held_up
 
 
 def test_put_get_delete_and_reopen(tmp_path: Path) -> None:
@@ -306,7 +248,8 @@ FAILING_SYNC = """
     import sys
     from pathlib import Path
     sys.path.insert(0, sys.argv[2])
-    from tests.unit.test_state import Put, opened
+    from engine.state import Put
+    from tests.lmdb_state import opened
     with opened(Path(sys.argv[1])) as owner:
         errors = [owner.submit(Put(b"a", number)) for number in range(4)]
         print([type(error).__name__ for error in errors], owner.store.get(b"a"))
