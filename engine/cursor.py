@@ -127,7 +127,9 @@ class Cursor:
             if plan is None:
                 return None
             if not self._open(plan):
-                return None
+                if self.waiting:
+                    return None
+                continue
             reader = self.reader
             records = reader.records
             if reader.current and records is not None:
@@ -138,7 +140,7 @@ class Cursor:
                 self.finished(plan, min(plan.last, max(reader.last_seq, plan.first)))
 
     def _open(self, plan: Plan) -> bool:
-        """Set ``reader`` to the first record of a plan. False: it has to be waited for, or the plan is void."""
+        """Set ``reader`` to the first record of a plan. False: ``waiting`` for the disk, or the plan is void."""
         if plan.retry:
             if self._retry_reader is None:
                 self._retry_reader = Reader(self._store.slabs)
@@ -153,9 +155,8 @@ class Cursor:
             self._look_around()
             return False
         except (BatchError, BundleError) as problem:
-            self._store.log.report(f"{self.partition.title}: records from {plan.first} on cannot be read: {problem}")
-            reader.moved(plan.first, False)
-            return True
+            self.skip_slab(plan, problem)
+            return False
         self.waiting = True
         self._wanted = plan.first
         return False
@@ -180,6 +181,14 @@ class Cursor:
         self.deliveries.finished(plan, last)
         if not self.is_dirty:
             self.touch()
+
+    def skip_slab(self, plan: Plan, problem: Exception) -> None:
+        """The records of a plan cannot be decoded: pass what is left of them in the slab, and report it."""
+        last = min(plan.last, max(self.reader.last_seq, plan.first))
+        self._store.log.report(f"{self.partition.title}: records {plan.first} to {last} cannot be decoded: {problem}")
+        self.reader.close()
+        self._lose(last - plan.first + 1, f"records {plan.first} to {last} cannot be decoded")
+        self.finished(plan, last)
 
     # --- acknowledging
 

@@ -45,7 +45,11 @@ log = logging.getLogger(__name__)
 
 MakeFactory = Callable[[Services], SessionFactory]
 
-TCP_PROTOCOLS: Final[dict[str, str]] = {"figg": "netserver.figg.session", "tank": "netserver.tank.session"}
+TCP_PROTOCOLS: Final[dict[str, str]] = {
+    "figg": "netserver.figg.session",
+    "tank": "netserver.tank.session",
+    "blipmq": "netserver.blipmq.session",
+}
 """Protocol -> module whose ``factory(services)`` gives the function that makes a connection's session."""
 
 OTHER_PROTOCOLS: Final[dict[str, str]] = {}

@@ -101,7 +101,7 @@ class Keys:
         path: a key file, or None.
 
     Attributes:
-        generation: rises with every reload; who holds an ``Identity`` then asks :meth:`current` again.
+        generation: rises with every `replace`; who holds an ``Identity`` then asks :meth:`current` again.
 
     Raises:
         ConfigError: the file cannot be read, or a line of it is wrong.
@@ -111,12 +111,8 @@ class Keys:
         self.generation = 0
         self._path = path
         self._listeners: list[Callable[[], None]] = []
-        self._keys: list[StoredKey] = []
-        self._set(allowed, read_key_file(path) if path is not None else [])
-
-    def _set(self, allowed: Sequence[str], stored: list[StoredKey]) -> None:
+        self._keys = read_key_file(path) if path is not None else []
         # Keys in clear are compared as digests too: equal lengths, equal times.
-        self._keys = list(stored)
         for number, key in enumerate(allowed, 1):
             salt = secrets.token_bytes(SALT_BYTES)
             self._keys.append(StoredKey(Identity(f"allowed_api_keys[{number}]"), salt, digest_of(key.encode(), salt)))
@@ -141,21 +137,16 @@ class Keys:
             return ANYBODY if self.is_open else None
         return next((stored.identity for stored in self._keys if stored.identity.name == identity.name), None)
 
-    def reload(self, allowed: Sequence[str], path: Path | None) -> None:
-        """Read everything again; connections of revoked keys are closed by their sessions.
-
-        Raises:
-            ConfigError: as at the start; nothing was changed then.
-        """
-        stored = read_key_file(path) if path is not None else []
-        self._path = path
-        self._set(allowed, stored)
+    def replace(self, prepared: Keys) -> None:
+        """Take over the keys of another object; connections of revoked keys are closed by their sessions."""
+        self._path = prepared._path
+        self._keys = prepared._keys
         self.generation += 1
         for listener in tuple(self._listeners):
             listener()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """``listener`` is called after each reload."""
+        """``listener`` is called after each `replace`."""
         self._listeners.append(listener)
 
     def forget(self, listener: Callable[[], None]) -> None:

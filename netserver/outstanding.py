@@ -15,9 +15,25 @@ if TYPE_CHECKING:
 
 PENDING: Final = 0
 COMMITTED: Final = 1
+FAILED: Final = 2
 
 Released = list[tuple[object, "Exception | None"]]
 """(token, None) of what is stored, (token, error) of what is not, in order."""
+
+
+class Promise:
+    """Something other than a chunk that an answer waits for; ``settle`` it, then call ``Outstanding.round_done``."""
+
+    __slots__ = ("error", "state")
+
+    def __init__(self) -> None:
+        self.state = PENDING
+        self.error: EngineError | None = None
+
+    def settle(self, error: EngineError | None) -> None:
+        """It is done, or has failed."""
+        self.state = COMMITTED if error is None else FAILED
+        self.error = error
 
 
 class Outstanding:
@@ -42,7 +58,7 @@ class Outstanding:
         self._connection = connection
         self._on_released = on_released
         self._ordered = ordered
-        self._queue: deque[tuple[Chunk | None, object, int, int, float, Exception | None]] = deque()
+        self._queue: deque[tuple[Chunk | Promise | None, object, int, int, float, Exception | None]] = deque()
         self._checking = False
         self.pending_bytes = 0
 
@@ -58,6 +74,10 @@ class Outstanding:
         if chunk.state != PENDING and not self._checking:  # finished while it was being appended
             self._checking = True
             connection.loop.call_soon(self.round_done)
+
+    def add_promise(self, promise: Promise, token: object) -> None:
+        """An answer that waits for ``promise`` (and for those before it)."""
+        self._queue.append((promise, token, 0, 0, 0.0, None))
 
     def add_done(self, token: object, error: EngineError | Exception | None = None) -> None:
         """An answer that waits for nothing but those before it (a PONG, a refusal); with none before it leaves now."""
@@ -103,9 +123,9 @@ class Outstanding:
         self._queue = left
         return freed_bytes
 
-    def _finished(self, chunk: Chunk, size_bytes: int, count: int, seconds: float) -> Exception | None:
+    def _finished(self, chunk: Chunk | Promise, size_bytes: int, count: int, seconds: float) -> Exception | None:
         """Count a stored chunk's records; the error of a failed one."""
-        if chunk.state != COMMITTED:
+        if isinstance(chunk, Promise) or chunk.state != COMMITTED:
             return chunk.error
         counters = self._connection.counters
         counters.records_published += count

@@ -33,3 +33,9 @@ ANSWERS_BYTES_MAX = 256 * 1024
 
 POLL_REPLY_BYTES_MAX = 256 * 1024
 """Deliveries gathered before they are handed to the connection; one larger delivery goes alone."""
+
+SUBSCRIPTIONS_MAX = 10_000_000
+"""All cursors of the server together: each takes about 100 bytes of memory, and SUBSCRIBE makes one for ever."""
+
+ROUTES_MAX = 100_000
+"""Topics found by name without asking the catalog."""

@@ -1,0 +1,126 @@
+"""What all BlipMQ connections of a server share: keys, policy, topics by name, and the buffers of the hot loops."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.config import TopicConfig
+from engine.cursors import CursorPolicy
+from engine.deliveries import DeliveryPolicy
+from netserver.auth import Keys
+from netserver.blipmq.limits import POLL_REPLY_BYTES_MAX, ROUTES_MAX, RUN_FRAMES_MAX
+
+if TYPE_CHECKING:
+    from engine.catalog import Topic
+    from engine.partition import Partition
+    from netserver.config import BlipmqSection, ServerConfig
+    from netserver.connection import Services
+
+log = logging.getLogger("quintlog.blipmq")
+
+OWNER = "blipmq"
+IGNORED_SETTINGS = ("metrics_addr", "metrics_port", "wal_path", "enable_tokio_console")
+
+
+class Node:
+    """Shared by all sessions; one per server.
+
+    Attributes:
+        keys: API keys.
+        is_synced: the PONG behind an ACK waits for the ACK.
+        message_ttl_ms: 0 = none.
+        insecure: without keys, anybody is let in from anywhere.
+        cids, out: scratch of the hot loops, valid within one call.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.log = services.log
+        self.cursors = services.log.cursors
+        self.counters = services.counters
+        section = services.config.blipmq
+        self.keys = Keys(section.allowed_api_keys, _key_path(section))
+        self.cids = bytearray(8 * RUN_FRAMES_MAX)
+        self.out = bytearray(POLL_REPLY_BYTES_MAX)
+        self._routes: dict[bytes, Partition] = {}
+        self._generation = -1
+        self._take_over(services.config)
+        services.reloaders.append(self._reload)
+        for name in IGNORED_SETTINGS:
+            if getattr(section, name):
+                log.warning("[blipmq] %s is a setting of the original and has no effect here", name)
+        if self.keys.is_open:
+            log.warning(
+                "no API keys are configured: any key is accepted, %s",
+                "from anywhere" if self.insecure else "from this machine only",
+            )
+
+    def _take_over(self, config: ServerConfig) -> None:
+        section = config.blipmq
+        self.is_synced = section.acks == "synced"
+        self.message_ttl_ms = section.message_ttl
+        self.handshake_timeout_ms = section.handshake_timeout
+        self.insecure = config.server.insecure
+        self._topic_settings = section.topic_settings()
+        self._auto_create = config.engine.auto_create
+        self.cursors.set_policy(OWNER, cursor_policy(section))
+
+    def _reload(self, config: ServerConfig) -> Callable[[], None]:
+        section = config.blipmq
+        prepared = Keys(section.allowed_api_keys, _key_path(section))
+
+        def take_over() -> None:
+            self._take_over(config)
+            self.keys.replace(prepared)
+
+        return take_over
+
+    def route(self, name: bytes) -> Partition | None:
+        """The partition of a topic, which is made when it is missing; None: there is none and none is to be made.
+
+        Raises:
+            InvalidConfig, LimitReached: it cannot be made
+        """
+        catalog = self.log.catalog
+        if self._generation != catalog.generation or len(self._routes) > ROUTES_MAX:
+            self._routes.clear()
+            self._generation = catalog.generation
+        found = self._routes.get(name)
+        if found is not None:
+            return found
+        topic = catalog.get(name) or self._made(name)
+        if topic is None or topic.deleting:
+            return None
+        partition = self._routes[name] = self.log.partition(topic)
+        self._generation = catalog.generation
+        return partition
+
+    def _made(self, name: bytes) -> Topic | None:
+        if not self._auto_create:
+            return None
+        settings = self._topic_settings
+        config = TopicConfig.from_mapping(settings, self.log.config.topic) if settings else None
+        return self.log.catalog.create(name, config=config)
+
+
+def _key_path(section: BlipmqSection) -> Path | None:
+    return Path(section.key_file) if section.key_file else None
+
+
+def cursor_policy(section: BlipmqSection) -> CursorPolicy:
+    """What the settings mean for subscriptions."""
+    return CursorPolicy(
+        DeliveryPolicy(
+            retry_backoff_ms=section.retry_backoff_ms,
+            retry_backoff_max_ms=max(section.retry_backoff_max_ms, section.retry_backoff_ms),
+            deliveries_max=section.max_retries,
+            queue_capacity=section.queue_capacity,
+            message_ttl_ms=section.message_ttl,
+            unacknowledged_max=section.unacknowledged_max,
+        ),
+        dead_letter_suffix=section.dead_letter_suffix.encode(),
+        expiry_ms=section.subscription_expiry,
+    )

@@ -1,0 +1,570 @@
+"""A BlipMQ connection: frames into engine calls, in order, one after another.
+
+States: NEW -- HELLO --> GREETED -- AUTH --> READY. Nothing goes back, and nothing but broken framing closes the
+connection: any other mistake is answered by a NACK.
+
+Order. Answers leave in the order of the frames. PUBLISH has no answer, but what comes behind it waits for it: a PONG
+leaves only when every publish before it on the connection is stored (or was refused, by a NACK 500 in front of the
+PONG), so a PING behind publishes is their acknowledgement. POLL and ACK are carried out only then: a POLL sees what was
+published before it, and the ACK of a message never outlives the publish that resulted from it. Until then the
+connection is not parsed any further, as when it has too much on the way to the disk: a fast client is slowed down,
+never refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from ipaddress import IPv6Address, ip_address
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from engine.batch_header import QOS0_ATTRIBUTE
+from engine.errors import EngineError, NotStored
+from engine.record import BatchError, BundleError
+from netserver.auth import ANYBODY, Identity
+from netserver.blipmq import codec
+from netserver.blipmq.codec import FrameType, FramingError, PayloadError
+from netserver.blipmq.hot import END, FULL, SKIP, ack_ranges, deliver, pack_publishes, scan
+from netserver.blipmq.limits import (
+    ANSWERS_BYTES_MAX,
+    AUTH_LENGTH_MAX,
+    FRAME_LENGTH_MAX,
+    LENGTH_BYTES,
+    SUBSCRIPTIONS_MAX,
+)
+from netserver.blipmq.node import OWNER, Node
+from netserver.errors import ProtocolError
+from netserver.outstanding import Outstanding, Promise, Released
+
+if TYPE_CHECKING:
+    from engine.cursor import Cursor
+    from engine.deliveries import Plan
+    from engine.partition import Partition
+    from netserver.connection import Connection, Services, SessionFactory
+
+NEW: Final = 0
+GREETED: Final = 1
+READY: Final = 2
+
+# Reasons for which a connection is not parsed.
+BARRIER: Final = "publishes in front are not stored yet"
+OPENING: Final = "a partition is being opened"
+DISK: Final = "records are being read from the disk"
+OUTPUT: Final = "the peer does not read its deliveries"
+ANSWERS: Final = "too many answers wait"
+
+UNKNOWN: Final = "unknown subscription or delivery tag"
+ID_FRAME_BYTES: Final = 21
+CID_BYTES: Final = 8
+Frames = bytes | bytearray
+
+
+class Published(NamedTuple):
+    """Token of a run of publishes: what is needed to refuse them. ``cids`` is empty with QoS 0."""
+
+    cids: bytes
+
+    def nacks(self, error: Exception) -> list[bytes]:
+        """A NACK for each of them."""
+        cids = (self.cids[at : at + CID_BYTES] for at in range(0, len(self.cids), CID_BYTES))
+        return [codec.nack(int.from_bytes(cid, "big"), codec.SERVER_ERROR, _text(error)) for cid in cids]
+
+
+class Subscribed(NamedTuple):
+    """Token of a subscription that is being stored."""
+
+    cid: int
+    subscription_id: int
+
+
+class BlipmqSession:
+    """See the module, and ``netserver.connection.Session`` for the methods that the connection calls."""
+
+    def __init__(self, node: Node, connection: Connection) -> None:
+        self.frame_bytes_max = AUTH_LENGTH_MAX + LENGTH_BYTES
+        self._node = node
+        self._connection = connection
+        self._counters = connection.counters
+        self._state = NEW
+        self._length_max = AUTH_LENGTH_MAX
+        self._identity: Identity | None = None
+        self._rights: dict[tuple[bool, bytes], bool] = {}
+        self._outstanding = Outstanding(connection, self._released)
+        self._out: list[Frames] = []
+        self._unstored = 0  # runs of publishes that are outstanding
+        self._answers_bytes = 0  # of answers that wait behind them
+        self._opening: Partition | None = None
+        self._polled: Cursor | None = None  # the cursor whose record is being read from the disk
+        self._acked = False  # acknowledgements were taken since the last flush (acks = synced)
+        self._is_ending = False
+        self._timer: asyncio.TimerHandle | None = connection.loop.call_later(
+            node.handshake_timeout_ms / 1000, connection.guarded(self._too_slow)
+        )
+        node.keys.listen(self._keys_changed)
+
+    # --- netserver.connection.Session
+
+    def received(self, data: memoryview, length: int) -> int:
+        position = 0
+        connection = self._connection
+        try:
+            while not connection.held:
+                kind, behind, count, number = scan(data, position, length, self._length_max)
+                if kind == 0:
+                    break
+                if self._state != READY or not count:
+                    self._one_frame(kind, data, position, behind)
+                    position = behind
+                elif kind == FrameType.PUBLISH:
+                    position = self._publish(data, position, behind, length, number)
+                elif kind == FrameType.POLL:
+                    position = self._poll(data, position, behind, count, number)
+                elif kind == FrameType.ACK:
+                    position = self._ack(data, position, behind, count, number)
+                elif kind == FrameType.SUBSCRIBE:
+                    position = self._subscribe(data, position, behind)
+                else:
+                    self._one_frame(kind, data, position, behind)
+                    position = behind
+        except FramingError as error:
+            raise ProtocolError(str(error), error.kind) from None
+        finally:
+            self._flush()
+        return position
+
+    def eof(self) -> None:
+        self._is_ending = True
+        self._close_when_idle()
+
+    def resume_output(self) -> None:
+        self._connection.release(OUTPUT)
+
+    def closed(self) -> None:
+        self._node.keys.forget(self._keys_changed)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._polled is not None:
+            self._polled.forget(self._disk_answered)
+            self._polled = None
+
+    def idle(self) -> bool:
+        return not len(self._outstanding)
+
+    def drain(self) -> None:
+        self.eof()
+
+    # --- answers
+
+    def _answer(self, frame: Frames) -> None:
+        """Send a frame behind everything that is outstanding."""
+        if not len(self._outstanding):
+            self._out.append(frame)
+            return
+        self._outstanding.add_done(frame)
+        self._answers_bytes += len(frame)
+        if self._answers_bytes > ANSWERS_BYTES_MAX:
+            self._connection.hold(ANSWERS)
+
+    def _nack(self, cid: int, code: int, text: str) -> None:
+        self._answer(codec.nack(cid, code, text))
+
+    def _flush(self) -> None:
+        out = self._out
+        if out:
+            self._connection.write(out[0] if len(out) == 1 else b"".join(out))
+            self._out = []
+
+    def _released(self, released: Released) -> None:
+        """What was outstanding is stored or refused."""
+        frames: list[Frames] = []
+        for token, error in released:
+            if isinstance(token, bytes | bytearray):
+                self._answers_bytes -= len(token)
+                frames.append(token)
+            elif isinstance(token, Published):
+                self._unstored -= 1
+                if error is not None:
+                    frames += token.nacks(error)
+                    if not token.cids:
+                        self._counters.skipped["not stored"] += 1
+            elif isinstance(token, Subscribed):
+                frames.append(
+                    codec.ack(token.cid, token.subscription_id)
+                    if error is None
+                    else codec.nack(token.cid, codec.SERVER_ERROR, f"durable subscribe failed: {error}")
+                )
+        self._flush()
+        if frames:
+            self._connection.write(b"".join(frames))
+        if not self._unstored:
+            self._connection.release(BARRIER)
+        if self._answers_bytes <= ANSWERS_BYTES_MAX // 2:
+            self._connection.release(ANSWERS)
+        self._close_when_idle()
+
+    def _close_when_idle(self) -> None:
+        if self._is_ending and self.idle():
+            self._connection.close()
+
+    # --- frames of all kinds, one at a time
+
+    def _one_frame(self, kind: int, data: memoryview, position: int, behind: int) -> None:
+        """A frame that is not one of a run of the usual shape, or comes before READY."""
+        cid = int.from_bytes(data[position + 5 : position + 13], "big")
+        payload = data[position + 13 : behind]
+        try:
+            if kind == FrameType.HELLO:
+                self._hello(cid, payload)
+            elif kind == FrameType.AUTH:
+                self._auth(cid, payload)
+            elif self._state != READY:
+                raise PayloadError("unauthenticated", codec.UNAUTHORIZED)
+            elif kind == FrameType.PING:
+                self._ping(cid)
+            elif kind == FrameType.PUBLISH:
+                codec.parse_publish(payload)  # raises: a sound one is not handled here
+            elif kind in (FrameType.POLL, FrameType.ACK):
+                codec.parse_subscription_id(payload, FrameType(kind).name)  # as above
+        except PayloadError as error:
+            self._nack(cid, error.code, error.text)
+
+    def _hello(self, cid: int, payload: memoryview) -> None:
+        if self._state != NEW:
+            raise PayloadError("HELLO already performed")
+        if codec.parse_hello(payload) != codec.VERSION:
+            raise PayloadError("unsupported protocol version", codec.VERSION_MISMATCH)
+        self._state = GREETED
+        self._answer(codec.ack(cid))
+
+    def _auth(self, cid: int, payload: memoryview) -> None:
+        if self._state == NEW:
+            raise PayloadError("HELLO not performed")
+        if self._state == READY:
+            raise PayloadError("already authenticated")
+        key = codec.parse_auth(payload)
+        keys = self._node.keys
+        if keys.is_open:
+            self._identity = ANYBODY if _is_loopback(self._connection.peer) or self._node.insecure else None
+        else:
+            self._identity = keys.check(key)
+        if self._identity is None:
+            self._counters.auth_failures += 1
+            raise PayloadError("invalid API key", codec.UNAUTHORIZED)
+        self._state = READY
+        self._length_max = FRAME_LENGTH_MAX
+        self.frame_bytes_max = FRAME_LENGTH_MAX + LENGTH_BYTES
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._answer(codec.ack(cid))
+
+    def _ping(self, cid: int) -> None:
+        if self._acked and self._node.is_synced:
+            self._acked = False
+            promise = Promise()
+            self._outstanding.add_promise(promise, b"")
+
+            def written(error: EngineError | None) -> None:
+                if error is not None:
+                    self._acked = True  # the next PING tries again; a crash only repeats messages
+                promise.settle(error)
+                self._outstanding.round_done()
+
+            self._node.cursors.flush(written)
+        self._answer(codec.pong(cid))
+
+    # --- publishing
+
+    def _publish(self, data: memoryview, position: int, behind: int, length: int, topic_bytes: int) -> int:
+        """Append a run of publishes of one topic and QoS; returns the position behind what was handled."""
+        body = position + 16 + topic_bytes
+        topic = bytes(data[position + 16 : body])
+        qos = data[position + 13]
+        try:
+            partition = self._route(topic, "PUBLISH", publish=True)
+            if not self._is_open(partition):
+                return position
+            writer = partition.writer(behind - body, 0 if qos else QOS0_ATTRIBUTE)
+        except PayloadError as error:
+            self._nack(_cid(data, position), error.code, error.text)
+            return behind
+        except NotStored as error:
+            if qos:
+                self._nack(_cid(data, position), codec.SERVER_ERROR, _text(error))
+            else:
+                self._counters.skipped["not stored"] += 1
+            return behind
+        node = self._node
+        end, count = pack_publishes(
+            data, position, length, writer, topic, qos, partition.config.record_bytes_max, node.cids
+        )
+        if not count:
+            self._nack(_cid(data, position), codec.BAD_REQUEST, "message too large")
+            return behind
+        size_bytes = end - position
+        chunk = partition.appended(self._outstanding, size_bytes)
+        token = Published(bytes(node.cids[: CID_BYTES * count]) if qos else b"")
+        self._unstored += 1
+        self._outstanding.add(chunk, token, size_bytes, count)
+        return end
+
+    def _route(self, topic: bytes, frame: str, *, publish: bool) -> Partition:
+        """The partition of a topic that this connection may use.
+
+        Raises:
+            PayloadError: with the NACK
+        """
+        key = (publish, topic)
+        allowed = self._rights.get(key)
+        if allowed is None:
+            if not codec.is_utf8(topic):
+                raise PayloadError(f"invalid {frame} payload")
+            identity = self._identity
+            assert identity is not None
+            allowed = identity.may_publish(topic) if publish else identity.may_subscribe(topic)
+            if len(self._rights) >= 1024:
+                self._rights.clear()
+            self._rights[key] = allowed
+        if not allowed:
+            raise PayloadError("not allowed by this API key", codec.UNAUTHORIZED)
+        try:
+            partition = self._node.route(topic)
+        except EngineError as error:
+            raise PayloadError(str(error)) from None
+        if partition is None or partition.topic.deleting:
+            raise PayloadError("unknown topic", codec.NOT_FOUND)
+        return partition
+
+    def _is_open(self, partition: Partition) -> bool:
+        """Whether the partition can be used; else it is being opened, and nothing is parsed until it is.
+
+        Raises:
+            NotStored: it cannot be opened
+        """
+        if partition.is_open:
+            return True
+        if self._opening is partition and partition.error is not None:
+            self._opening = None
+            raise NotStored(str(partition.error))
+        self._opening = partition
+        self._connection.hold(OPENING)
+        partition.when_open(self._opened)
+        return False
+
+    def _opened(self) -> None:
+        self._connection.release(OPENING)
+
+    # --- subscribing
+
+    def _subscribe(self, data: memoryview, position: int, behind: int) -> int:
+        cid = _cid(data, position)
+        try:
+            request = codec.parse_subscribe(data[position + 13 : behind])
+            partition = self._route(request.topic, "SUBSCRIBE", publish=False)
+            if not self._is_open(partition):
+                return position
+            if len(self._node.cursors) >= SUBSCRIPTIONS_MAX:
+                raise PayloadError("too many subscriptions")
+        except PayloadError as error:
+            self._nack(cid, error.code, error.text)
+            return behind
+        except NotStored as error:
+            self._nack(cid, codec.SERVER_ERROR, f"durable subscribe failed: {error}")
+            return behind
+        promise = Promise()
+
+        def stored(error: EngineError | None) -> None:
+            promise.settle(error)
+            self._outstanding.round_done()
+
+        cursor = self._node.cursors.create(
+            OWNER, partition, after_seq=partition.last_seq, qos=request.qos, on_durable=stored
+        )
+        self._outstanding.add_promise(promise, Subscribed(cid, cursor.id))
+        return behind
+
+    # --- polling and acknowledging
+
+    def _cursor(self, subscription_id: int) -> Cursor | None:
+        cursor = self._node.cursors.get(subscription_id)
+        return cursor if cursor is not None and cursor.owner == OWNER else None
+
+    def _may_use(self, cursor: Cursor) -> bool:
+        """Whether this connection's key allows the subscription's topic."""
+        key = (False, cursor.partition.topic.name)
+        allowed = self._rights.get(key)
+        if allowed is None:
+            assert self._identity is not None
+            allowed = self._rights[key] = self._identity.may_subscribe(key[1])
+        return allowed
+
+    def _poll(self, data: memoryview, position: int, behind: int, count: int, subscription_id: int) -> int:
+        """Answer a run of POLLs of one subscription; returns the position behind those that were."""
+        if self._unstored:
+            self._connection.hold(BARRIER)
+            return position
+        cursor = self._cursor(subscription_id)
+        if cursor is None:
+            return behind
+        if not self._may_use(cursor):
+            for at in range(position, behind, ID_FRAME_BYTES):
+                self._nack(_cid(data, at), codec.UNAUTHORIZED, "not allowed by this API key")
+            return behind
+        now_ms = self._node.cursors.clock_ms()
+        connection = self._connection
+        used = answered = 0
+        try:
+            while answered < count:
+                if not connection.writable:
+                    connection.hold(OUTPUT)
+                if connection.held:
+                    break
+                plan = cursor.next(now_ms)
+                if plan is None:
+                    if cursor.waiting:
+                        self._polled = cursor
+                        connection.hold(DISK)
+                        cursor.wait(self._disk_answered)
+                        break
+                    if not answered:
+                        cursor.used()
+                    answered = count  # nothing is left: silence
+                    break
+                at = position + answered * ID_FRAME_BYTES
+                used, taken = self._deliver(cursor, plan, used, data, at, count - answered, now_ms)
+                answered += taken
+        except EngineError as error:
+            self._reply(used)
+            used = 0
+            self._nack(_cid(data, position + answered * ID_FRAME_BYTES), codec.SERVER_ERROR, str(error))
+            answered += 1
+        self._reply(used)
+        return position + answered * ID_FRAME_BYTES
+
+    def _deliver(
+        self, cursor: Cursor, plan: Plan, used: int, polls: memoryview, position: int, limit: int, now_ms: int
+    ) -> tuple[int, int]:
+        """Deliver the first stretch of a plan.
+
+        Returns:
+            (bytes used of the node's output, POLLs answered)
+        """
+        node, reader, topic = self._node, cursor.reader, cursor.partition.topic.name
+        records = reader.records
+        assert records is not None
+        ttl_ms = node.message_ttl_ms
+        oldest_ms = node.services.now_ms() - ttl_ms if ttl_ms else 0
+        first = records.seq
+        out = node.out
+        try:
+            end, taken, state, qos0 = deliver(
+                out, used, records, plan.last, limit, cursor.base, cursor.qos, topic, polls, position, oldest_ms
+            )
+            if not taken and state == FULL:
+                if used:
+                    self._reply(used)
+                    return 0, 0
+                out = bytearray(16 + len(topic) + records.value_end - records.value_start)
+                end, taken, state, qos0 = deliver(
+                    out, 0, records, plan.last, 1, cursor.base, cursor.qos, topic, polls, position, oldest_ms
+                )
+            if not taken and state == SKIP:
+                self._counters.skipped["expired" if records.timestamp < oldest_ms else "too large"] += 1
+                reader.advance()
+                reader.moved(first + 1, reader.current)
+                cursor.finished(plan, first)
+                return used, 0
+        except (BatchError, BundleError) as problem:
+            cursor.skip_slab(plan, problem)
+            return used, 0
+        last = first + taken - 1
+        reader.moved(last + 1, state != END)
+        if qos0:
+            cursor.finished(plan, last)
+        else:
+            cursor.delivered(plan, first, last, now_ms)
+        self._counters.records_delivered += taken
+        if out is not node.out:
+            self._answer(out)
+            self._flush()
+            self._counters.delivered_bytes += len(out)
+            return 0, taken
+        self._counters.delivered_bytes += end - used
+        return end, taken
+
+    def _reply(self, used: int) -> None:
+        """Send what the node's output holds."""
+        if used:
+            self._answer(bytes(memoryview(self._node.out)[:used]))
+            if used >= len(self._node.out) // 2:
+                self._flush()  # so that `writable` tells whether the peer reads
+
+    def _disk_answered(self) -> None:
+        self._polled = None
+        self._connection.release(DISK)
+
+    def _ack(self, data: memoryview, position: int, behind: int, count: int, subscription_id: int) -> int:
+        """Take a run of ACKs of one subscription; returns the position behind it."""
+        if self._unstored:
+            self._connection.hold(BARRIER)
+            return position
+        cursor = self._cursor(subscription_id)
+        if cursor is None or not self._may_use(cursor):
+            text, code = (UNKNOWN, codec.NOT_FOUND) if cursor is None else ("not allowed by this API key", 401)
+            for at in range(position, behind, ID_FRAME_BYTES):
+                self._nack(_cid(data, at), code, text)
+            return behind
+        self._acked = True
+        ranges = ack_ranges(data, position, count, cursor.base)
+        at = position
+        for index in range(0, len(ranges), 2):
+            first, last = ranges[index], ranges[index + 1]
+            if cursor.deliveries.covers(first, last):
+                cursor.acknowledge(first, last)
+                at += (last - first + 1) * ID_FRAME_BYTES
+                continue
+            for seq in range(first, last + 1):
+                if not cursor.acknowledge(seq, seq):
+                    self._nack(_cid(data, at), codec.NOT_FOUND, UNKNOWN)
+                at += ID_FRAME_BYTES
+        return behind
+
+    # --- time and keys
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        self._counters.protocol_errors["handshake_timeout"] += 1
+        self._connection.close("no HELLO and AUTH in time", "handshake")
+
+    def _keys_changed(self) -> None:
+        if self._identity is None:
+            return
+        self._identity = self._node.keys.current(self._identity)
+        self._rights.clear()
+        if self._identity is None:
+            self._connection.abort("its API key was revoked", "revoked")
+
+
+def _cid(data: memoryview, position: int) -> int:
+    return int.from_bytes(data[position + 5 : position + 13], "big")
+
+
+def _is_loopback(peer: str) -> bool:
+    """Whether ``host:port`` is this machine."""
+    try:
+        address = ip_address(peer.rpartition(":")[0].strip("[]"))
+    except ValueError:
+        return False
+    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback
+
+
+def _text(error: Exception) -> str:
+    return f"durable publish failed: {error}"
+
+
+def factory(services: Services) -> SessionFactory:
+    """The function that makes the session of a connection; see ``netserver.app``."""
+    node = Node(services)
+    return lambda connection: BlipmqSession(node, connection)

@@ -1,0 +1,94 @@
+"""A plain BlipMQ client for tests: a blocking socket, frames as bytes, answers one by one."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from types import TracebackType
+from typing import Self
+
+from netserver.blipmq import codec
+from netserver.blipmq.codec import Decoder, Frame, FrameType
+
+KEY = "dev-key-1"
+TIMEOUT_S = 20.0
+
+
+class Peer:
+    """One connection."""
+
+    def __init__(self, address: tuple[str, int], *, login: bool = True, key: str = KEY) -> None:
+        self.socket = socket.create_connection(address, TIMEOUT_S)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._decoder = Decoder()
+        self._cids = itertools.count(1 << 63)
+        if login:
+            self.send(codec.hello(1) + codec.auth(2, key))
+            assert self.frames(2) == [Frame(FrameType.ACK, 1, bytes(8)), Frame(FrameType.ACK, 2, bytes(8))]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def frame(self) -> Frame:
+        """The next frame. Raises EOFError at the end of the stream."""
+        while (frame := self._decoder.next_frame()) is None:
+            data = self.socket.recv(1 << 18)
+            if not data:
+                assert self._decoder.pending_bytes == 0, "the stream ends inside a frame"
+                raise EOFError
+            self._decoder.receive(data)
+        return frame
+
+    def frames(self, count: int) -> list[Frame]:
+        return [self.frame() for _ in range(count)]
+
+    def until_pong(self, cid: int | None = None) -> list[Frame]:
+        """Send a PING and take everything up to its PONG."""
+        if cid is None:
+            cid = next(self._cids)
+            self.send(codec.ping(cid))
+        got = []
+        while (frame := self.frame()) != Frame(FrameType.PONG, cid, b""):
+            got.append(frame)
+        return got
+
+    def at_eof(self) -> bool:
+        """Whether the server closes the connection without another byte."""
+        try:
+            frame = self.frame()
+        except (EOFError, ConnectionResetError):
+            return True
+        raise AssertionError(f"a frame instead of the end: {frame}")
+
+    # --- whole requests
+
+    def subscribe(self, topic: bytes, qos: int = 1) -> int:
+        cid = next(self._cids)
+        self.send(codec.subscribe(cid, topic, qos))
+        frame = self.frame()
+        assert (frame.type, frame.cid) == (FrameType.ACK, cid), frame
+        return codec.parse_ack(frame.payload)
+
+    def publish(self, topic: bytes, *bodies: bytes, qos: int = 1) -> None:
+        """Publish and wait until it is stored."""
+        self.send(b"".join(codec.publish(next(self._cids), qos, topic, body) for body in bodies))
+        assert self.until_pong() == []
+
+    def poll(self, subscription_id: int, count: int = 1) -> list[tuple[int, bytes]]:
+        """(cid, body) of what ``count`` POLLs give."""
+        self.send(b"".join(codec.poll(next(self._cids), subscription_id) for _ in range(count)))
+        return [(frame.cid, codec.parse_publish(frame.payload).body) for frame in self.until_pong()]
+
+    def ack(self, subscription_id: int, *tags: int) -> list[codec.Nack]:
+        """Acknowledge; the refusals."""
+        self.send(b"".join(codec.ack(tag, subscription_id) for tag in tags))
+        return [codec.parse_nack(frame.payload) for frame in self.until_pong()]
