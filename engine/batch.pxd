@@ -1,5 +1,6 @@
 cimport cython
 
+from engine.batch_seal cimport batch_end, number
 from engine.bundle cimport MessageCursor, u32, u64
 
 cdef Py_ssize_t HEAD_BYTES
@@ -11,10 +12,7 @@ cdef int RAW
 cdef Py_ssize_t HEADER
 cdef u64 MAGIC
 cdef u64 FORMAT
-cdef Py_ssize_t PADDING
-cdef u64 BUNDLES_BOUND
 cdef u64 EXTENSION_BOUND
-cdef u64 MASK
 
 cdef class BatchWriter:
     cdef readonly bytearray buffer
@@ -84,29 +82,6 @@ cdef Py_ssize_t put_varint(unsigned char[::1] out, Py_ssize_t position, u64 valu
 cdef Py_ssize_t copy(
     unsigned char[::1] out, Py_ssize_t position, const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t size
 ) except -1
-@cython.locals(value=u64, byte=u64, index=Py_ssize_t)
-cdef u64 number(const unsigned char[::1] src, Py_ssize_t position, Py_ssize_t size) except? 0xFFFFFFFFFFFFFFFF
-@cython.locals(padding=Py_ssize_t, bundles_bytes=u64, extension_bytes=u64, count=u64, span=u64, size=Py_ssize_t)
-cdef Py_ssize_t batch_end(const unsigned char[::1] src, Py_ssize_t position, Py_ssize_t end) except -1
-
-@cython.locals(position=Py_ssize_t, behind=Py_ssize_t, seed=u64, body_hash=u64, header_hash=u64)
-cpdef seal(
-    unsigned char[::1] buffer,
-    Py_ssize_t start,
-    Py_ssize_t end,
-    u64 segment_id,
-    u64 file_position,
-    u64 durable_mark,
-    u64 transaction_id=*,
-)
-@cython.locals(
-    position=Py_ssize_t, behind=Py_ssize_t, seed=u64, body_hash=u64, header_hash=u64, first_seq=u64, last_seq=u64
-)
-cpdef tuple verify(
-    const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, u64 segment_id, u64 file_position
-)
-@cython.locals(position=Py_ssize_t, behind=Py_ssize_t)
-cpdef Py_ssize_t locate(const unsigned char[::1] buffer, Py_ssize_t start, Py_ssize_t end, u64 seq) except -1
 
 cdef class RecordCursor(MessageCursor):
     cdef const unsigned char[::1] slab

@@ -30,14 +30,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeAlias
 
-from xxhash import xxh3_64_intdigest
-
 from engine import batch_pure
 from engine.batch_header import (
     HEADER_BYTES,
     MAGIC_BYTES,
-    PADDING_BYTES_MAX,
-    SEED_MASK,
     VERSION,
     BatchHeader,
     check_body,
@@ -45,14 +41,9 @@ from engine.batch_header import (
     encode_headers,
     read_header,
 )
+from engine.batch_seal import batch_end, locate, number, seal, verify
 from engine.bundle import MessageCursor
-from engine.limits import (
-    BATCH_BYTES_TARGET,
-    BUNDLE_BYTES_MAX,
-    BUNDLE_RECORDS_MAX,
-    BUNDLES_BYTES_MAX,
-    EXTENSION_BYTES_MAX,
-)
+from engine.limits import BATCH_BYTES_TARGET, BUNDLE_BYTES_MAX, BUNDLE_RECORDS_MAX, EXTENSION_BYTES_MAX
 from engine.record import BatchError, Record
 
 __all__ = [
@@ -86,9 +77,6 @@ RAW = 2
 HEADER = HEADER_BYTES
 MAGIC = int.from_bytes(MAGIC_BYTES, "little")
 FORMAT = VERSION
-PADDING = PADDING_BYTES_MAX
-BUNDLES_BOUND = BUNDLES_BYTES_MAX
-MASK = SEED_MASK
 EXTENSION_BOUND = EXTENSION_BYTES_MAX
 
 
@@ -399,119 +387,6 @@ def copy(out: Target, position: int, src: Buffer, start: int, size: int) -> int:
     for index in range(size):
         out[position + index] = src[start + index]
     return position + size
-
-
-def number(src: Buffer, position: int, size: int) -> int:
-    """Reads a little-endian number of ``size`` bytes."""
-    value = 0
-    for index in range(size):
-        byte = src[position + index]
-        value |= byte << 8 * index
-    return value
-
-
-def batch_end(src: Buffer, position: int, end: int) -> int:
-    """Where the batch at ``position`` ends; 0 if no sound header is there, or the batch goes on behind ``end``.
-
-    Looks at nothing but the header's fields: magic, version, reserved ones, sizes, count and numbers.
-    """
-    if end - position < HEADER or number(src, position, 4) != MAGIC or number(src, position + 36, 4):
-        return 0
-    padding = src[position + 6]
-    if src[position + 4] != FORMAT or src[position + 7] or padding > PADDING:
-        return 0
-    bundles_bytes = number(src, position + 8, 4)
-    extension_bytes = number(src, position + 12, 4)
-    if bundles_bytes == 0 or bundles_bytes > BUNDLES_BOUND or extension_bytes > EXTENSION_BOUND:
-        return 0
-    count = number(src, position + 32, 4)
-    span = number(src, position + 24, 8) - number(src, position + 16, 8)
-    if count == 0 or number(src, position + 24, 8) < number(src, position + 16, 8) or span < count - 1:
-        return 0
-    size = HEADER + padding + bundles_bytes + extension_bytes
-    return position + size if size <= end - position else 0
-
-
-def seal(
-    buffer: Target,
-    start: int,
-    end: int,
-    segment_id: int,
-    file_position: int,
-    durable_mark: int,
-    transaction_id: int = 0,
-) -> None:
-    """Fills marks and both hashes of every batch in ``buffer[start:end]``, which will be at ``file_position``.
-
-    The interpreter is held but for the hashes of large batches: pass about 1 MiB a call.
-
-    Raises:
-        BatchError: the range is not whole batches, back to back.
-    """
-    view = memoryview(buffer)
-    if start < 0 or end > len(buffer):
-        raise BatchError("range outside the buffer")
-    position = start
-    while position < end:
-        behind = batch_end(buffer, position, end)
-        if behind == 0:
-            raise BatchError("not a batch")
-        put_number(buffer, position + 56, durable_mark, 8)
-        put_number(buffer, position + 64, transaction_id, 8)
-        body_hash = xxh3_64_intdigest(view[position + HEADER : behind], segment_id)
-        put_number(buffer, position + 72, body_hash, 8)
-        seed = segment_id + file_position + (position - start) & MASK
-        header_hash = xxh3_64_intdigest(view[position : position + HEADER - 8], seed)
-        put_number(buffer, position + 80, header_hash, 8)
-        position = behind
-
-
-def verify(buffer: Buffer, start: int, end: int, segment_id: int, file_position: int) -> tuple[int, int, int]:
-    """Walks the valid batches from ``buffer[start]``, which is at ``file_position``, on.
-
-    Returns:
-        End of the last one before the first that is invalid, cut at ``end``, or not numbered above the one before it;
-        first and last sequence number. (start, 0, 0) when there is none.
-    """
-    view = memoryview(buffer)
-    if start < 0 or end > len(buffer):
-        raise BatchError("range outside the buffer")
-    position = start
-    first_seq = 0
-    last_seq = 0
-    while position < end:
-        behind = batch_end(buffer, position, end)
-        if behind == 0:
-            break
-        seed = segment_id + file_position + (position - start) & MASK
-        header_hash = xxh3_64_intdigest(view[position : position + HEADER - 8], seed)
-        if header_hash != number(buffer, position + 80, 8):
-            break
-        body_hash = xxh3_64_intdigest(view[position + HEADER : behind], segment_id)
-        if body_hash != number(buffer, position + 72, 8):
-            break
-        if position == start:
-            first_seq = number(buffer, position + 16, 8)
-        elif number(buffer, position + 16, 8) <= last_seq:
-            break
-        last_seq = number(buffer, position + 24, 8)
-        position = behind
-    return position, first_seq, last_seq
-
-
-def locate(buffer: Buffer, start: int, end: int, seq: int) -> int:
-    """The first batch of verified ``buffer[start:end]`` whose last number is ``seq`` or above, else ``end``."""
-    if start < 0 or end > len(buffer):
-        raise BatchError("range outside the buffer")
-    position = start
-    while position < end:
-        behind = batch_end(buffer, position, end)
-        if behind == 0:
-            raise BatchError("not a batch")
-        if number(buffer, position + 24, 8) >= seq:
-            break
-        position = behind
-    return position
 
 
 class RecordCursor(MessageCursor):

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import msgpack
 import xxhash
 
-from engine.limits import BUNDLES_BYTES_MAX, EXTENSION_BYTES_MAX
+from engine.limits import BUNDLES_BYTES_MAX, EXTENSION_BYTES_MAX, PADDING_BYTES_MAX
 from engine.record import BatchError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -18,7 +18,6 @@ MAGIC_BYTES = b"\xd9QLB"  # begins with a byte that no text holds
 VERSION = 1
 HEADER_BYTES = 88
 HASHED_HEADER_BYTES = 80
-PADDING_BYTES_MAX = 6
 QOS0_ATTRIBUTE = 1  # every record of the batch is QoS 0
 
 HEADER = Struct("<4sBBBBIIQQIIQQQQQQ")

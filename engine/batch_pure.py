@@ -16,7 +16,6 @@ from engine.batch_header import (
     MAGIC_BYTES,
     MARKS,
     MARKS_POSITION,
-    PADDING_BYTES_MAX,
     QOS0_ATTRIBUTE,
     SEED_MASK,
     VERSION,
@@ -35,6 +34,7 @@ from engine.limits import (
     BUNDLES_BYTES_MAX,
     EXTENSION_BYTES_MAX,
     KEY_BYTES_MAX,
+    PADDING_BYTES_MAX,
 )
 from engine.record import BatchError, Record
 

@@ -85,6 +85,8 @@ BATCH_BYTES_TARGET = 64 << 10
 BUNDLES_BYTES_MAX = BUNDLE_BYTES_MAX + 4
 # Headers count into a record's size, so that they can be as large as one.
 EXTENSION_BYTES_MAX = BUNDLE_BYTES_MAX
+# Zeros between a batch's header and its first bundle: what is left of the 7 bytes kept free for a bundle's head.
+PADDING_BYTES_MAX = 6
 # Header and padding (94), bundles, extension: what a reader has to be ready for.
 BATCH_BYTES_MAX = 94 + BUNDLES_BYTES_MAX + EXTENSION_BYTES_MAX
 
