@@ -12,11 +12,11 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from engine import retention
-from engine.catalog import Topic
 from engine.chunk import COMMITTED, PENDING, Chunk
 from engine.config import TopicConfig
 from engine.errors import EngineError, UnknownTopic
 from engine.partition import Partition
+from engine.topics import Topic
 from netserver.limits import ADMIN_PUBLISHES
 from netserver.version import product_version
 

@@ -15,17 +15,18 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
-import uvloop
 
 from netserver import config as configuration
-from netserver.app import Server
 from netserver.config import ServerConfig
 from netserver.errors import ConfigError, ServerError
 from netserver.logs import set_up
 from netserver.version import product_version
+
+if TYPE_CHECKING:  # the server itself is imported when it runs: --help and checks answer at once
+    from netserver.app import Server
 
 log = logging.getLogger("tools.engine_server")  # also when it runs as __main__
 
@@ -81,6 +82,8 @@ class Process:
 
     async def run(self) -> int:
         """Serve until a signal; the exit code."""
+        from netserver.app import Server
+
         server = Server(self._config)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -170,6 +173,8 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         directory = Path(config.server.data_dir).absolute()
         say(f"quintlog {product_version()}\n{contract(config)}\ndata directory {directory}")
+        import uvloop
+
         sys.exit(uvloop.run(Process(config, load).run()))
     except ServerError as error:
         click.echo(f"engine-server: {error}", err=True)
