@@ -1,13 +1,17 @@
-"""A raw TANK connection and short ways to make requests, for the tests of TANK."""
+"""A raw TANK connection, short ways to make requests, and a server for them: for the tests of TANK."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
-from typing import Self, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
 
 from engine.bundle_encode import encode_bundle
+from netserver.app import Server
 from netserver.tank import codec, messages, wire
+from netserver.testing import running
+from tests.echo import run
 
 WAIT_S = 20.0
 T = TypeVar("T")
@@ -115,3 +119,47 @@ class Peer:
         """Close this end."""
         self.writer.close()
         await self.writer.wait_closed()
+
+
+def values(partition: messages.ConsumedPartition) -> list[bytes]:
+    """The bundles of a chunk."""
+    return list(bundles_of(partition.chunk))
+
+
+Test = Callable[["Place"], Awaitable[None]]
+
+
+class Place:
+    """A running server and peers of it."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.peers: list[Peer] = []
+
+    async def peer(self) -> Peer:
+        """A new connection."""
+        address = self.server.addresses["tank"]
+        peer = await Peer.open((address.host, address.port))
+        self.peers.append(peer)
+        return peer
+
+    def partition(self, name: bytes, index: int = 0) -> Any:
+        """The engine's object."""
+        topic = self.server.log.catalog.get(name)
+        assert topic is not None
+        return self.server.log.partition(topic, index)
+
+
+def with_server(test: Test, loop: str = "asyncio", data_dir: Path | None = None) -> None:
+    """Run ``test`` with a server in the same event loop."""
+
+    async def main() -> None:
+        async with running(data_dir) as server:
+            place = Place(server)
+            try:
+                await test(place)
+            finally:
+                for peer in place.peers:
+                    peer.writer.transport.abort()
+
+    run(loop, main())

@@ -109,6 +109,8 @@ class ProducePartition(NamedTuple):
 
 
 class ProduceTopic(NamedTuple):
+    """The bundles for one topic."""
+
     name: bytes
     partitions: tuple[ProducePartition, ...]
 
@@ -134,11 +136,15 @@ class ConsumePartition(NamedTuple):
 
 
 class ConsumeTopic(NamedTuple):
+    """What is wanted of one topic."""
+
     name: bytes
     partitions: tuple[ConsumePartition, ...]
 
 
 class ConsumeRequest(NamedTuple):
+    """Consume (2): records of any number of partitions; ``flags`` is sent from client version 3 on."""
+
     request_id: int
     topics: tuple[ConsumeTopic, ...]
     max_wait_ms: int = 0
@@ -157,6 +163,8 @@ class DiscoverPartitionsRequest(NamedTuple):
 
 
 class CreateTopicRequest(NamedTuple):
+    """CreateTopic (7); ``config`` is lines of ``key = value``."""
+
     request_id: int
     topic: bytes
     partition_count: int
@@ -164,21 +172,29 @@ class CreateTopicRequest(NamedTuple):
 
 
 class ReloadConfRequest(NamedTuple):
+    """ReloadConf (8)."""
+
     request_id: int
     topic: bytes
     partition_id: int
 
 
 class StatusRequest(NamedTuple):
+    """Status (10)."""
+
     request_id: int
 
 
 class DiscoverTopicsRequest(NamedTuple):
+    """DiscoverTopics (11)."""
+
     request_id: int
     flags: int = 0
 
 
 class DiscoverTopologyRequest(NamedTuple):
+    """DiscoverTopology (12)."""
+
     request_id: int
     flags: int = 0
 
@@ -225,6 +241,8 @@ class ConsumedTopic(NamedTuple):
 
 
 class ConsumeResponse(NamedTuple):
+    """Topics and partitions in the order of the request."""
+
     request_id: int
     topics: tuple[ConsumedTopic, ...]
 
@@ -239,18 +257,24 @@ class PartitionRange(NamedTuple):
 
 
 class DiscoverPartitionsResponse(NamedTuple):
+    """One range a partition asked for; none at all: the topic is unknown."""
+
     request_id: int
     topic: bytes
     partitions: tuple[PartitionRange, ...]
 
 
 class CreateTopicResponse(NamedTuple):
+    """``code`` is a CreateCode."""
+
     request_id: int
     topic: bytes
     code: int
 
 
 class ReloadConfResponse(NamedTuple):
+    """``code`` is a ReloadCode."""
+
     request_id: int
     topic: bytes
     partition_id: int
@@ -281,12 +305,16 @@ class TopicEntry(NamedTuple):
 
 
 class DiscoverTopicsResponse(NamedTuple):
+    """The topics, in any order."""
+
     request_id: int
     topics: tuple[TopicEntry, ...]
     cluster_aware: bool = False
 
 
 class Node(NamedTuple):
+    """A node of a cluster."""
+
     node_id: int
     flags: int
     partition_count: int

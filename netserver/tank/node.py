@@ -19,8 +19,8 @@ from .wire import U32
 if TYPE_CHECKING:
     import asyncio
 
-    from engine.catalog import Topic
     from engine.partition import Partition
+    from engine.topics import Topic
     from netserver.connection import Connection, Services
 
 NODE_VERSION: Final = 400

@@ -62,17 +62,21 @@ class Reader:
         return start
 
     def u8(self) -> int:
+        """A byte."""
         return self.data[self._advance(1)]
 
     def u16(self) -> int:
+        """Two bytes."""
         value: int = U16.unpack_from(self.data, self._advance(2))[0]
         return value
 
     def u32(self) -> int:
+        """Four bytes."""
         value: int = U32.unpack_from(self.data, self._advance(4))[0]
         return value
 
     def u64(self) -> int:
+        """Eight bytes."""
         value: int = U64.unpack_from(self.data, self._advance(8))[0]
         return value
 
@@ -86,6 +90,7 @@ class Reader:
         return self.data[start : start + size_bytes]
 
     def str8(self) -> bytes:
+        """A byte of length, and so many bytes."""
         return bytes(self.take(self.u8()))
 
     def varint(self) -> int:
