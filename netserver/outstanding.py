@@ -5,17 +5,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from engine.chunk import COMMITTED, FAILED, PENDING
 from netserver.connection import Connection
 
 if TYPE_CHECKING:
     from engine.chunk import Chunk
     from engine.errors import EngineError
-
-PENDING: Final = 0
-COMMITTED: Final = 1
-FAILED: Final = 2
 
 Released = list[tuple[object, "Exception | None"]]
 """(token, None) of what is stored, (token, error) of what is not, in order."""
