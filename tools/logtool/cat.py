@@ -12,7 +12,7 @@ import click
 
 from engine.reader import DirectoryReader, Loss, PartitionReader
 from tools.logtool.cli import Command, Settings
-from tools.logtool.errors import NOT_FOUND, Failure, Finding
+from tools.logtool.errors import NOT_FOUND, USAGE, Failure, Finding
 from tools.logtool.output import Output
 from tools.logtool.positions import EARLIEST, LATEST, POSITION, Position
 from tools.logtool.records import DECODES, Filter, Printer, parse_where, topic_and_partition
@@ -61,22 +61,24 @@ class _Run:
 
     def span(self, first_seq: int, end_seq: int, limit: int | None) -> int:
         """Prints the wanted records of a range; the number to go on with (`end_seq` or behind the limit)."""
+        printer, write, render = self.printer, self.output.write, self.printer.render
+        wants = None if self.wanted.everything else self.wanted.wants
         for item in self.partition.records(first_seq, end_seq):
             if isinstance(item, Loss):
                 self.losses += 1
                 self.output.flush()
                 self.output.warn(f"logtool: {item.text}")
-            elif self.wanted.wants(item):
-                self._print(item)
-                if limit is not None and self.printer.count >= limit:
+            elif wants is None or wants(item):
+                try:
+                    write(render(item))
+                except ValueError as error:
+                    raise Failure(
+                        USAGE, "decode", f"record {item.seq}: {error}", "--decode names another form"
+                    ) from error
+                printer.count += 1
+                if printer.count == limit:
                     return item.seq + 1
         return end_seq
-
-    def _print(self, record: Any) -> None:
-        try:
-            self.printer.write(record)
-        except ValueError as error:
-            raise Failure(2, "decode", f"record {record.seq}: {error}", "--decode names another form") from error
 
 
 def _open(settings: Settings, topic: str, template: str | None, decode: str, wanted: Filter) -> _Run:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import click
@@ -15,6 +16,7 @@ from engine.record import Record
 from tools.logtool.output import Output, bytes_fields, json_bytes, time_text
 
 DECODES = ("auto", "text", "hex", "base64", "json", "msgpack")
+_CSV_SPECIAL = frozenset(b'",\r\n')
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\", "\\r": "\r"}
 
 
@@ -57,32 +59,35 @@ def formatter(template: str, decode: Callable[[bytes], bytes]) -> Callable[[Reco
     Raises:
         click.BadParameter: an unknown letter behind %.
     """
-    parts: list[bytes | Callable[[Record], bytes]] = []
-    letters: dict[str, Callable[[Record], bytes]] = {
-        "o": lambda record: b"%d" % record.seq,
-        "t": lambda record: time_text(record.timestamp_ms).encode(),
-        "T": lambda record: b"%d" % record.timestamp_ms,
-        "k": lambda record: decode(record.key),
-        "v": lambda record: decode(record.value),
-        "s": lambda record: b"%d" % len(record.value),
+    letters: dict[str, tuple[bytes, Callable[[Record], Any]]] = {
+        "o": (b"%d", attrgetter("seq")),
+        "t": (b"%b", lambda record: time_text(record.timestamp_ms).encode()),
+        "T": (b"%d", attrgetter("timestamp_ms")),
+        "k": (b"%b", lambda record: decode(record.key)),
+        "v": (b"%b", attrgetter("value") if decode is bytes else lambda record: decode(record.value)),
+        "s": (b"%d", lambda record: len(record.value)),
     }
+    form = b""
+    getters: list[Callable[[Record], Any]] = []
     at = 0
     while at < len(template):
         pair = template[at : at + 2]
         if pair in _ESCAPES:
-            parts.append(_ESCAPES[pair].encode())
-            at += 2
-        elif template[at] != "%":
-            parts.append(template[at].encode("utf-8", "surrogateescape"))
-            at += 1
+            form += _ESCAPES[pair].encode()
+        elif pair == "%%":
+            form += pair.encode()
+        elif pair[0] != "%":
+            form += pair[0].encode("utf-8", "surrogateescape")
+        elif pair[1:] in letters:
+            directive, getter = letters[pair[1]]
+            form += directive
+            getters.append(getter)
         else:
-            if pair != "%%" and pair[1:] not in letters:
-                raise click.BadParameter(f"{pair!r}: expected %o %t %T %k %v %s or %%", param_hint="--format")
-            parts.append(b"%" if pair == "%%" else letters[pair[1]])
-            at += 2
-    if parts == [letters["v"], b"\n"] and decode is bytes:
+            raise click.BadParameter(f"{pair!r}: expected %o %t %T %k %v %s or %%", param_hint="--format")
+        at += 2 if pair in _ESCAPES or pair[0] == "%" else 1
+    if form == b"%b\n" and decode is bytes:
         return lambda record: record.value + b"\n"  # the usual case
-    return lambda record: b"".join(part if isinstance(part, bytes) else part(record) for part in parts)
+    return lambda record: form % tuple([get(record) for get in getters])
 
 
 def record_item(record: Record) -> dict[str, Any]:
@@ -106,6 +111,11 @@ class Filter:
     contains: bytes | None = None
     where: tuple[tuple[tuple[str, ...], str], ...] = ()
     """(steps of a JSON pointer, text of the value that must be there)."""
+
+    @property
+    def everything(self) -> bool:
+        """Whether every record passes."""
+        return self == Filter()
 
     def wants(self, record: Record) -> bool:
         """Whether a record passes."""
@@ -151,9 +161,11 @@ class Printer:
         self.output = output
         self.count = 0
         self.form = "lines" if template is not None or output.form == "table" else output.form
-        shown = decoder(decode, on_terminal=sys.stdout.isatty())
-        self._decode = shown
-        self._line = formatter("%v\\n" if template is None else template, shown)
+        self._decode = decoder(decode, on_terminal=sys.stdout.isatty())
+        self.render: Callable[[Record], bytes] = {"jsonl": _json_line, "json": self._json, "csv": self._csv}.get(
+            self.form, formatter("%v\\n" if template is None else template, self._decode)
+        )
+        """The bytes of one record, in the order of the calls."""
         if self.form == "csv":
             output.write(b"offset,timestamp,key,value\n")
         elif self.form == "json":
@@ -161,18 +173,15 @@ class Printer:
 
     def write(self, record: Record) -> None:
         """One record. Raises ValueError: its value is not of the form that `--decode` asks for."""
-        self.output.write(self._bytes(record))
+        self.output.write(self.render(record))
         self.count += 1
 
-    def _bytes(self, record: Record) -> bytes:
-        if self.form == "lines":
-            return self._line(record)
-        if self.form == "jsonl":
-            return json_bytes(record_item(record)) + b"\n"
-        if self.form == "json":
-            return (b"," if self.count else b"") + b"\n" + json_bytes(record_item(record))
+    def _json(self, record: Record) -> bytes:
+        return (b",\n" if self.count else b"\n") + json_bytes(record_item(record))
+
+    def _csv(self, record: Record) -> bytes:
         cells = [self._decode(record.key), self._decode(record.value)]
-        quoted = [b'"' + cell.replace(b'"', b'""') + b'"' if set(cell) & set(b'",\r\n') else cell for cell in cells]
+        quoted = [b'"' + cell.replace(b'"', b'""') + b'"' if set(cell) & _CSV_SPECIAL else cell for cell in cells]
         return b",".join([b"%d" % record.seq, time_text(record.timestamp_ms).encode(), *quoted]) + b"\n"
 
     def end(self) -> None:
@@ -182,13 +191,5 @@ class Printer:
         self.output.flush()
 
 
-def limited(records: Iterator[Any], limit: int | None) -> Iterator[Any]:
-    """At most `limit` of them."""
-    if limit is None:
-        yield from records
-        return
-    for _ in range(limit):
-        try:
-            yield next(records)
-        except StopIteration:
-            return
+def _json_line(record: Record) -> bytes:
+    return json_bytes(record_item(record)) + b"\n"
