@@ -36,6 +36,8 @@ READER_THREADS_MAX = 128
 
 # Every topic is in memory (about 1 KiB each with its partition), and so is every name.
 TOPICS_MAX = 10_000_000
+# Ids fit a signed 64-bit number, as readers in other languages have it.
+TOPIC_ID_MAX = (1 << 63) - 1
 # A topic's name is part of many frames; the longest of the protocols' own limits is far below.
 TOPIC_NAME_BYTES_MAX = 1024
 # TANK states partitions in 16 bits.

@@ -19,7 +19,7 @@ from typing import Any
 
 from engine.config import TopicConfig
 from engine.errors import Corrupt, InvalidConfig
-from engine.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_NAME_BYTES_MAX
+from engine.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_ID_MAX, TOPIC_NAME_BYTES_MAX
 from engine.state import COUNTER, PARTITION, RESERVED, TOMBSTONE, TOPIC, Delete, Op, Put, StateStore
 
 NEXT_TOPIC_ID = COUNTER + b"next_topic_id"
@@ -27,7 +27,6 @@ _TOPIC_KEY = struct.Struct(">Q")
 _PARTITION_KEY = struct.Struct(">QI")
 # Topic ids left unused when the counter is damaged.
 _ID_LEAP = 1 << 20
-_ID_MAX = (1 << 63) - 1
 _DEFAULT = TopicConfig()
 
 
@@ -103,7 +102,7 @@ def from_description(description: Mapping[str, Any]) -> Topic:
         created_ms = int(description["created_ms"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InvalidConfig(f"not the description of a topic: {error!r}") from error
-    if not 1 <= topic_id <= _ID_MAX:
+    if not 1 <= topic_id <= TOPIC_ID_MAX:
         raise InvalidConfig(f"not the description of a topic: id {topic_id}")
     check_name(name)
     check_partition_count(partition_count)
