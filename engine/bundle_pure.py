@@ -181,12 +181,6 @@ class MessageCursor:
         self.from_seq = 0
         self.rows: Iterator[tuple[int, int, int, int, int, int]] = iter(())
 
-    def open(self, src: Buffer, start: int, end: int, first_seq: int = 0) -> None:
-        bundle = Bundle(src, start, end, first_seq)
-        bundle.unpack(BUNDLE_UNPACKED_BYTES_MAX)
-        self.data = bundle.data
-        self.rows = bundle.messages()
-
     def next(self) -> bool:
         for row in self.rows:
             self.seq, self.timestamp, self.key_start, self.key_end, self.value_start, self.value_end = row
