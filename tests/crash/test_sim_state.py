@@ -232,6 +232,7 @@ def test_the_catalog_survives_crashes_at_any_step(seed: int) -> None:
     inbox = Inbox()
     store = MemoryState(inbox.post, seed=seed)
     durable: dict[bytes, int] = {}
+    numbered: dict[tuple[bytes, int], int] = {}
     ids: dict[int, bytes] = {}
     for life in range(6):
         catalog = Catalog(store, EngineConfig(), lambda: 0)
@@ -240,8 +241,11 @@ def test_the_catalog_survives_crashes_at_any_step(seed: int) -> None:
             topic = catalog.get(name)
             assert topic is not None, (life, name)
             assert topic.id == topic_id
+        for (name, index), number in numbered.items():
+            if name in durable:
+                assert catalog.by_id(durable[name]).numbers[index] == number
         for _ in range(chosen.randrange(1, 30)):
-            step(chosen, catalog, store, inbox, durable, ids)
+            step(chosen, catalog, store, inbox, durable, numbered, ids)
         inbox.run()
         store = store.crash(inbox.post)
         inbox.queue = SimpleQueue()
@@ -254,7 +258,7 @@ def test_the_catalog_survives_crashes_at_any_step(seed: int) -> None:
 
 def step(
     chosen: random.Random, catalog: Catalog, store: MemoryState, inbox: Inbox, durable: dict[bytes, int],
-    ids: dict[int, bytes],
+    numbered: dict[tuple[bytes, int], int], ids: dict[int, bytes],
 ) -> None:  # fmt: skip
     action = chosen.choice(["create", "create", "number", "delete", "gather", "write", "sync", "answer", "refuse"])
     under_way = store._step
@@ -270,12 +274,21 @@ def step(
 
             topic = catalog.create(name, partition_count=2, on_durable=created)
     elif action == "number" and topics:
-        topic = chosen.choice(topics)
-        catalog.number(topic, chosen.randrange(2), lambda error: None)
+        topic, index = chosen.choice(topics), chosen.randrange(2)
+
+        def answered(error: EngineError | None) -> None:
+            if error is None and not topic.deleting:
+                durable[topic.name] = topic.id
+                numbered[topic.name, index] = number
+
+        number = catalog.number(topic, index)
+        catalog.number(topic, index, answered)
     elif action == "delete" and topics:
         topic = chosen.choice(topics)
         # From now on a crash may leave it or not.
         durable.pop(topic.name, None)
+        for index in (0, 1):
+            numbered.pop((topic.name, index), None)
         catalog.delete(topic)
     elif (action, under_way) in (("gather", "idle"), ("write", "gathered"), ("sync", "written"), ("answer", "synced")):
         getattr(store, action)()
