@@ -3,7 +3,7 @@
 #   make serve      set up, compile, run the server on ./data with all protocols; the last line of its start is "ready"
 #   make test       set up, compile, run the tests            (TESTS="tests/unit -k bundle" picks some)
 #   make lint       ruff, mypy --strict, the tidy test         make format  puts the code into the one format
-#   make docs       renews the page that is made from the code
+#   make docs       renews the pages that are made from the code
 #   make nightly    the long sizes of the crash, property and fuzz tests
 #   make build      compile the hot modules in place; fails without a compiler
 #   make wheel      a wheel with compiled modules in dist/      make clean  removes all that was made, but not data/
@@ -57,6 +57,7 @@ docs:
 	@env -i $(VENV)/bin/engine-server --print-config | sed '/^data_dir/s/=.*/= ""/; $${/^$$/d}' >>docs/configuration.md.new
 	@echo '```' >>docs/configuration.md.new
 	@mv docs/configuration.md.new docs/configuration.md
+	@$(PY) -m tools.limits_page >docs/limits.md.new && mv docs/limits.md.new docs/limits.md
 
 nightly: compile
 	@.ci/venv $(VENV) editable test

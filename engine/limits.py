@@ -33,7 +33,7 @@ RETENTION_RECORDS_MAX = 1 << 60
 """Beyond any log, within 64 bits."""
 
 SYNC_INTERVAL_MS_MAX = 3_600_000
-""""interval" with a longer time than this is "never" by another name."""
+"""With a longer time than this "interval" is "never" by another name."""
 
 ROUND_BYTES_MAX = 256 << 20
 """A round's bytes are in memory twice for a moment, and everybody waits for its sync."""
@@ -144,8 +144,8 @@ BATCH_BYTES_MAX = 94 + BUNDLES_BYTES_MAX + EXTENSION_BYTES_MAX
 # --- files (engine/segment.py, engine/scan.py, engine/recovery.py) ---
 
 FOOTER_BYTES_MAX = 16 << 20
-"""Index entries of 24 bytes for every 64 KiB of the largest segment (16 GiB) take 6 MiB; batches of a set of tiny chunks
-do not add entries, so twice that is never reached."""
+"""Index entries of 24 bytes for every 64 KiB of the largest segment (16 GiB) take 6 MiB; batches of a set of tiny
+chunks do not add entries, so twice that is never reached."""
 
 SCAN_BYTES = 1 << 20
 """Blocks in which a segment is walked: large enough for the disk, small enough for the cache."""
