@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.cursor import Cursor
 from engine.cursor_reader import SlabCache
 from engine.dead_letters import DeadLetters
-from engine.deliveries import Deliveries, DeliveryPolicy
+from engine.deliveries import Deliveries, DeliveryPolicy, load
 from engine.errors import Corrupt, EngineError, InvalidConfig
 from engine.limits import CURSOR_NAME_BYTES_MAX, CURSOR_ROUND_NUMBERS_MAX
 from engine.state import COUNTER, Delete, OnDone, Put
@@ -168,7 +168,7 @@ class CursorStore:
         self._policies[owner] = policy
         for cursor in self._loaded.values():
             if cursor.owner == owner:
-                cursor.deliveries.policy = policy.deliveries
+                cursor.deliveries.set_policy(policy.deliveries)
 
     def policy(self, owner: str) -> CursorPolicy:
         """The policy of an owner."""
@@ -251,7 +251,7 @@ class CursorStore:
         if entry is None or topic is None or topic.deleting:
             return None
         try:
-            deliveries = Deliveries.load(entry.deliveries, self.policy(entry.owner).deliveries)
+            deliveries = load(entry.deliveries, self.policy(entry.owner).deliveries)
             partition = self.log.partition(topic, entry.partition)
         except (ValueError, TypeError, EngineError) as problem:
             self._report(problem)

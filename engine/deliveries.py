@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """What one durable cursor has delivered, what of it is acknowledged, and what comes next. No I/O, no clock of its own.
 
 Sequence numbers of a cursor, from left to right::
@@ -26,9 +27,15 @@ from typing import NamedTuple
 
 from engine.limits import OVERTAKEN_MAX, UNACKNOWLEDGED_MAX
 
-QUEUED = 0
+QUEUED = 0  # Run.due_ms of runs that are not in flight
 GIVEN_UP = -1
-NEVER_MS = 1 << 62
+NEVER_MS = 1 << 62  # in flight until given back
+# C variables of the compiled module
+_QUEUED = QUEUED
+_GIVEN_UP = GIVEN_UP
+_NEVER = NEVER_MS
+_DOUBLINGS = 24
+_OVERTAKEN = OVERTAKEN_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,16 +59,8 @@ class DeliveryPolicy:
     message_ttl_ms: int = 0
     unacknowledged_max: int = UNACKNOWLEDGED_MAX
 
-    def due_ms(self, now_ms: int, attempts: int) -> int:
-        """When a record delivered for the ``attempts``-th time just now falls due.
 
-        Rounded up to an eighth of the time, so that what was delivered at about the same time stays one run.
-        """
-        if self.retry_backoff_ms == 0:
-            return NEVER_MS
-        wait_ms = min(self.retry_backoff_ms << min(attempts - 1, 40), self.retry_backoff_max_ms)
-        step_ms = max(wait_ms >> 3, 1)
-        return (now_ms + wait_ms + step_ms - 1) // step_ms * step_ms
+COMPILED = not __file__.endswith(".py")
 
 
 class Plan(NamedTuple):
@@ -86,42 +85,53 @@ class Deliveries:
 
     Args:
         next_seq: the first number to deliver.
-        policy: may be replaced at any time (:attr:`policy`).
+
+    Attributes:
+        policy: see :meth:`set_policy`.
+        unacknowledged: how many are in flight, queued or given up.
+        queued: of these, how many are queued.
+        given_up: news for the owner, who takes them away from here.
+        dropped, redelivered: how many records a full queue has cost, and how many deliveries were not the first.
     """
 
-    __slots__ = (
-        "_attempts",
-        "_dues",
-        "_firsts",
-        "_lasts",
-        "_next_due_ms",
-        "_queue",
-        "dropped",
-        "given_up",
-        "next_seq",
-        "policy",
-        "queued",
-        "redelivered",
-        "unacknowledged",
-    )
-
     def __init__(self, next_seq: int, policy: DeliveryPolicy) -> None:
-        self.policy = policy
         self.next_seq = next_seq
-        self.unacknowledged = 0  # in flight, queued and given up
-        self.queued = 0  # of these, queued
-        self.given_up: list[Run] = []  # news for the owner, who takes them away from here
-        self.dropped = 0  # records that a full queue cost so far
+        self.unacknowledged = 0
+        self.queued = 0
+        self.given_up: list[Run] = []
+        self.dropped = 0
         self.redelivered = 0
         # the unacknowledged runs, ascending, as parallel lists: bisect works on them, and a run costs no object
         self._firsts: list[int] = []
         self._lasts: list[int] = []
         self._attempts: list[int] = []
         self._dues: list[int] = []
-        self._next_due_ms = NEVER_MS  # nothing falls due before; may be too early after acknowledgements
+        self._next_due_ms = _NEVER  # nothing falls due before; may be too early after acknowledgements
         # (first, last, barrier): queued numbers in the order of redelivery; what is no longer queued among them is
         # passed over. Deliverable once next_seq is beyond the barrier.
         self._queue: deque[tuple[int, int, int]] = deque()
+        self.set_policy(policy)
+
+    def set_policy(self, policy: DeliveryPolicy) -> None:
+        """Follow a policy from now on."""
+        self.policy = policy
+        self._backoff_ms = policy.retry_backoff_ms
+        self._backoff_max_ms = policy.retry_backoff_max_ms
+        self._unacknowledged_max = policy.unacknowledged_max
+        self._capacity = policy.queue_capacity
+
+    def due_ms(self, now_ms: int, attempts: int) -> int:
+        """When a record delivered for the ``attempts``-th time just now falls due.
+
+        Rounded up to an eighth of the time, so that what was delivered at about the same time stays one run.
+        """
+        if self._backoff_ms == 0:
+            return _NEVER
+        wait_ms = self._backoff_max_ms
+        if attempts < _DOUBLINGS and self._backoff_ms << (attempts - 1) < wait_ms:
+            wait_ms = self._backoff_ms << (attempts - 1)
+        step_ms = wait_ms >> 3 or 1
+        return (now_ms + wait_ms + step_ms - 1) // step_ms * step_ms
 
     # --- looking
 
@@ -141,8 +151,8 @@ class Deliveries:
 
     def covers(self, first: int, last: int) -> bool:
         """Whether all numbers from ``first`` to ``last`` are delivered and unacknowledged."""
-        index = bisect_right(self._firsts, first) - 1
-        if index < 0:
+        index = self._find(first)
+        if not self._firsts or self._firsts[index] > first:
             return False
         while self._lasts[index] < last:
             if index + 1 == len(self._firsts) or self._firsts[index + 1] != self._lasts[index] + 1:
@@ -156,32 +166,34 @@ class Deliveries:
         """What to deliver now; None = nothing. Say what was done with :meth:`delivered` or :meth:`finished`."""
         if now_ms >= self._next_due_ms:
             self.fall_due(committed_seq, now_ms)
-        if self.policy.queue_capacity:
+        if self._capacity:
             self._drop_oldest(committed_seq)
-        next_seq = self.next_seq
-        last = min(committed_seq, next_seq - 1 + self.policy.unacknowledged_max - self.unacknowledged)
-        if not self.queued:
-            return Plan(next_seq, last, False) if next_seq <= last else None
-        barrier = self._queue[0][2]
-        if next_seq <= min(last, barrier):
-            return Plan(next_seq, min(last, barrier), False)
-        return self._next_retry()
+        last = self.next_seq - 1 + self._unacknowledged_max - self.unacknowledged
+        if last > committed_seq:
+            last = committed_seq
+        if self.queued:
+            barrier = self._queue[0][2]
+            if last > barrier:
+                last = barrier
+            if self.next_seq > last:
+                return self._next_retry()
+        return Plan(self.next_seq, last, False) if self.next_seq <= last else None
 
     def _next_retry(self) -> Plan | None:
         """The first stretch of numbers at the head of the queue that is still queued."""
         queue = self._queue
         while queue:
             first, last, _ = queue[0]
-            index = max(bisect_right(self._firsts, first) - 1, 0)
+            index = self._find(first)
             while index < len(self._firsts) and self._firsts[index] <= last:
-                if self._dues[index] == QUEUED and self._lasts[index] >= first:
+                if self._dues[index] == _QUEUED and self._lasts[index] >= first:
                     return Plan(max(first, self._firsts[index]), min(last, self._lasts[index]), True)
                 index += 1
             queue.popleft()
         return None
 
     def _drop_oldest(self, committed_seq: int) -> None:
-        room = max(self.policy.queue_capacity - self.unacknowledged, 1)
+        room = max(self._capacity - self.unacknowledged, 1)
         dropped = committed_seq - self.next_seq + 1 - room
         if dropped > 0:
             self.dropped += dropped
@@ -193,8 +205,7 @@ class Deliveries:
         Numbers of the plan before ``first`` name no record (any more) and are finished.
         """
         if not plan.retry:
-            due_ms = self.policy.due_ms(now_ms, 1)
-            self._append(first, last, 1, due_ms)
+            self.append_run(first, last, 1, self.due_ms(now_ms, 1))
             self.next_seq = last + 1
             return
         if first > plan.first:
@@ -207,7 +218,7 @@ class Deliveries:
         index = self._isolate(first, last)
         attempts = self._attempts[index] + 1
         self._attempts[index] = attempts
-        self._set_due(index, self.policy.due_ms(now_ms, attempts))
+        self._set_due(index, self.due_ms(now_ms, attempts))
         self.queued -= last - first + 1
         self.redelivered += last - first + 1
         self._join(index)
@@ -230,16 +241,17 @@ class Deliveries:
         firsts, lasts = self._firsts, self._lasts
         if not firsts or last < firsts[0]:
             return 0
-        index = max(bisect_right(firsts, first) - 1, 0)
+        index = self._find(first)
         count = 0
         while index < len(firsts) and firsts[index] <= last:
             run_first, run_last = firsts[index], lasts[index]
             if run_last < first:
                 index += 1
                 continue
-            low, high = max(run_first, first), min(run_last, last)
+            low = run_first if run_first > first else first
+            high = run_last if run_last < last else last
             count += high - low + 1
-            if self._dues[index] == QUEUED:
+            if self._dues[index] == _QUEUED:
                 self.queued -= high - low + 1
             if low > run_first and high < run_last:
                 self._split(index, low)
@@ -252,10 +264,10 @@ class Deliveries:
             else:
                 del firsts[index], lasts[index], self._attempts[index], self._dues[index]
         self.unacknowledged -= count
-        if not self.queued:
+        if not self.queued and self._queue:
             self._queue.clear()
         if not firsts:
-            self._next_due_ms = NEVER_MS
+            self._next_due_ms = _NEVER
         return count
 
     def release(self, first: int, last: int, now_ms: int, delay_ms: int = 0) -> int:
@@ -267,16 +279,16 @@ class Deliveries:
         """
         count = 0
         back: list[tuple[int, int, int]] = []
-        index = max(bisect_right(self._firsts, first) - 1, 0)
+        index = self._find(first)
         while index < len(self._firsts) and self._firsts[index] <= last:
             low, high = max(self._firsts[index], first), min(self._lasts[index], last)
-            if low <= high and self._dues[index] > QUEUED:
+            if low <= high and self._dues[index] > _QUEUED:
                 index = self._isolate(low, high)
                 count += high - low + 1
                 if delay_ms:
                     self._set_due(index, now_ms + delay_ms)
                 elif not self._give_up(index):
-                    self._dues[index] = QUEUED
+                    self._dues[index] = _QUEUED
                     self.queued += high - low + 1
                     back.append((low, high, 0))
             index += 1
@@ -285,17 +297,17 @@ class Deliveries:
 
     def fall_due(self, committed_seq: int, now_ms: int) -> None:
         """Queue, or give up, what was in flight until now; :meth:`plan` does it too."""
-        barrier = min(committed_seq, self.next_seq - 1 + OVERTAKEN_MAX)
-        earliest_ms = NEVER_MS
+        barrier = min(committed_seq, self.next_seq - 1 + _OVERTAKEN)
+        earliest_ms = _NEVER
         for index, due_ms in enumerate(self._dues):
-            if due_ms <= QUEUED:
+            if due_ms <= _QUEUED:
                 continue
             if due_ms > now_ms:
                 earliest_ms = min(earliest_ms, due_ms)
                 continue
             if not self._give_up(index):
                 first, last = self._firsts[index], self._lasts[index]
-                self._dues[index] = QUEUED
+                self._dues[index] = _QUEUED
                 self._queue.append((first, last, barrier))
                 self.queued += last - first + 1
         self._next_due_ms = earliest_ms
@@ -305,8 +317,8 @@ class Deliveries:
         attempts, attempts_max = self._attempts[index], self.policy.deliveries_max
         if not attempts_max or attempts < attempts_max:
             return False
-        self._dues[index] = GIVEN_UP
-        self.given_up.append(Run(self._firsts[index], self._lasts[index], attempts, GIVEN_UP))
+        self._dues[index] = _GIVEN_UP
+        self.given_up.append(Run(self._firsts[index], self._lasts[index], attempts, _GIVEN_UP))
         return True
 
     # --- moves of the log under the cursor
@@ -353,43 +365,39 @@ class Deliveries:
             end = last
         return flat
 
-    @classmethod
-    def load(cls, flat: Sequence[int], policy: DeliveryPolicy) -> Deliveries:
-        """The deliveries that were dumped; what was in flight is queued, before anything new.
-
-        Raises:
-            ValueError: not a dump
-        """
-        if len(flat) % 3 != 1 or not all(isinstance(number, int) and number >= 0 for number in flat):
-            raise ValueError("the deliveries of a cursor are a list of 1 + 3n numbers")
-        deliveries = cls(flat[0], policy)
-        end = 0
-        for at in range(1, len(flat), 3):
-            distance, length, attempts = flat[at : at + 3]
-            first = end + distance if end else deliveries.next_seq - distance
-            end = first + length - 1
-            if distance < 1 or first < 1 or length < 1 or end >= deliveries.next_seq:
-                raise ValueError("the runs of a cursor do not ascend")
-            deliveries._append(first, end, attempts, QUEUED)
-        for first, last, _, _ in deliveries.runs():
-            deliveries._queue.append((first, last, 0))
-            deliveries.queued += last - first + 1
-        return deliveries
-
     # --- the lists
 
-    def _append(self, first: int, last: int, attempts: int, due_ms: int) -> None:
+    def _find(self, seq: int) -> int:
+        """The index of the run that holds ``seq``, or of one beside it."""
+        if not self._firsts or seq <= self._firsts[0]:
+            return 0
+        return bisect_right(self._firsts, seq) - 1
+
+    def append_run(self, first: int, last: int, attempts: int, due_ms: int) -> None:
         """A run behind all others; one with the last run when it goes on there."""
         self.unacknowledged += last - first + 1
-        if self._lasts and self._lasts[-1] + 1 == first and self._dues[-1] == due_ms and self._attempts[-1] == attempts:
-            self._lasts[-1] = last
-            return
-        self._firsts.append(first)
-        self._lasts.append(last)
-        self._attempts.append(attempts)
-        self._dues.append(due_ms)
-        if QUEUED < due_ms < self._next_due_ms:
-            self._next_due_ms = due_ms
+        end = len(self._lasts) - 1
+        if (
+            end >= 0
+            and self._lasts[end] + 1 == first
+            and self._dues[end] == due_ms
+            and self._attempts[end] == attempts
+        ):
+            self._lasts[end] = last
+        else:
+            self._firsts.append(first)
+            self._lasts.append(last)
+            self._attempts.append(attempts)
+            self._dues.append(due_ms)
+            if _QUEUED < due_ms < self._next_due_ms:
+                self._next_due_ms = due_ms
+
+    def queue_all(self) -> None:
+        """Queue all runs, which must be new, in order and before anything that was never delivered."""
+        for index in range(len(self._firsts)):
+            first, last = self._firsts[index], self._lasts[index]
+            self._queue.append((first, last, 0))
+            self.queued += last - first + 1
 
     def _set_due(self, index: int, due_ms: int) -> None:
         self._dues[index] = due_ms
@@ -405,7 +413,7 @@ class Deliveries:
 
     def _isolate(self, first: int, last: int) -> int:
         """The index of a run of exactly these numbers, cut out of the one that holds them."""
-        index = bisect_right(self._firsts, first) - 1
+        index = self._find(first)
         if self._firsts[index] < first:
             self._split(index, first)
             index += 1
@@ -424,3 +432,24 @@ class Deliveries:
         ):
             self._lasts[before] = self._lasts[index]
             del self._firsts[index], self._lasts[index], self._attempts[index], self._dues[index]
+
+
+def load(flat: Sequence[int], policy: DeliveryPolicy) -> Deliveries:
+    """The deliveries that were dumped; what was in flight is queued, before anything new.
+
+    Raises:
+        ValueError: not a dump
+    """
+    if len(flat) % 3 != 1 or not all([isinstance(number, int) and 0 <= number < _NEVER for number in flat]):
+        raise ValueError("the deliveries of a cursor are a list of 1 + 3n numbers")
+    deliveries = Deliveries(flat[0], policy)
+    end = 0
+    for at in range(1, len(flat), 3):
+        distance, length, attempts = flat[at], flat[at + 1], flat[at + 2]
+        first = end + distance if end else deliveries.next_seq - distance
+        end = first + length - 1
+        if distance < 1 or first < 1 or length < 1 or end >= deliveries.next_seq:
+            raise ValueError("the runs of a cursor do not ascend")
+        deliveries.append_run(first, end, attempts, _QUEUED)
+    deliveries.queue_all()
+    return deliveries

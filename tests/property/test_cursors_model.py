@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.deliveries import NEVER_MS, Deliveries, DeliveryPolicy
+from engine.deliveries import NEVER_MS, Deliveries, DeliveryPolicy, load
 from engine.limits import OVERTAKEN_MAX
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
@@ -134,7 +134,7 @@ class CursorMachine(RuleBasedStateMachine):
             item = self.items.setdefault(seq, Item(0, 0, "flight"))
             item.state = "flight"
             item.attempts += 1
-            item.due_ms = self.policy.due_ms(self.now_ms, item.attempts)
+            item.due_ms = self.subject.due_ms(self.now_ms, item.attempts)
             self.next_seq = max(self.next_seq, seq + 1)
 
     @rule(first=NUMBERS, length=st.integers(1, 8))
@@ -182,7 +182,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.subject = Deliveries.load(self.subject.dump(), self.policy)
+        self.subject = load(self.subject.dump(), self.policy)
         self.queue = []
         for seq in sorted(self.items):
             self.items[seq].state = "queued"
