@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -73,6 +75,17 @@ def test_reading_beside_the_server(shared_server: ServerProcess, logtool: Logtoo
     assert document["partitions"] == [{"partition": 0, "log_start": 1, "committed": 501}]
     batches = json.loads(logtool("dump", "segment", segment["file"], "-o", "json")[1])["items"]
     assert sum(batch["records"] for batch in batches) == 501
+
+
+def test_a_topic_without_records(shared_server: ServerProcess, logtool: Logtool) -> None:
+    place = ["--data-dir", str(shared_server.data_dir)]
+    shared_server.admin("POST", "/v1/topics", {"name": "empty"})
+    assert logtool(*place, "cat", "empty") == (0, "", "")
+    assert logtool(*place, "tail", "empty", "--to", "latest") == (0, "", "")
+    command = [sys.executable, "-m", "tools.logtool", *place, "tail", "empty", "--limit", "1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        publish(shared_server, "empty", ["first"])
+        assert process.communicate(timeout=20)[0] == b"first\n"
 
 
 def test_trim(shared_server: ServerProcess, logtool: Logtool) -> None:

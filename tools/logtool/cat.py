@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from engine.errors import UnknownTopic
 from engine.reader import DirectoryReader, Loss, PartitionReader
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import NOT_FOUND, USAGE, Failure, Finding
@@ -87,7 +88,13 @@ def _open(settings: Settings, topic: str, template: str | None, decode: str, wan
     reader = DirectoryReader(settings.need_directory())
     for problem in reader.damaged:
         output.warn(f"logtool: {problem}")
-    partition = reader.partition(reader.topic(name), index)
+    try:
+        stored = reader.topic(name)
+    except UnknownTopic:
+        from tools.logtool.stored import find_topic  # one without a record is known to the state only
+
+        stored = find_topic(reader, name)
+    partition = reader.partition(stored, index)
     for problem in partition.unreadable:
         output.warn(f"logtool: {problem}")
     return _Run(output, partition, wanted, Printer(output, template, decode))
@@ -175,7 +182,7 @@ def _wait(partition: PartitionReader) -> None:
     committed_seq = partition.committed_seq
     while partition.committed_seq == committed_seq:
         time.sleep(POLL_S)
-        if not partition.directory.exists():
+        if partition.segments and not partition.directory.exists():
             raise Failure(NOT_FOUND, "deleted", f"{partition.directory} is gone: the topic was deleted")
         if partition.changed:
             partition.refresh()

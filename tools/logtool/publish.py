@@ -29,7 +29,11 @@ CARRIES_PARTITIONS = {"tank"}
 PROGRESS_S = 0.2
 
 
-Send = Callable[[Input], Awaitable["asyncio.Future[Any]"]]
+Sent = tuple["asyncio.Future[Any]", int]
+"""A future and how many records are stored when it is done."""
+Send = Callable[[list[Input]], Awaitable[list[Sent]]]
+GROUP_RECORDS = 256
+"""Records whose acknowledgement is counted as one, where the client packs them together."""
 
 
 def figg_client(address: str, settings: Settings, window: int | None, retry_s: float) -> Any:
@@ -54,10 +58,18 @@ CLIENTS: dict[str, Callable[..., Any]] = {"figg": figg_client, "tank": tank_clie
 
 
 def sender(protocol: str, client: Any, topic: bytes, partition: int) -> Send:
-    """The call that puts one record into the client's window."""
-    if protocol == "tank":
-        return lambda record: client.send(topic, record.value, partition=partition, key=record.key)
-    return lambda record: client.send(topic, record.value)
+    """The call that puts records into the client's window."""
+
+    async def packed(records: list[Input]) -> list[Sent]:
+        return [(await client.send_many(topic, [record.value for record in records]), len(records))]
+
+    async def keyed(records: list[Input]) -> list[Sent]:
+        return [(await client.send(topic, r.value, partition=partition, key=r.key), 1) for r in records]
+
+    async def single(records: list[Input]) -> list[Sent]:
+        return [(await client.send(topic, record.value), 1) for record in records]
+
+    return {"figg": packed, "tank": keyed}.get(protocol, single)
 
 
 def parse_via(text: str, settings: Settings) -> tuple[str, str]:
@@ -85,10 +97,15 @@ class Progress:
         self.shown = sys.stderr.isatty() and not output.quiet
         self._next = 0.0
 
-    def acked(self, future: asyncio.Future[Any]) -> None:
-        """Called when a record's future is done."""
-        if not future.cancelled() and future.exception() is None:
-            self.acknowledged += 1
+    def add(self, future: asyncio.Future[Any], count: int) -> None:
+        """Counts records as sent now, and as acknowledged once the future is done."""
+        self.sent += count
+
+        def done(future: asyncio.Future[Any]) -> None:
+            if not future.cancelled() and future.exception() is None:
+                self.acknowledged += count
+
+        future.add_done_callback(done)
 
     def tick(self, *, last: bool = False) -> None:
         """Shows the count when it is time to, and clears it at the end."""
@@ -112,11 +129,11 @@ async def _publish(
                 # A thread: standard input may be slow, and acknowledgements come meanwhile.
                 data = await asyncio.to_thread(file.read1 if hasattr(file, "read1") else file.read, READ_BYTES)
                 more = bool(data)
-                for record in splitter.feed(data) if data else splitter.end():
-                    future = await send(record)
-                    progress.sent += 1
-                    future.add_done_callback(progress.acked)
-                progress.tick()
+                records = splitter.feed(data) if data else splitter.end()
+                for at in range(0, len(records), GROUP_RECORDS):
+                    for future, count in await send(records[at : at + GROUP_RECORDS]):
+                        progress.add(future, count)
+                    progress.tick()
         await opened.flush()
 
 
@@ -183,7 +200,9 @@ def publish(
         failure = errors.explain(error)
         if failure is None:
             raise
-        text = f"{progress.acknowledged} of {progress.sent} records were acknowledged, then: {failure}"
+        lost = failure.code in ("unreachable", "unacknowledged", "closed") and not retry
+        reason = "the connection broke" if lost else failure
+        text = f"{progress.acknowledged} of {progress.sent} records were acknowledged, then: {reason}"
         raise Failure(failure.exit_code, failure.code, text, "those behind them may be stored or not") from error
     progress.tick(last=True)
     _report(output, name, partition, progress, started)
