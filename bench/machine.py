@@ -1,0 +1,84 @@
+"""What this machine can do at best, measured in the same run as everything else: loopback, disk, memory."""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import threading
+import time
+from pathlib import Path
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def sync_us(directory: Path, size_bytes: int, rounds: int = 200) -> tuple[float, float]:
+    """(p50, p99) in microseconds of appending `size_bytes` and fdatasync."""
+    path = directory / "sync-probe"
+    fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_TRUNC)
+    data = os.urandom(size_bytes)
+    times = []
+    try:
+        for number in range(rounds):
+            start = time.perf_counter()
+            os.pwrite(fd, data, number * size_bytes)
+            os.fdatasync(fd)
+            times.append((time.perf_counter() - start) * 1e6)
+    finally:
+        os.close(fd)
+        path.unlink()
+    times.sort()
+    return statistics.median(times), times[int(len(times) * 0.99)]
+
+
+def loopback_bytes_per_s(seconds: float = 1.0) -> float:
+    """One TCP connection over loopback, 256 KiB at a time, both ends in this process's threads."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    received = 0
+
+    def drain() -> None:
+        nonlocal received
+        peer, _ = listener.accept()
+        buffer = bytearray(1 << 18)
+        with peer:
+            while n := peer.recv_into(buffer):
+                received += n
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    data = bytes(1 << 18)
+    start = time.perf_counter()
+    with socket.create_connection(listener.getsockname()) as sender:
+        while time.perf_counter() - start < seconds:
+            sender.sendall(data)
+    reader.join()
+    listener.close()
+    return received / (time.perf_counter() - start)
+
+
+def copy_bytes_per_s(size_bytes: int = 1 << 26) -> float:
+    """Copying memory that is larger than the caches."""
+    source, target = bytearray(size_bytes), bytearray(size_bytes)
+    view = memoryview(target)
+    start = time.perf_counter()
+    rounds = 10
+    for _ in range(rounds):
+        view[:] = source
+    return rounds * size_bytes / (time.perf_counter() - start)
+
+
+def describe() -> str:
+    """Processor, cores and kernel, in one line."""
+    model = next(
+        (
+            line.split(":", 1)[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        "unknown processor",
+    )
+    return f"{model}, {os.cpu_count()} cores, Linux {os.uname().release}"
