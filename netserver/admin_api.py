@@ -180,7 +180,7 @@ class Api:
                     "bytes_in": connection.bytes_in,
                     "bytes_out": connection.bytes_out,
                     "pending_bytes": connection.charged,
-                    "receive_bytes": connection.retained,
+                    "receive_bytes": connection.retained + connection.reserved,
                     "held": connection.hold_reasons,
                 }
                 for connection in found

@@ -13,8 +13,8 @@ engine calls and answers. Life of a connection::
 
 Reading: all connections of a loop share one read buffer (asyncio and uvloop call ``get_buffer``, recv and
 ``buffer_updated`` back to back); a rest that was not consumed is kept per connection and copied to the front at the
-next read. A frame that does not fit gets a buffer of its own, which doubles as bytes arrive, never by what the frame
-announces.
+next read. A frame that does not fit gets a buffer of its own, which doubles as bytes arrive; what the frame announces
+is reserved in a budget, but not allocated.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
         closed: the connection is closing or gone; writes are ignored.
         received_at: monotonic seconds of the latest read.
         charged: publish bytes that are not yet on disk (see ``netserver.flow``).
-        retained: bytes of receive memory that are counted in the budget.
+        retained, reserved: bytes of receive memory that are counted in the budget.
     """
 
     session: Session
@@ -179,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
         self.closed = False
         self.charged = 0
         self.retained = 0
+        self.reserved = 0
         self.bytes_in = 0
         self.bytes_out = 0
         self.received_at = 0.0
@@ -193,9 +194,11 @@ class Connection(asyncio.BufferedProtocol):
         self._resuming = False
         self._input_ended = False
         self._peer_eof = False
+        self._output_ended = False
         self._rest: bytes = b""
         self._own: memoryview | None = None
         self._own_length = 0
+        self._expected = 0
         self._progress_at = 0.0
         self._progress_bytes = -1
         self._close_kind = "peer"
@@ -213,9 +216,14 @@ class Connection(asyncio.BufferedProtocol):
         """Why it is not read, for people."""
         return list(self._holds)
 
+    @property
+    def receive_buffer_bytes(self) -> int:
+        """Size of its own receive buffer (allocated, though not all of it need be used)."""
+        return len(self._own) if self._own is not None else 0
+
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send ``data``, which must never be changed afterwards; ignored once the connection is closed."""
-        if self.closed:
+        if self.closed or self._output_ended:
             return
         self.bytes_out += len(data)
         try:
@@ -254,6 +262,13 @@ class Connection(asyncio.BufferedProtocol):
     def discharge(self, size_bytes: int) -> None:
         """They were stored or refused."""
         self.shell.pressure.discharge(self, size_bytes)
+
+    def expect(self, size_bytes: int) -> None:
+        """Say in ``received`` how long the frame is, head included, that the bytes left over begin.
+
+        It gets memory before larger ones when memory is short; unsaid, it counts as the largest frame allowed.
+        """
+        self._expected = size_bytes
 
     def call(self, function: Callable[Args, object], *args: Args.args, **kwargs: Args.kwargs) -> None:
         """Call a session's function so that its error ends this connection and no other."""
@@ -303,6 +318,24 @@ class Connection(asyncio.BufferedProtocol):
             self._transport_call(self.transport.abort)
             return
         self._close_timer = self.loop.call_later(LINGER_S, self._linger, self.loop.time() + FLUSH_S)
+
+    def end_output(self) -> None:
+        """Send what was written, then FIN; input is read and parsed as before, further writes are ignored.
+
+        For protocols in which the peer closes first. Where there is no half-closed state (TLS) it is ``close()``.
+        """
+        if self.closed or self._output_ended:
+            return
+        if self._peer_eof or not self.transport.can_write_eof():
+            self.close()
+            return
+        self._output_ended = True
+        try:
+            self.transport.write_eof()
+        except RuntimeError:  # already failed: connection_lost is on its way
+            return
+        except OSError:  # the peer has reset it, and nobody may be reading
+            self._transport_call(self.transport.abort)
 
     def abort(self, reason: str = "", kind: str = "server") -> None:
         """Close at once; output that was not sent is lost."""
@@ -424,6 +457,7 @@ class Connection(asyncio.BufferedProtocol):
         """Give ``view[:length]`` to the session and keep what it leaves."""
         self._parsing = True
         self._held_in_parse = False
+        self._expected = 0
         try:
             consumed = self.session.received(view, length)
             assert 0 <= consumed <= length, f"session consumed {consumed} of {length} bytes"
@@ -439,8 +473,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or self._input_ended:
             return
         if consumed == length:
-            if self.retained:
-                self.shell.budget.resize(self, 0)
+            if self.retained or self.reserved:
+                self.shell.budget.leave(self)
             self._rest = b""
             self._own = None
         else:
@@ -450,46 +484,44 @@ class Connection(asyncio.BufferedProtocol):
 
     def _keep(self, view: memoryview, consumed: int, length: int) -> None:
         """Keep ``view[consumed:length]`` for the next read."""
-        rest = length - consumed
         if self._own is not None and not consumed:
             if self._own_length == len(self._own) and not self._holds:
-                self._enlarge(len(self._own) * 2)
+                self._enlarge(self._own_length)
             return
-        self._own = None
+        rest = length - consumed
         self._rest = bytes(view[consumed:length])
-        self.shell.budget.resize(self, rest if rest > UNCOUNTED_BYTES else 0)
+        self._own = None
+        budget = self.shell.budget
+        budget.keep(self, rest if rest > UNCOUNTED_BYTES else 0)
+        budget.release(self)
         if rest >= OWN_BUFFER_MIN_BYTES and not self._holds:
-            self._enlarge(2 * rest)
+            self._enlarge(rest)
 
-    def _enlarge(self, size_bytes: int) -> None:
-        """Ask for a buffer of about ``size_bytes``; without room the connection waits unread."""
+    def _enlarge(self, have_bytes: int) -> None:
+        """Get a buffer of twice the size, with room reserved for the whole frame; without room wait unread."""
         bound = self.session.frame_bytes_max + FRAME_HEAD_BYTES
-        held_bytes = self._own_length if self._own is not None else len(self._rest)
-        if held_bytes >= bound:
+        if have_bytes >= bound:
             self._refuse(ProtocolError(f"frame above {self.session.frame_bytes_max} bytes", "frame_size"))
             return
-        size_bytes = min(size_bytes, bound)
-        if self.shell.budget.grow(self, size_bytes):
-            self._move(size_bytes)
+        need = bound if self._expected <= have_bytes else min(self._expected, bound)
+        if need <= self.reserved or self.shell.budget.reserve(self, need):
+            self._move()
         else:
             self.hold(RECEIVE)
 
-    def grant(self, size_bytes: int) -> None:
-        """The receive budget has room now for the buffer that was asked for."""
-        if not self.closed and not self._input_ended:
-            self._move(size_bytes)
+    def grant(self) -> None:
+        """The receive budget has room now for the frame."""
+        self._move()
         self.release(RECEIVE)
 
-    def _move(self, size_bytes: int) -> None:
-        """Put what is kept into a new buffer of its own."""
-        buffer = memoryview(bytearray(size_bytes))
-        if self._own is not None:
-            buffer[: self._own_length] = self._own[: self._own_length]
-        else:
-            self._own_length = len(self._rest)
-            buffer[: self._own_length] = self._rest
-            self._rest = b""
-        self._own = buffer
+    def _move(self) -> None:
+        """Put what is kept into a new buffer of its own, twice as large but not beyond what is reserved."""
+        kept = self._rest if self._own is None else self._own[: self._own_length]
+        self._own_length = len(kept)
+        self._own = memoryview(bytearray(min(2 * len(kept), self.reserved)))
+        self._own[: self._own_length] = kept
+        self._rest = b""
+        self.shell.budget.keep(self, 0)
 
     def _drop_input(self) -> None:
         self._rest = b""

@@ -28,8 +28,8 @@ class PublishPressure:
 
     A member above its share stops being read until it is at half of it. The share is ``share_bytes_max``, less when
     many publish at once or half of the total is taken, so that all shares together stay at about that half: the other
-    half is what keeps a quiet publisher from ever waiting for a flood. At the total everybody stops, until half of it is
-    on disk.
+    half is what keeps a quiet publisher from ever waiting for a flood. At the total everybody stops, until half of it
+    is on disk.
     """
 
     __slots__ = ("active", "members", "share_bytes_max", "stopped", "tight", "total", "total_bytes_max")
@@ -95,70 +95,93 @@ class Receiver(Protocol):
     """A connection as ``ReceiveBudget`` sees it."""
 
     retained: int
+    reserved: int
 
-    def grant(self, size_bytes: int) -> None:
-        """The buffer of ``size_bytes`` that was asked for may be made now (it is already counted)."""
+    def grant(self) -> None:
+        """The reservation that was asked for is made: read on."""
 
 
 class ReceiveBudget:
-    """Bound of the memory in half-received frames of all connections together.
+    """Bound of the memory for half-received frames of all connections together.
 
-    Who wants a larger buffer than there is room for waits unread. When room comes the smallest wish that fits is
-    granted first, and the one that has waited longest is *favoured*: it may exceed the budget, so that somebody always
-    gets on; there is only one favoured at a time, hence at most one frame above the bound.
+    A connection whose frame outgrows the shared read buffer reserves room for the whole of it before it is read on.
+    So whoever has a reservation can finish by himself, and if he does not get on, it is he who does not send. Who
+    finds no room waits unread. Room goes to the smallest wish that fits; the one that has waited longest is *favoured*:
+    he may exceed the bound, so that the largest get on too; there is one favoured at a time, hence at most one frame
+    above the bound.
+
+    Beside it the bytes that connections keep without a reservation are counted: rests of at most a read each.
+
+    Attributes:
+        tight: more than half is taken, or somebody waits: reads should be small.
+        members: those with a reservation.
     """
 
-    __slots__ = ("favoured", "members", "tight", "total", "total_bytes_max", "waiting")
+    __slots__ = ("favoured", "kept", "members", "reserved", "tight", "total_bytes_max", "waiting")
 
     def __init__(self, total_bytes_max: int) -> None:
         self.total_bytes_max = total_bytes_max
-        self.total = 0
+        self.reserved = 0
+        self.kept = 0
         self.tight = False
         self.favoured: Receiver | None = None
         self.members: set[Receiver] = set()
         self.waiting: dict[Receiver, int] = {}
 
-    def resize(self, member: Receiver, size_bytes: int) -> None:
-        """``member`` holds ``size_bytes`` now, whether there is room or not (it is in memory already)."""
-        grown = size_bytes - member.retained
-        if not grown:
-            return
-        member.retained = size_bytes
-        self.total += grown
-        self.tight = self.total * 2 > self.total_bytes_max
-        if size_bytes:
-            self.members.add(member)
-        else:
-            self.members.discard(member)
-            if member is self.favoured:
-                self.favoured = None
-        if grown < 0 and self.waiting:
-            self._wake()
+    def keep(self, member: Receiver, size_bytes: int) -> None:
+        """``member`` keeps ``size_bytes`` beside its reservation."""
+        if size_bytes != member.retained:
+            self.kept += size_bytes - member.retained
+            member.retained = size_bytes
+            self._look()
 
-    def grow(self, member: Receiver, size_bytes: int) -> bool:
-        """Ask for a buffer of ``size_bytes``; False: wait for ``grant``."""
-        if self.total + size_bytes - member.retained > self.total_bytes_max:
+    def reserve(self, member: Receiver, size_bytes: int) -> bool:
+        """Raise the reservation of ``member`` to ``size_bytes``; False: wait for ``grant``."""
+        if self.reserved + size_bytes - member.reserved > self.total_bytes_max:
             if self.favoured is None:
                 self.favoured = member
             elif self.favoured is not member:
                 self.waiting[member] = size_bytes
+                self._look()
                 return False
-        self.resize(member, size_bytes)
+        self._set(member, size_bytes)
         return True
 
+    def release(self, member: Receiver) -> None:
+        """The frame is complete."""
+        if member.reserved:
+            self._set(member, 0)
+            if member is self.favoured:
+                self.favoured = None
+            self._wake()
+
     def leave(self, member: Receiver) -> None:
-        """``member`` is gone."""
+        """``member`` keeps nothing and wishes nothing any more."""
         self.waiting.pop(member, None)
-        self.resize(member, 0)
+        self.keep(member, 0)
+        self.release(member)
+        self._look()
+
+    def _set(self, member: Receiver, size_bytes: int) -> None:
+        self.reserved += size_bytes - member.reserved
+        member.reserved = size_bytes
+        if size_bytes:
+            self.members.add(member)
+        else:
+            self.members.discard(member)
+        self._look()
+
+    def _look(self) -> None:
+        self.tight = bool(self.waiting) or (self.reserved + self.kept) * 2 > self.total_bytes_max
 
     def _wake(self) -> None:
         while self.waiting:
             member, size_bytes = min(self.waiting.items(), key=lambda wish: wish[1])
-            if self.total + size_bytes - member.retained > self.total_bytes_max:
+            if self.reserved + size_bytes - member.reserved > self.total_bytes_max:
                 if self.favoured is not None:
                     return
                 member, size_bytes = next(iter(self.waiting.items()))
                 self.favoured = member
             del self.waiting[member]
-            self.resize(member, size_bytes)
-            member.grant(size_bytes)
+            self._set(member, size_bytes)
+            member.grant()

@@ -31,11 +31,11 @@ OUTPUT_STOP_BYTES: Final = 1 * MIB
 FRAME_STALL_S: Final = 60.0
 """A half-sent frame that gains no byte for so long is a dead or hostile peer."""
 
-FRAME_STALL_SHORT_S: Final = 5.0
-"""The same while other connections wait for receive buffers, ..."""
+FRAME_STALL_SHORT_S: Final = 2.0
+"""The same while other connections wait for receive memory, ..."""
 
-FRAME_PROGRESS_BYTES: Final = 64 * KIB
-"""... and then a frame must gain this much in that time (13 KB/s): trickling senders cannot hold the memory."""
+FRAME_PROGRESS_BYTES: Final = 32 * KIB
+"""... and then a frame must gain this much in that time (16 KB/s): trickling senders cannot hold the memory."""
 
 CURSORS_TICK_S: Final = 0.1
 """Positions of subscriptions are written, and what nobody polls for falls due, this often."""
@@ -56,7 +56,7 @@ ACCEPT_BATCH: Final = 64
 ACCEPT_RETRY_S: Final = 0.25
 """Pause of the listener when descriptors or memory ran out; an earlier close ends it at once."""
 
-BACKLOG: Final = 1024
+BACKLOG: Final = 4096
 """Connections that the kernel may hold for us (also while we are at the connection limit)."""
 
 DESCRIPTORS_RESERVED: Final = 192

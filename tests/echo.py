@@ -51,6 +51,7 @@ class EchoSession:
             if size > FRAME_BYTES:
                 raise ProtocolError(f"frame of {size} bytes", "frame_size")
             if length - position - 4 < size:
+                self.connection.expect(4 + size)
                 break
             whole = bytes(data[position : position + 4 + size])
             position += 4 + size

@@ -13,7 +13,8 @@ class Member:
         self.charged = 0
         self.retained = 0
         self.holds: set[str] = set()
-        self.granted: list[int] = []
+        self.reserved = 0
+        self.granted = 0
 
     def hold(self, reason: str) -> None:
         self.holds.add(reason)
@@ -21,8 +22,8 @@ class Member:
     def release(self, reason: str) -> None:
         self.holds.discard(reason)
 
-    def grant(self, size_bytes: int) -> None:
-        self.granted.append(size_bytes)
+    def grant(self) -> None:
+        self.granted += 1
 
 
 def pressure(members: int, total: int = 64 * MIB, share: int = 8 * MIB) -> tuple[PublishPressure, list[Member]]:
@@ -109,63 +110,73 @@ def test_tight_from_half_of_the_total() -> None:
     assert made.tight
 
 
-def test_growth_beyond_the_budget_waits_but_for_one_favoured() -> None:
+def test_what_finds_no_room_waits_but_for_one_favoured() -> None:
     budget = ReceiveBudget(10)
     first, second, third = Member(), Member(), Member()
-    assert budget.grow(first, 8)
-    assert budget.grow(second, 4)  # the favoured one
+    assert budget.reserve(first, 8)
+    assert budget.reserve(second, 4)  # the favoured one
     assert budget.favoured is second
-    assert not budget.grow(third, 4)
-    assert not budget.grow(first, 16)
-    assert budget.grow(second, 8)  # goes on growing
-    assert budget.total == 16
-    budget.resize(second, 0)
-    assert third.granted == [4]  # 8 + 4 do not fit, but the one that waited longest is favoured now
+    assert not budget.reserve(third, 4)
+    assert budget.reserve(second, 8)  # may even go on growing
+    assert budget.reserved == 16
+    budget.release(second)
+    assert third.granted == 1  # 8 + 4 do not fit, but the one that waited longest is favoured now
     assert budget.favoured is third
-    assert first.granted == []
     budget.leave(third)
     budget.leave(first)
-    assert budget.total == 0
+    assert (budget.reserved, budget.kept) == (0, 0)
     assert not budget.waiting
     assert not budget.members
+    assert not budget.tight
 
 
 def test_room_goes_to_the_smallest_wish_first() -> None:
     budget = ReceiveBudget(10)
     holder, favoured, large, small = Member(), Member(), Member(), Member()
-    assert budget.grow(holder, 10)
-    assert budget.grow(favoured, 1)
-    assert not budget.grow(large, 8)
-    assert not budget.grow(small, 2)
-    budget.resize(holder, 6)
-    assert small.granted == [2]
-    assert large.granted == []
-    budget.resize(holder, 0)
-    assert large.granted == []
-    budget.resize(small, 0)
-    assert large.granted == [8]
+    assert budget.reserve(holder, 10)
+    assert budget.reserve(favoured, 1)
+    assert not budget.reserve(large, 8)
+    assert not budget.reserve(small, 2)
+    budget.release(holder)
+    assert (small.granted, large.granted) == (1, 0)
+    budget.release(small)
+    assert large.granted == 1
 
 
 def test_the_longest_waiting_becomes_favoured_when_nothing_fits() -> None:
     budget = ReceiveBudget(10)
     favoured, old, young = Member(), Member(), Member()
-    assert budget.grow(favoured, 12)
-    assert not budget.grow(old, 20)
-    assert not budget.grow(young, 15)
+    assert budget.reserve(favoured, 12)
+    assert not budget.reserve(old, 20)
+    assert not budget.reserve(young, 15)
     budget.leave(favoured)
-    assert old.granted == [20]
+    assert (old.granted, young.granted) == (1, 0)
     assert budget.favoured is old
-    assert young.granted == []
     budget.leave(old)
-    assert young.granted == [15]
+    assert young.granted == 1
 
 
-def test_what_is_in_memory_already_is_counted_whether_there_is_room_or_not() -> None:
+def test_who_waits_may_leave() -> None:
+    budget = ReceiveBudget(10)
+    first, second, third = Member(), Member(), Member()
+    assert budget.reserve(first, 10)
+    assert budget.reserve(second, 1)
+    assert not budget.reserve(third, 5)
+    assert budget.tight
+    budget.leave(third)
+    budget.release(second)
+    budget.release(second)
+    budget.release(first)
+    assert third.granted == 0
+    assert not budget.tight
+
+
+def test_what_is_kept_without_a_reservation_makes_it_tight() -> None:
     budget = ReceiveBudget(10)
     member = Member()
-    budget.resize(member, 100)
+    budget.keep(member, 6)
     assert budget.tight
-    assert budget.members == {member}
-    budget.resize(member, 100)
-    budget.resize(member, 5)
+    budget.keep(member, 6)
+    budget.keep(member, 5)
     assert not budget.tight
+    assert budget.kept == member.retained == 5
