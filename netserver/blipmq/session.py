@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.batch_header import QOS0_ATTRIBUTE
 from engine.errors import EngineError, NotStored
-from engine.record import BatchError, BundleError
 from netserver.auth import ANYBODY, Identity
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FrameType, FramingError, PayloadError
-from netserver.blipmq.hot import END, FULL, SKIP, ack_ranges, deliver, pack_publishes, scan
+from netserver.blipmq.hot import pack_publishes, scan
 from netserver.blipmq.limits import (
     ANSWERS_BYTES_MAX,
     AUTH_LENGTH_MAX,
@@ -32,12 +31,11 @@ from netserver.blipmq.limits import (
     SUBSCRIPTIONS_MAX,
 )
 from netserver.blipmq.node import OWNER, Node
+from netserver.blipmq.polling import BARRIER, FORBIDDEN, OUTPUT, Frames, Polling, cid_at
 from netserver.errors import ProtocolError
 from netserver.outstanding import Outstanding, Promise, Released
 
 if TYPE_CHECKING:
-    from engine.cursor import Cursor
-    from engine.deliveries import Plan
     from engine.partition import Partition
     from netserver.connection import Connection, Services, SessionFactory
 
@@ -45,17 +43,11 @@ NEW: Final = 0
 GREETED: Final = 1
 READY: Final = 2
 
-# Reasons for which a connection is not parsed.
-BARRIER: Final = "publishes in front are not stored yet"
+# Reasons for which a connection is not parsed (others: polling.py).
 OPENING: Final = "a partition is being opened"
-DISK: Final = "records are being read from the disk"
-OUTPUT: Final = "the peer does not read its deliveries"
 ANSWERS: Final = "too many answers wait"
 
-UNKNOWN: Final = "unknown subscription or delivery tag"
-ID_FRAME_BYTES: Final = 21
 CID_BYTES: Final = 8
-Frames = bytes | bytearray
 
 
 class Published(NamedTuple):
@@ -87,14 +79,12 @@ class BlipmqSession:
         self._state = NEW
         self._length_max = AUTH_LENGTH_MAX
         self._identity: Identity | None = None
-        self._rights: dict[tuple[bool, bytes], bool] = {}
+        self._rights: dict[tuple[bool, bytes], bool] = {}  # (to publish, topic) -> allowed
         self._outstanding = Outstanding(connection, self._released)
         self._out: list[Frames] = []
-        self._unstored = 0  # runs of publishes that are outstanding
         self._answers_bytes = 0  # of answers that wait behind them
         self._opening: Partition | None = None
-        self._polled: Cursor | None = None  # the cursor whose record is being read from the disk
-        self._acked = False  # acknowledgements were taken since the last flush (acks = synced)
+        self._polling = Polling(node, connection, self._answer, self._flush)
         self._is_ending = False
         self._timer: asyncio.TimerHandle | None = connection.loop.call_later(
             node.handshake_timeout_ms / 1000, connection.guarded(self._too_slow)
@@ -108,18 +98,20 @@ class BlipmqSession:
         connection = self._connection
         try:
             while not connection.held:
+                if self._state == READY:
+                    position = self._polling.run(data, position, length, self._length_max)
+                    if position == length or connection.held:
+                        break
                 kind, behind, count, number = scan(data, position, length, self._length_max)
                 if kind == 0:
+                    if length - position >= 4:
+                        connection.expect(4 + int.from_bytes(data[position : position + 4], "big"))
                     break
                 if self._state != READY or not count:
                     self._one_frame(kind, data, position, behind)
                     position = behind
                 elif kind == FrameType.PUBLISH:
                     position = self._publish(data, position, behind, length, number)
-                elif kind == FrameType.POLL:
-                    position = self._poll(data, position, behind, count, number)
-                elif kind == FrameType.ACK:
-                    position = self._ack(data, position, behind, count, number)
                 elif kind == FrameType.SUBSCRIBE:
                     position = self._subscribe(data, position, behind)
                 else:
@@ -143,9 +135,7 @@ class BlipmqSession:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self._polled is not None:
-            self._polled.forget(self._disk_answered)
-            self._polled = None
+        self._polling.close()
 
     def idle(self) -> bool:
         return not len(self._outstanding)
@@ -182,7 +172,7 @@ class BlipmqSession:
                 self._answers_bytes -= len(token)
                 frames.append(token)
             elif isinstance(token, Published):
-                self._unstored -= 1
+                self._polling.unstored -= 1
                 if error is not None:
                     frames += token.nacks(error)
                     if not token.cids:
@@ -196,7 +186,7 @@ class BlipmqSession:
         self._flush()
         if frames:
             self._connection.write(b"".join(frames))
-        if not self._unstored:
+        if not self._polling.unstored:
             self._connection.release(BARRIER)
         if self._answers_bytes <= ANSWERS_BYTES_MAX // 2:
             self._connection.release(ANSWERS)
@@ -251,6 +241,7 @@ class BlipmqSession:
             self._counters.auth_failures += 1
             raise PayloadError("invalid API key", codec.UNAUTHORIZED)
         self._state = READY
+        self._polling.allow(self._identity)
         self._length_max = FRAME_LENGTH_MAX
         self.frame_bytes_max = FRAME_LENGTH_MAX + LENGTH_BYTES
         if self._timer is not None:
@@ -259,14 +250,14 @@ class BlipmqSession:
         self._answer(codec.ack(cid))
 
     def _ping(self, cid: int) -> None:
-        if self._acked and self._node.is_synced:
-            self._acked = False
+        if self._polling.acked and self._node.is_synced:
+            self._polling.acked = False
             promise = Promise()
             self._outstanding.add_promise(promise, b"")
 
             def written(error: EngineError | None) -> None:
                 if error is not None:
-                    self._acked = True  # the next PING tries again; a crash only repeats messages
+                    self._polling.acked = True  # the next PING tries again; a crash only repeats messages
                 promise.settle(error)
                 self._outstanding.round_done()
 
@@ -286,11 +277,11 @@ class BlipmqSession:
                 return position
             writer = partition.writer(behind - body, 0 if qos else QOS0_ATTRIBUTE)
         except PayloadError as error:
-            self._nack(_cid(data, position), error.code, error.text)
+            self._nack(cid_at(data, position), error.code, error.text)
             return behind
         except NotStored as error:
             if qos:
-                self._nack(_cid(data, position), codec.SERVER_ERROR, _text(error))
+                self._nack(cid_at(data, position), codec.SERVER_ERROR, _text(error))
             else:
                 self._counters.skipped["not stored"] += 1
             return behind
@@ -299,12 +290,12 @@ class BlipmqSession:
             data, position, length, writer, topic, qos, partition.config.record_bytes_max, node.cids
         )
         if not count:
-            self._nack(_cid(data, position), codec.BAD_REQUEST, "message too large")
+            self._nack(cid_at(data, position), codec.BAD_REQUEST, "message too large")
             return behind
         size_bytes = end - position
         chunk = partition.appended(self._outstanding, size_bytes)
         token = Published(bytes(node.cids[: CID_BYTES * count]) if qos else b"")
-        self._unstored += 1
+        self._polling.unstored += 1
         self._outstanding.add(chunk, token, size_bytes, count)
         return end
 
@@ -326,7 +317,7 @@ class BlipmqSession:
                 self._rights.clear()
             self._rights[key] = allowed
         if not allowed:
-            raise PayloadError("not allowed by this API key", codec.UNAUTHORIZED)
+            raise PayloadError(FORBIDDEN, codec.UNAUTHORIZED)
         try:
             partition = self._node.route(topic)
         except EngineError as error:
@@ -357,7 +348,7 @@ class BlipmqSession:
     # --- subscribing
 
     def _subscribe(self, data: memoryview, position: int, behind: int) -> int:
-        cid = _cid(data, position)
+        cid = cid_at(data, position)
         try:
             request = codec.parse_subscribe(data[position + 13 : behind])
             partition = self._route(request.topic, "SUBSCRIBE", publish=False)
@@ -383,152 +374,6 @@ class BlipmqSession:
         self._outstanding.add_promise(promise, Subscribed(cid, cursor.id))
         return behind
 
-    # --- polling and acknowledging
-
-    def _cursor(self, subscription_id: int) -> Cursor | None:
-        cursor = self._node.cursors.get(subscription_id)
-        return cursor if cursor is not None and cursor.owner == OWNER else None
-
-    def _may_use(self, cursor: Cursor) -> bool:
-        """Whether this connection's key allows the subscription's topic."""
-        key = (False, cursor.partition.topic.name)
-        allowed = self._rights.get(key)
-        if allowed is None:
-            assert self._identity is not None
-            allowed = self._rights[key] = self._identity.may_subscribe(key[1])
-        return allowed
-
-    def _poll(self, data: memoryview, position: int, behind: int, count: int, subscription_id: int) -> int:
-        """Answer a run of POLLs of one subscription; returns the position behind those that were."""
-        if self._unstored:
-            self._connection.hold(BARRIER)
-            return position
-        cursor = self._cursor(subscription_id)
-        if cursor is None:
-            return behind
-        if not self._may_use(cursor):
-            for at in range(position, behind, ID_FRAME_BYTES):
-                self._nack(_cid(data, at), codec.UNAUTHORIZED, "not allowed by this API key")
-            return behind
-        now_ms = self._node.cursors.clock_ms()
-        connection = self._connection
-        used = answered = 0
-        try:
-            while answered < count:
-                if not connection.writable:
-                    connection.hold(OUTPUT)
-                if connection.held:
-                    break
-                plan = cursor.next(now_ms)
-                if plan is None:
-                    if cursor.waiting:
-                        self._polled = cursor
-                        connection.hold(DISK)
-                        cursor.wait(self._disk_answered)
-                        break
-                    if not answered:
-                        cursor.used()
-                    answered = count  # nothing is left: silence
-                    break
-                at = position + answered * ID_FRAME_BYTES
-                used, taken = self._deliver(cursor, plan, used, data, at, count - answered, now_ms)
-                answered += taken
-        except EngineError as error:
-            self._reply(used)
-            used = 0
-            self._nack(_cid(data, position + answered * ID_FRAME_BYTES), codec.SERVER_ERROR, str(error))
-            answered += 1
-        self._reply(used)
-        return position + answered * ID_FRAME_BYTES
-
-    def _deliver(
-        self, cursor: Cursor, plan: Plan, used: int, polls: memoryview, position: int, limit: int, now_ms: int
-    ) -> tuple[int, int]:
-        """Deliver the first stretch of a plan.
-
-        Returns:
-            (bytes used of the node's output, POLLs answered)
-        """
-        node, reader, topic = self._node, cursor.reader, cursor.partition.topic.name
-        records = reader.records
-        assert records is not None
-        ttl_ms = node.message_ttl_ms
-        oldest_ms = node.services.now_ms() - ttl_ms if ttl_ms else 0
-        first = records.seq
-        out = node.out
-        try:
-            end, taken, state, qos0 = deliver(
-                out, used, records, plan.last, limit, cursor.base, cursor.qos, topic, polls, position, oldest_ms
-            )
-            if not taken and state == FULL:
-                if used:
-                    self._reply(used)
-                    return 0, 0
-                out = bytearray(16 + len(topic) + records.value_end - records.value_start)
-                end, taken, state, qos0 = deliver(
-                    out, 0, records, plan.last, 1, cursor.base, cursor.qos, topic, polls, position, oldest_ms
-                )
-            if not taken and state == SKIP:
-                self._counters.skipped["expired" if records.timestamp < oldest_ms else "too large"] += 1
-                reader.advance()
-                reader.moved(first + 1, reader.current)
-                cursor.finished(plan, first)
-                return used, 0
-        except (BatchError, BundleError) as problem:
-            cursor.skip_slab(plan, problem)
-            return used, 0
-        last = first + taken - 1
-        reader.moved(last + 1, state != END)
-        if qos0:
-            cursor.finished(plan, last)
-        else:
-            cursor.delivered(plan, first, last, now_ms)
-        self._counters.records_delivered += taken
-        if out is not node.out:
-            self._answer(out)
-            self._flush()
-            self._counters.delivered_bytes += len(out)
-            return 0, taken
-        self._counters.delivered_bytes += end - used
-        return end, taken
-
-    def _reply(self, used: int) -> None:
-        """Send what the node's output holds."""
-        if used:
-            self._answer(bytes(memoryview(self._node.out)[:used]))
-            if used >= len(self._node.out) // 2:
-                self._flush()  # so that `writable` tells whether the peer reads
-
-    def _disk_answered(self) -> None:
-        self._polled = None
-        self._connection.release(DISK)
-
-    def _ack(self, data: memoryview, position: int, behind: int, count: int, subscription_id: int) -> int:
-        """Take a run of ACKs of one subscription; returns the position behind it."""
-        if self._unstored:
-            self._connection.hold(BARRIER)
-            return position
-        cursor = self._cursor(subscription_id)
-        if cursor is None or not self._may_use(cursor):
-            text, code = (UNKNOWN, codec.NOT_FOUND) if cursor is None else ("not allowed by this API key", 401)
-            for at in range(position, behind, ID_FRAME_BYTES):
-                self._nack(_cid(data, at), code, text)
-            return behind
-        self._acked = True
-        ranges = ack_ranges(data, position, count, cursor.base)
-        at = position
-        for index in range(0, len(ranges), 2):
-            first, last = ranges[index], ranges[index + 1]
-            if cursor.deliveries.covers(first, last):
-                cursor.acknowledge(first, last)
-                at += (last - first + 1) * ID_FRAME_BYTES
-                continue
-            for seq in range(first, last + 1):
-                if not cursor.acknowledge(seq, seq):
-                    self._nack(_cid(data, at), codec.NOT_FOUND, UNKNOWN)
-                at += ID_FRAME_BYTES
-        return behind
-
     # --- time and keys
 
     def _too_slow(self) -> None:
@@ -541,12 +386,9 @@ class BlipmqSession:
             return
         self._identity = self._node.keys.current(self._identity)
         self._rights.clear()
+        self._polling.allow(self._identity)
         if self._identity is None:
             self._connection.abort("its API key was revoked", "revoked")
-
-
-def _cid(data: memoryview, position: int) -> int:
-    return int.from_bytes(data[position + 5 : position + 13], "big")
 
 
 def _is_loopback(peer: str) -> bool:

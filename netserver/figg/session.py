@@ -77,6 +77,8 @@ class FiggSession:
             while not connection.held:
                 frame = codec.open_frame(data, position, length, self.frame_bytes_max)
                 if frame is None:
+                    if length - position >= 8:
+                        connection.expect(8 + int.from_bytes(data[position + 4 : position + 8], "big"))
                     break
                 kind, start, end = frame
                 if kind == codec.PUBLISH:

@@ -104,6 +104,7 @@ class TankSession:
                 if message_id not in REQUEST_IDS:
                     raise ProtocolError(f"message id {message_id} is no request to this server", "message_id")
                 if end > length:
+                    connection.expect(end - position)
                     break
                 if message_id == MessageId.PRODUCE:
                     behind = self._producer.run(data, position, length)
