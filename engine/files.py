@@ -33,7 +33,8 @@ class Files(Protocol):
     def open(self, path: Path, *, write: bool = False) -> int:
         """Opens an existing file."""
 
-    def close(self, fd: int) -> None: ...
+    def close(self, fd: int) -> None:
+        """Closes a descriptor."""
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
         """Writes all bytes of all buffers from `position` on."""
@@ -50,9 +51,11 @@ class Files(Protocol):
     def sync_dir(self, path: Path) -> None:
         """Makes the directory's entries durable."""
 
-    def truncate(self, fd: int, size_bytes: int) -> None: ...
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        """Cuts or extends a file to that size."""
 
-    def size(self, fd: int) -> int: ...
+    def size(self, fd: int) -> int:
+        """Bytes of a file."""
 
     def make_dir(self, path: Path) -> None:
         """Makes a directory; one that exists is fine. The parent must exist."""
@@ -60,11 +63,14 @@ class Files(Protocol):
     def list_dir(self, path: Path) -> list[str]:
         """Names in a directory, sorted; [] when there is no such directory."""
 
-    def rename(self, old: Path, new: Path) -> None: ...
+    def rename(self, old: Path, new: Path) -> None:
+        """Renames a file, replacing what is there."""
 
-    def remove(self, path: Path) -> None: ...
+    def remove(self, path: Path) -> None:
+        """Removes a file."""
 
-    def remove_dir(self, path: Path) -> None: ...
+    def remove_dir(self, path: Path) -> None:
+        """Removes an empty directory."""
 
     def free_bytes(self, path: Path) -> int:
         """Bytes that an unprivileged process may still write in the file system of `path`."""
