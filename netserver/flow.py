@@ -100,6 +100,9 @@ class Receiver(Protocol):
     def grant(self) -> None:
         """The reservation that was asked for is made: read on."""
 
+    def check_progress(self, now: float, window_s: float, least_bytes: int) -> None:
+        """End it when its frame gained less than ``least_bytes`` in ``window_s``; ``now`` in monotonic seconds."""
+
 
 class ReceiveBudget:
     """Bound of the memory for half-received frames of all connections together.
