@@ -63,7 +63,7 @@ class SeqEntry(NamedTuple):
 
 
 class TimeEntry(NamedTuple):
-    """No record before `first_seq` is as young as `timestamp_ms`, or younger."""
+    """No record before `first_seq` is younger than `timestamp_ms`."""
 
     timestamp_ms: int
     first_seq: int
@@ -72,7 +72,11 @@ class TimeEntry(NamedTuple):
 
 @dataclass(slots=True)
 class _Changes:
-    """What a batch does to one partition: keep the older entries of `low` to `high`, then add."""
+    """What a batch does to one partition: keep the older entries of `low` to `high`, then add.
+
+    For times only `high` counts: what an entry below `low` says stays true, and the last of them must stay, as it is
+    the only one that tells the running maximum.
+    """
 
     low: int = 0
     high: int = HIGHEST
@@ -85,7 +89,7 @@ class _Changes:
         self.high = min(self.high, high)
         before = len(self.seqs)
         self.seqs = [entry for entry in self.seqs if low <= entry.first_seq <= high]
-        self.times = [entry for entry in self.times if low <= entry.first_seq <= high]
+        self.times = [entry for entry in self.times if entry.first_seq <= high]
         return before - len(self.seqs)
 
 
@@ -210,13 +214,14 @@ class Index:
 
     def drop(self, number: int) -> None:
         """Forgets a partition; its number may be given to another one."""
-        self._keep(number, 1, 0)
+        self._keep(number, 0, -1)
 
     def _keep(self, number: int, low: int, high: int) -> None:
         with self._lock:
             self._pending -= self._changes(number).keep(low, high)
-            self._last.pop(number, None)
-            self._newest_ms.pop(number, None)
+            if high < HIGHEST:
+                self._last.pop(number, None)
+                self._newest_ms.pop(number, None)
 
     def _changes(self, number: int) -> _Changes:
         changes = self._current.get(number)
@@ -249,31 +254,30 @@ class Index:
     def floor_time(self, number: int, timestamp_ms: int) -> TimeEntry | None:
         """The last entry older than a time: every record of that time or younger is at or after its `first_seq`."""
         with self._lock:
-            entry, low, high = self._noted_time(number, timestamp_ms)
-        return entry or self._stored_time(number, timestamp_ms, low, high)
+            entry, high = self._noted_time(number, timestamp_ms)
+        return entry or self._stored_time(number, timestamp_ms, high)
 
-    def _noted_time(self, number: int, timestamp_ms: int) -> tuple[TimeEntry | None, int, int]:
-        """The last entry in memory older than a time, else the range of numbers that stored ones may have."""
-        low, high = 0, HIGHEST
+    def _noted_time(self, number: int, timestamp_ms: int) -> tuple[TimeEntry | None, int]:
+        """The last entry in memory older than a time, else the highest number that stored ones may have."""
+        high = HIGHEST
         for batch in (self._current, self._committing):
             changes = batch.get(number)
             if changes is None:
                 continue
-            times = changes.times
-            older = bisect_left(times, timestamp_ms, key=_timestamp_ms)
-            at = min(older, bisect_right(times, high, key=_first_seq)) - 1
-            if at >= 0 and times[at].first_seq >= low:
-                return times[at], low, high
-            low, high = max(low, changes.low), min(high, changes.high)
-        return None, low, high
+            older = bisect_left(changes.times, timestamp_ms, key=_timestamp_ms)
+            at = min(older, bisect_right(changes.times, high, key=_first_seq)) - 1
+            if at >= 0:
+                return changes.times[at], high
+            high = min(high, changes.high)
+        return None, high
 
-    def _stored_time(self, number: int, timestamp_ms: int, low: int, high: int) -> TimeEntry | None:
-        while low <= high:
+    def _stored_time(self, number: int, timestamp_ms: int, high: int) -> TimeEntry | None:
+        while high >= 0:
             found = self._stored_before(TIME, _KEY.pack(number, timestamp_ms), False)
             if found is None or len(found[1]) != _TIME_VALUE.size:
                 return None
             entry = TimeEntry(_KEY.unpack(found[0])[1], *_TIME_VALUE.unpack(found[1]))
-            if entry.first_seq < low or not entry.segment_id:
+            if not entry.segment_id:
                 return None
             if entry.first_seq <= high:
                 return entry
@@ -282,8 +286,8 @@ class Index:
 
     def _last_time(self, number: int) -> int:
         """The running maximum of times of a partition as far as known, -1 if it is not; under the lock."""
-        entry, low, high = self._noted_time(number, HIGHEST)
-        entry = entry or self._stored_time(number, HIGHEST, low, high)
+        entry, high = self._noted_time(number, HIGHEST)
+        entry = entry or self._stored_time(number, HIGHEST, high)
         return entry.timestamp_ms if entry is not None else -1
 
     def _stored_before(self, database: bytes, key: bytes, inclusive: bool) -> tuple[bytes, bytes] | None:
@@ -392,10 +396,18 @@ def _write_entries(transaction: lmdb.Transaction[bytes], databases: Databases, b
 
 
 def _delete_outside(cursor: lmdb.Cursor[bytes], number: int, changes: _Changes, left: int, by_time: bool) -> int:
-    """Deletes entries of a partition outside the range to keep, from both ends; how many more may be deleted."""
+    """Deletes entries of a partition outside the range to keep, from both ends; how many more may be deleted.
 
-    def is_of_partition() -> bool:
-        return cursor.key()[:4] == prefix
+    Of the times below the range the last one stays (see _Changes).
+    """
+    value_bytes = _TIME_VALUE.size if by_time else _SEQ_VALUE.size
+    prefix = number.to_bytes(4, "big")
+
+    def is_below() -> bool:
+        return cursor.key()[:4] == prefix and seq() < changes.low
+
+    def is_above() -> bool:
+        return cursor.key()[:4] == prefix and (seq() > changes.high or seq() < 0)
 
     def seq() -> int:
         key, value = cursor.item()
@@ -403,14 +415,16 @@ def _delete_outside(cursor: lmdb.Cursor[bytes], number: int, changes: _Changes, 
             return -1  # an entry of another form is never kept
         return int(_TIME_VALUE.unpack(value)[0] if by_time else _KEY.unpack(key)[1])
 
-    value_bytes = _TIME_VALUE.size if by_time else _SEQ_VALUE.size
-    prefix = number.to_bytes(4, "big")
     found = cursor.set_range(prefix)
-    while left > 0 and found and is_of_partition() and not changes.low <= seq() <= changes.high:
+    while left > 0 and found and is_below():
+        if by_time:
+            found = cursor.next() and is_below() and cursor.prev()
+            if not found:
+                break
         left -= 1
         found = cursor.delete() and bool(cursor.key())
     found = _seek_last(cursor, number)
-    while left > 0 and found and is_of_partition() and not changes.low <= seq() <= changes.high:
+    while left > 0 and found and is_above():
         left -= 1
         cursor.delete()
         found = _seek_last(cursor, number)

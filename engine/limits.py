@@ -84,6 +84,9 @@ STATE_VALUE_BYTES_MAX = 16 << 20
 STATE_ROUND_BYTES_MAX = 64 << 20
 """One transaction of the state: its pages are dirty in memory until the commit."""
 
+MAP_BYTES_MIN = 1 << 20
+"""Smallest map of an LMDB environment that is tried where the system limits addresses."""
+
 MAP_BYTES_MAX = 8 << 40
 """Addresses are 47 bits on the machines we know; growing stops well before."""
 
@@ -169,6 +172,9 @@ CHUNK_BYTES_MIN = 4 << 10
 
 CHUNK_BYTES_MAX = 1 << 20
 """Beyond this a larger chunk gives no throughput; half of a round's usual size."""
+
+FREE_BUFFER_BYTES_MAX = 16 << 20
+"""Free chunk buffers kept for the next chunks: a few rounds' worth."""
 
 SEQ_RESERVATION = 1 << 20
 """Numbers reserved at once for topics whose records are seen before they are on disk: one write of `state` a million

@@ -4,7 +4,8 @@ Rules that hold for both (py-lmdb 3.0, LMDB 0.9):
 
 - ``lib_version=0`` is always passed: py-lmdb holds two libraries with file formats that exclude each other.
 - No WRITEMAP: a full disk would be a SIGBUS instead of an error, and the file would have the size of the map.
-- The map is large from the start: addresses cost nothing, and the file only has the size of its pages.
+- The map is large from the start: addresses cost nothing, and the file only has the size of its pages. Where the
+  system gives no such map (ulimit -v), a smaller one is taken.
 - The lock file is filled before LMDB maps it: LMDB makes it with holes, and writing into a hole of a mapped file on a
   full disk is a SIGBUS (seen on tmpfs and ext4).
 - LMDB does not sync the directory after it has made its files; we do, and the parent's too.
@@ -48,7 +49,7 @@ from engine.errors import (
     UnsupportedFormat,
 )
 from engine.files import Files
-from engine.limits import LMDB_VERIFY_BYTES_MAX, MAP_BYTES_MAX
+from engine.limits import LMDB_VERIFY_BYTES_MAX, MAP_BYTES_MAX, MAP_BYTES_MIN
 
 log = logging.getLogger(__name__)
 
@@ -138,13 +139,19 @@ class Environment:
             raise
 
     def _open(self, create: bool) -> lmdb.Environment:
-        try:
-            return lmdb.open(
-                str(self.path), map_size=self.map_bytes, max_dbs=len(self._names), create=create,
-                metasync=self._metasync, mode=0o640, readahead=False, max_readers=READERS, lib_version=LIB_VERSION,
-            )  # fmt: skip
-        except lmdb.Error as error:
-            raise _refusal(self.path, error) from error
+        while True:
+            try:
+                return lmdb.open(
+                    str(self.path), map_size=self.map_bytes, max_dbs=len(self._names), create=create,
+                    metasync=self._metasync, mode=0o640, readahead=False, max_readers=READERS, lib_version=LIB_VERSION,
+                )  # fmt: skip
+            except lmdb.MemoryError as error:
+                # Address space is limited here (ulimit -v, a small container): a smaller map does, as it can grow.
+                if self.map_bytes < 8 * MAP_BYTES_MIN:
+                    raise _refusal(self.path, error) from error
+                self.map_bytes //= 8
+            except lmdb.Error as error:
+                raise _refusal(self.path, error) from error
 
     def _open_databases(self) -> None:
         self._databases = {name: self._environment.open_db(name) for name in self._names}

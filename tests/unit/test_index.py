@@ -131,7 +131,9 @@ def test_remove_truncate_and_drop(tmp_path: Path) -> None:
             assert [seq_of(index.floor(2, seq)) for seq in (9, 10, 29, 99)] == [None, 10, 29, 29]
             assert [seq_of(index.floor(0xFFFFFFFF, seq)) for seq in (9, 10, 29, 99)] == [None, 10, 29, 29]
             assert index.floor(3, 99) is None
-            assert [seq_of(index.floor_time(1, ms)) for ms in (1020, 1021, 5000)] == [None, 20, 79]
+            # What a time says of numbers below the range stays true, and the last of these stays.
+            assert [seq_of(index.floor_time(1, ms)) for ms in (1020, 1021, 5000)] == [19, 20, 79]
+            assert seq_of(index.floor_time(1, 1019)) == (None if flushed else 18)
             assert [seq_of(index.floor_time(2, ms)) for ms in (1010, 1011, 5000)] == [None, 10, 29]
             assert index.floor_time(3, 5000) is None
         # What comes after may use the same numbers and times again.
@@ -163,19 +165,20 @@ def test_three_layers_while_a_commit_runs(tmp_path: Path) -> None:
             add(index, 1, seq)
         with commit_held_up(index):
             assert [seq_of(index.floor(1, seq)) for seq in (19, 20, 45, 99)] == [None, 20, 45, 59]
-            assert [seq_of(index.floor_time(1, ms)) for ms in (1020, 1021, 9000)] == [None, 20, 59]
+            assert [seq_of(index.floor_time(1, ms)) for ms in (1020, 1021, 9000)] == [19, 20, 59]
             index.truncate(1, 45)
             index.remove(1, 30)
             for _ in range(2):
                 assert [seq_of(index.floor(1, seq)) for seq in (29, 30, 45, 99)] == [None, 30, 45, 45]
-                assert [seq_of(index.floor_time(1, ms)) for ms in (1030, 1031, 1046, 9000)] == [None, 30, 45, 45]
+                assert [seq_of(index.floor_time(1, ms)) for ms in (1030, 1031, 1046, 9000)] == [29, 30, 45, 45]
             add(index, 1, 50, 1046)
             add(index, 1, 51, 1040)
             assert [seq_of(index.floor(1, seq)) for seq in (45, 49, 50, 99)] == [45, 45, 50, 51]
             assert [seq_of(index.floor_time(1, ms)) for ms in (1046, 1047)] == [45, 50]
         index.flush()
         assert [seq_of(index.floor(1, seq)) for seq in (29, 30, 45, 49, 50, 99)] == [None, 30, 45, 45, 50, 51]
-        assert [seq_of(index.floor_time(1, ms)) for ms in (1030, 1031, 1046, 1047)] == [None, 30, 45, 50]
+        assert [seq_of(index.floor_time(1, ms)) for ms in (1030, 1031, 1046, 1047)] == [29, 30, 45, 50]
+        assert index.floor_time(1, 1029) is None
 
 
 def test_many_removals_take_several_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,10 +193,10 @@ def test_many_removals_take_several_transactions(tmp_path: Path, monkeypatch: py
         index.drop(2)
         index.flush()
     with lmdb.open(str(tmp_path / "index"), max_dbs=2, lib_version=0) as environment:
-        for name in (SEQ, TIME):
+        for name, expected in ((SEQ, 20), (TIME, 21)):
             handle = environment.open_db(name)
             with environment.begin(db=handle) as transaction:
-                assert transaction.stat(handle)["entries"] == 20
+                assert transaction.stat(handle)["entries"] == expected
 
 
 def test_committed_by_itself_within_its_interval(tmp_path: Path) -> None:
@@ -268,39 +271,46 @@ def test_read_by_several_threads_while_it_commits(tmp_path: Path) -> None:
 @settings(max_examples=50, deadline=None)
 def test_same_answers_as_a_model(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("model") / "index"
-    entries: dict[int, list[tuple[int, int]]] = {1: [], 2: []}
+    seqs: dict[int, list[int]] = {1: [], 2: []}
+    times: dict[int, list[tuple[int, int]]] = {1: [], 2: []}  # (running maximum, first seq)
+    lows = {1: 0, 2: 0}
     with opened(path) as index:
         for step in range(data.draw(st.integers(1, 40))):
             number = data.draw(st.sampled_from([1, 2]))
-            known = entries[number]
             action = data.draw(st.sampled_from(["add", "add", "add", "flush", "remove", "truncate", "drop"]))
             if action == "add":
-                seq = (known[-1][0] if known else 0) + data.draw(st.integers(1, 5))
+                seq = max([lows[number], *(seq + 1 for seq in seqs[number])]) + data.draw(st.integers(0, 5))
                 time_ms = data.draw(st.integers(0, 60))
                 add(index, number, seq, time_ms)
-                known.append((seq, max(time_ms, max((ms for _, ms in known), default=0))))
+                seqs[number].append(seq)
+                if time_ms > max((ms for ms, _ in times[number]), default=-1):
+                    times[number].append((time_ms, seq))
             elif action == "flush":
                 index.flush()
             elif action == "drop":
                 index.drop(number)
-                known.clear()
+                seqs[number], times[number], lows[number] = [], [], 0
+            elif action == "remove":
+                lows[number] = max(lows[number], data.draw(st.integers(0, 60)))
+                index.remove(number, lows[number])
+                seqs[number] = [seq for seq in seqs[number] if seq >= lows[number]]
             else:
-                seq = data.draw(st.integers(0, 60))
-                getattr(index, action)(number, seq)
-                known[:] = [item for item in known if (item[0] >= seq if action == "remove" else item[0] <= seq)]
+                high = data.draw(st.integers(0, 60))
+                index.truncate(number, high)
+                seqs[number] = [seq for seq in seqs[number] if seq <= high]
+                times[number] = [item for item in times[number] if item[1] <= high]
             for seq in range(step % 5, 70, 5):
-                expected = max((first for first, _ in known if first <= seq), default=None)
-                assert seq_of(index.floor(number, seq)) == expected
+                assert seq_of(index.floor(number, seq)) == max(
+                    (one for one in seqs[number] if one <= seq), default=None
+                )
+            last_below = max((item for item in times[number] if item[1] < lows[number]), default=(-1, 0))
             for time_ms in range(step % 5, 70, 5):
-                found = seq_of(index.floor_time(number, time_ms))
-                # Every record of that time or younger is at or after it, and it is not needlessly far back.
-                younger = [first for first, newest in known if newest >= time_ms]
-                older = [newest for _, newest in known if newest < time_ms]
-                assert found is None or not younger or found <= younger[0]
-                if found is not None:
-                    assert dict(known)[found] == max(older)
-                elif older and younger:
-                    assert min(older) == max(older)
+                expected = max((item for item in times[number] if item[0] < time_ms), default=None)
+                found = index.floor_time(number, time_ms)
+                if expected is None or expected >= last_below:
+                    assert (found and (found.timestamp_ms, found.first_seq)) == expected
+                else:
+                    assert found is None or found.first_seq <= expected[1]  # may have been removed
 
 
 # --- unusable environments ---

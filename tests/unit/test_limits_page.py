@@ -37,7 +37,7 @@ def test_reasons_stand_behind_their_limits(tmp_path: Path) -> None:
     [
         ("X_BYTES_MAX", 64 << 10, "64 KiB"), ("X_BYTES_MAX", 3 << 30, "3 GiB"), ("X_BYTES", 1500, "1,500 B"),
         ("X_MS_MAX", 1000, "1,000 ms"), ("X_S", 0.25, "0.25 s"), ("BATCH_BYTES_TARGET", 1 << 20, "1 MiB"),
-        ("X_MAX", 65535, "65,535"), ("X", b"a", "b'a'"), ("X_MS_MAX", 86_400_000 * 30, "30 days"), 
+        ("X_MAX", 65535, "65,535"), ("X", b"a", "b'a'"), ("X_MS_MAX", 86_400_000 * 30, "30 days"),
         ("X_BYTES", 8 << 40, "8 TiB"), ("X", True, "True"),
     ],
 )  # fmt: skip

@@ -240,10 +240,19 @@ def test_what_the_system_refuses(tmp_path: Path) -> None:
         Environment(tmp_path / "file", 1 << 30, FILES, create=True)
     with pytest.raises(DataDirectoryError, match="cannot open"):
         Environment(tmp_path / "new", 1 << 30, RecordingFiles("sync_dir"), create=True)
-    with pytest.raises(DataDirectoryError, match="cannot open"), limited(resource.RLIMIT_AS, 1 << 30):
+    with pytest.raises(DataDirectoryError, match="cannot open"), limited(resource.RLIMIT_AS, 1 << 20):
         Environment(tmp_path / "env", 1 << 40, FILES, create=False)
     with pytest.raises(DataDirectoryError, match="cannot open"):
         ReadOnlyEnvironment(tmp_path / "env", [b"no such database"])
+
+
+def test_a_smaller_map_where_addresses_are_limited(tmp_path: Path) -> None:
+    with little_memory(512 << 20):
+        environment = Environment(tmp_path / "env", 64 << 30, FILES, create=True)
+        assert 64 << 20 <= environment.map_bytes <= 512 << 20
+        fill(environment, 0, 100)
+        assert entries(environment) == 100
+        environment.close()
 
 
 def test_no_room_for_the_mark_does_not_stop_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
