@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeAlias, cast
 
@@ -54,6 +54,7 @@ from engine.state import Delete, Op, Put, StateStore
 
 LAST_ID = 0xFFFF_FFFF  # ids are unsigned 32-bit integers
 
+Staged: TypeAlias = dict[bytes, Op]  # by key: of several changes of a key the last one counts
 OnDone: TypeAlias = Callable[[EngineError | None], None]
 
 
@@ -89,15 +90,15 @@ class _Session(Generic[S]):
         self.blocks: list[_Block[S]] = []
         self.stored_bytes = 0
         self.owner: Owner | None = None
-        self.staged: list[Op] | None = None  # changes that go with the next submission
+        self.staged: Staged | None = None  # changes that go with the next submission
 
-    def stage(self, ops: Sequence[Op]) -> None:
+    def stage(self, ops: Iterable[Op]) -> None:
         if self.staged is None:
-            self.staged = []
-        self.staged.extend(ops)
+            self.staged = {}
+        self.staged.update((op.key, op) for op in ops)
 
-    def unstage(self) -> list[Op]:
-        ops, self.staged = self.staged or [], None
+    def unstage(self) -> Staged:
+        ops, self.staged = self.staged or {}, None
         return ops
 
     def block_key(self, first_id: int) -> bytes:
@@ -391,7 +392,10 @@ class Sessions(Generic[S, M]):
         self._dirty.pop(session.uuid, None)
         del self._sessions[session.uuid]
         self.stored_bytes -= session.stored_bytes
-        return [*session.unstage(), *session.delete_blocks(session.blocks), Delete(session.key + HEAD)]
+        ops = session.unstage()
+        for op in (*session.delete_blocks(session.blocks), Delete(session.key + HEAD)):
+            ops[op.key] = op
+        return list(ops.values())
 
     def _head(self, session: _Session[S]) -> Put:
         start = self._codec.pack_state(session.start)
@@ -408,7 +412,7 @@ class Sessions(Generic[S, M]):
 
         self._store.submit(ops, done)
 
-    def _to_garbage(self, ops: Sequence[Op]) -> None:
+    def _to_garbage(self, ops: Iterable[Op]) -> None:
         keys = [op.key for op in ops if isinstance(op, Delete)]
         if any(is_head(key) for key in keys):
             in_use = {session.key + HEAD for session in self._sessions.values()}  # the name may be in use again
@@ -425,18 +429,18 @@ class Sessions(Generic[S, M]):
                 if self._sessions.get(session.uuid) is session:
                     self._go_back(session, staged)
                 else:
-                    self._to_garbage(staged)
+                    self._to_garbage(staged.values())
             if on_done is not None:
                 on_done(error)
 
         try:
-            self._store.submit([*staged, op] if op is not None else staged, done)
+            self._store.submit([*staged.values(), op] if op is not None else list(staged.values()), done)
         except EngineError:
             session.staged = staged or None
             raise
         self._dirty.pop(session.uuid, None)
 
-    def _go_back(self, session: _Session[S], staged: list[Op]) -> None:
+    def _go_back(self, session: _Session[S], staged: Staged) -> None:
         """A submission failed: nothing of the session that was submitted with it or after it may count.
 
         The later ones may still succeed, so their blocks are removed by what is staged.
@@ -446,7 +450,9 @@ class Sessions(Generic[S, M]):
         while at and not blocks[at - 1].durable:
             at -= 1
         undone = blocks[at:]
-        session.staged = [*staged, *session.delete_blocks(undone), *session.unstage()]
+        newer = session.unstage()
+        session.staged = staged
+        session.stage([*session.delete_blocks(undone), *newer.values()])
         self._dirty[session.uuid] = None
         if undone:
             session.state = cast(S, undone[0].before)

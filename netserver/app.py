@@ -47,6 +47,7 @@ MakeFactory = Callable[[Services], SessionFactory]
 
 TCP_PROTOCOLS: Final[dict[str, str]] = {
     "figg": "netserver.figg.session",
+    "reliably": "netserver.reliably.session",
     "tank": "netserver.tank.session",
     "blipmq": "netserver.blipmq.session",
 }

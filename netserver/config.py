@@ -102,6 +102,24 @@ class ReliablySection(ListenerSection):
     """The JSON stream protocol of reliably."""
 
     listen: Address | None = address_setting("127.0.0.1:4001", "HOST:PORT of the reliably listener, or off.")  # noqa: RUF009
+    interval_ms: int = number_setting(
+        0, "duration", 1, DAY_MS, "Time between two messages of a connection.", zero="as fast as the client reads"
+    )
+    window_messages: int = number_setting(
+        4096, "count", 16, 1_000_000,
+        "Unacknowledged messages on the way to a client, once it acknowledges (more if it does so more rarely).",
+    )  # fmt: skip
+    session_expiry_ms: int = number_setting(
+        30_000, "duration", 100, 365 * DAY_MS, "A session is kept for so long after its connection ended."
+    )
+    sessions_max: int = number_setting(100_000, "count", 1, 100_000_000, "Sessions at a time.")
+    session_bytes_max: int = number_setting(
+        MIB, "bytes", 16 * 1024, 1024 * MIB, "Stored messages of one session that were not acknowledged."
+    )
+    total_bytes_max: int = number_setting(1024 * MIB, "bytes", MIB, 2**40, "The same of all sessions together.")
+    stateless_bytes_per_s: int = number_setting(
+        8 * MIB, "bytes", 1024, 1024 * 1024 * MIB, "Output of one stateless stream in a second."
+    )
 
 
 @dataclass(frozen=True)

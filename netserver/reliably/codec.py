@@ -149,7 +149,15 @@ _LONG_STATE: Final = re.compile(
 )
 
 
+_LONG_STATE_START: Final = re.compile(rb'[ \t\r]*\{[ \t\r]*"state"[ \t\r]*:[ \t\r]*"?-?[0-9]')
+
+
 # --- server
+
+
+def may_be_long(start: bytes) -> bool:
+    """Whether a line that begins like this may become longer than LINE_BYTES_MAX."""
+    return _LONG_STATE_START.match(start) is not None
 
 
 def parse_request(line: bytes) -> Request:

@@ -39,21 +39,48 @@ MESSAGE_BYTES_MAX: Final = 128 * 1024 * KIB
 """A line from the server, as the client accepts it: a record of the default largest size (15 MiB) stays below even when
 every byte of it needs an escape of six characters."""
 
+LINES_MAX: Final = 256
+"""Lines of one connection that are handled in one turn of the event loop."""
+
 BLOCK_MESSAGES_MIN: Final = 16
 """Messages made ahead for a stream that has just begun: the first one must not wait for a large commit."""
 
 BLOCK_MESSAGES_MAX: Final = 1024
-"""Messages of one session in one commit: one session then moves at 1024 messages a round, in 4 KiB of values."""
+"""Messages of one session that are stored together: one session alone then makes 1024 a commit, 4 KiB of values."""
+
+BLOCK_SHARE_MIN: Final = 64
+"""The least a stream may make when many want to: below it the cost of a block is that of its messages."""
+
+BLOCKS_UNSTORED_MAX: Final = 2
+"""Blocks of a stream on their way to the disk: one is being synced while the next one waits for its turn."""
 
 TURN_MESSAGES_MAX: Final = 8 * KIB
 """Messages made in one turn of the event loop for all sessions together: about 7 ms of computing."""
 
+UNSTORED_BYTES_MAX: Final = 8 * 1024 * KIB
+"""Changes of the state store that wait for the disk, above which no more messages are made: one round is enough."""
+
+OUTPUT_HIGH_BYTES: Final = 64 * KIB
+"""Output that the client has not taken, above which nothing is made or written."""
+
 TURN_BYTES: Final = 64 * KIB
-"""Output that one stream may add in one turn of the event loop, as long as other connections wait."""
+"""Output that one stream adds in one turn of the event loop, as long as other connections wait."""
 
-WINDOW_MESSAGES: Final = 4096
-"""Unacknowledged messages on the way to a client that acknowledges. Running far ahead of a client gains nothing and
-makes it meet a closed socket when the server dies (the original's client does not survive that)."""
+READ_BYTES: Final = 256 * KIB
+"""What a topic stream reads of its topic at a time."""
 
-PARAMS_RESTARTS: Final = 1
-"""Session starts of one connection whose commit is outstanding; further requests wait for it."""
+RELIEF_S: Final = 1.0
+"""A full window is doubled after so long without an acknowledgement: a client may acknowledge as rarely as it likes."""
+
+END_WAIT_S: Final = 1.0
+"""After the last message the client closes first; we send FIN when nothing was heard of it for so long."""
+
+DRAIN_S: Final = 30.0
+"""After our FIN acknowledgements are read until nothing was heard for so long; closing earlier would answer them with
+a reset, of which the original's client dies."""
+
+RETRY_S: Final = 1.0
+"""Messages could not be stored, or a topic not be read: the stream pauses for so long."""
+
+SWEEP_S: Final = 1.0
+"""Interval of the look at expired sessions and unstored acknowledgements."""

@@ -6,12 +6,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import decimal
 from collections.abc import Callable
 from random import SystemRandom
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from netserver.reliably.codec import stateless_line
+from netserver.reliably.limits import TURN_BYTES
+
+if TYPE_CHECKING:
+    from netserver.connection import Connection
+    from netserver.reliably.node import Node
 
 _EXACT: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 _START_ABOVE: Final = 256
@@ -48,3 +54,44 @@ class StatelessStream:
                 break
         self._next = value
         return b"".join(parts)
+
+
+class StatelessSender:
+    """Writes a stateless stream to a connection: as fast as the client reads, but not above the configured rate.
+
+    There is no end and nothing new in it, so the rate keeps one such client from taking a processor core.
+    """
+
+    def __init__(self, connection: Connection, node: Node, state: str | None) -> None:
+        self.stopped = False
+        self._connection = connection
+        self._node = node
+        self._stream = StatelessStream(state, node.random_start)
+        self._due = node.loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def advance(self) -> None:
+        """Write the next portion, if it is time and the connection takes it."""
+        if self.stopped or self._timer is not None or not self._connection.writable:
+            return
+        node = self._node
+        lines = self._stream.lines(TURN_BYTES, 1 if node.interval_s else TURN_BYTES)
+        self._connection.write(lines)
+        counters = self._connection.counters
+        counters.records_delivered += lines.count(b"\n")
+        counters.delivered_bytes += len(lines)
+        now = node.loop.time()
+        pause_s = node.interval_s or len(lines) / node.stateless_bytes_per_s
+        self._due = max(self._due, now - 1.0) + pause_s
+        self._timer = node.loop.call_later(max(self._due - now, 0), self._connection.guarded(self._next))
+
+    def _next(self) -> None:
+        self._timer = None
+        self.advance()
+
+    def stop(self) -> None:
+        """Nothing more is written."""
+        self.stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

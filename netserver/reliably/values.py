@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
 from types import ModuleType
-from typing import Any, Final, overload
+from typing import Final, overload
 
 import crcmod.predefined
 
@@ -120,13 +120,3 @@ def next_numbers(state: NumbersState, limit: int) -> tuple[Numbers, NumbersState
     crc = update_crc(values, state.crc)
     left = state.count - count
     return Numbers(values, None if left else crc), NumbersState(left, value, crc)
-
-
-def pack_numbers_state(state: NumbersState) -> Any:
-    """The stored form of a state."""
-    return [state.count, state.value, state.crc]
-
-
-def unpack_numbers_state(stored: Any) -> NumbersState:
-    """The state of its stored form."""
-    return NumbersState(*stored)

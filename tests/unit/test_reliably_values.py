@@ -149,8 +149,3 @@ def test_pure_is_chosen_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert values._choose() is mersenne_pure
     monkeypatch.delenv("QUINTLOG_PURE")
     assert (values._choose() is mersenne) == (not str(mersenne.__file__).endswith(".py"))
-
-
-def test_state_can_be_stored() -> None:
-    state = NumbersState(65535, 2**32 - 1, 2**32 - 1)
-    assert values.unpack_numbers_state(values.pack_numbers_state(state)) == state

@@ -1,0 +1,122 @@
+"""What the connections of one listener share: the sessions, and the turns in which their messages are made.
+
+Streams that want to make messages stand in a queue. One turn of the event loop makes a bounded number for the first of
+them, more for each the fewer there are, and none while the store has enough to do: nobody is held up for long, and a
+commit carries messages of many sessions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from engine.errors import NotStored
+from engine.session_types import SessionConfig
+from engine.sessions import Sessions
+from netserver.reliably.applications import ApplicationCodec, Message, State
+from netserver.reliably.limits import (
+    BLOCK_SHARE_MIN,
+    END_WAIT_S,
+    SWEEP_S,
+    TURN_MESSAGES_MAX,
+    UNSTORED_BYTES_MAX,
+)
+from netserver.reliably.stateless import random_start
+from netserver.reliably.values import random_seed
+
+if TYPE_CHECKING:
+    from netserver.connection import Services
+    from netserver.reliably.stream import SessionStream
+
+
+class Maker(Protocol):
+    """A stream that wants to make messages; `queued` is the node's mark."""
+
+    queued: bool
+
+    def make(self, limit: int) -> int:
+        """Make up to ``limit`` messages; returns how many."""
+
+
+class Node:
+    """See the module.
+
+    Args:
+        services: of the listener.
+        random_seed: gives the start of a stream of numbers.
+        random_start: gives the first value of a stateless stream.
+        end_wait_s: how long a client may take to close after its last message.
+
+    Attributes:
+        sessions: all sessions of the log.
+        streams: the running stream of a session.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        random_seed: Callable[[], int] = random_seed,
+        random_start: Callable[[], int] = random_start,
+        end_wait_s: float = END_WAIT_S,
+    ) -> None:
+        settings = services.config.reliably
+        self.log = services.log
+        self.loop = services.loop
+        self.random_seed = random_seed
+        self.random_start = random_start
+        self.end_wait_s = end_wait_s
+        self.interval_s = settings.interval_ms / 1000
+        self.window = settings.window_messages
+        self.stateless_bytes_per_s = settings.stateless_bytes_per_s
+        self.sessions: Sessions[State, Message] = Sessions(
+            services.log.state,
+            ApplicationCodec(),
+            SessionConfig(
+                expiry_s=settings.session_expiry_ms / 1000,
+                sessions_max=settings.sessions_max,
+                session_bytes_max=settings.session_bytes_max,
+                total_bytes_max=settings.total_bytes_max,
+            ),
+        )
+        self.streams: dict[str, SessionStream] = {}
+        self._queue: deque[Maker] = deque()
+        self._turning = False
+        self.loop.call_later(SWEEP_S, self._sweep)
+
+    def want(self, maker: Maker) -> None:
+        """``maker`` gets a turn; those who came before go first."""
+        if not maker.queued:
+            maker.queued = True
+            self._queue.append(maker)
+            self._turn_soon()
+
+    def stored(self) -> None:
+        """The store has answered: there may be room for more."""
+        if self._queue:
+            self._turn_soon()
+
+    def _turn_soon(self) -> None:
+        if not self._turning:
+            self._turning = True
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turning = False
+        budget = TURN_MESSAGES_MAX
+        queue = self._queue
+        state = self.log.state
+        while queue and budget > 0 and state.pending_bytes < UNSTORED_BYTES_MAX:
+            share = max(BLOCK_SHARE_MIN, budget // len(queue))
+            maker = queue.popleft()
+            maker.queued = False
+            budget -= max(maker.make(share), 1)
+        if queue and budget <= 0:
+            self._turn_soon()
+
+    def _sweep(self) -> None:
+        try:
+            more = self.sessions.sweep()
+        except NotStored:  # the store is closed: the server has stopped
+            return
+        self.loop.call_later(0 if more else SWEEP_S, self._sweep)

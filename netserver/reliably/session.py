@@ -1,0 +1,320 @@
+"""The server's side of a connection of the JSON streaming protocol: lines into streams.
+
+Life of a connection::
+
+    OPEN      requests are taken; a stream may run. A stateless request beside a running stream is ignored, a stateful
+              one replaces the stream.
+    ENDING    the last message has been sent: the client is to close first. Acknowledgements and resumes still count.
+    FINISHED  our FIN is sent (nothing can be answered any more): acknowledgements are read until the client's FIN.
+              After an error, or when another connection has taken the session, all input is thrown away.
+
+FIN is only ever sent between two lines, and the socket is not closed under a client that may still acknowledge: the
+reset that would answer it ends the original's client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.errors import EngineError, LimitReached
+from engine.session_types import OutOfOrderAck, UnknownMessage, UnknownSession
+from netserver.reliably import codec
+from netserver.reliably.applications import RecordsState
+from netserver.reliably.codec import (
+    AckRequest,
+    NumbersParams,
+    Request,
+    RequestError,
+    ResumeRequest,
+    StartRequest,
+    StatelessRequest,
+    TopicParams,
+)
+from netserver.reliably.limits import (
+    DRAIN_S,
+    LINE_BYTES_MAX,
+    LINES_MAX,
+    LONG_LINE_BYTES_MAX,
+    OUTPUT_HIGH_BYTES,
+)
+from netserver.reliably.node import Node
+from netserver.reliably.stateless import StatelessSender
+from netserver.reliably.stream import NumbersStream, SessionStream
+from netserver.reliably.topic_stream import GONE, TopicStream
+from netserver.reliably.values import NumbersState
+
+if TYPE_CHECKING:
+    from engine.partition import Partition
+    from netserver.connection import Connection, Services, SessionFactory
+
+OPEN: Final = 0
+ENDING: Final = 1
+FINISHED: Final = 2
+
+TURN: Final = "many requests at once"
+OPENING: Final = "a topic is being opened"
+
+FIRST_ACK: Final = "Cannot send ACK as the first message"
+KINDS: Final[dict[type[EngineError], str]] = {
+    UnknownSession: "unknown_session",
+    UnknownMessage: "unknown_message",
+    OutOfOrderAck: "out_of_order",
+    LimitReached: "too_many_sessions",
+}
+
+
+def factory(services: Services, **options: Any) -> SessionFactory:
+    """Makes the sessions of one listener; options as of `Node`."""
+    node = Node(services, **options)
+
+    def make(connection: Connection) -> ReliablySession:
+        return ReliablySession(node, connection)
+
+    return make
+
+
+class ReliablySession:
+    """See the module, and ``netserver.connection.Session`` for the methods that the connection calls."""
+
+    def __init__(self, node: Node, connection: Connection) -> None:
+        self.frame_bytes_max = LONG_LINE_BYTES_MAX + LINE_BYTES_MAX  # longer lines are refused here, with an answer
+        self.connection = connection
+        connection.transport.set_write_buffer_limits(OUTPUT_HIGH_BYTES)
+        self._node = node
+        self._stream: SessionStream | StatelessSender | None = None
+        self._uuid: str | None = None
+        self._state = OPEN
+        self._deaf = False
+        self._searched = 0  # of what is kept of the input, so much holds no line feed
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- netserver.connection.Session
+
+    def received(self, data: memoryview, length: int) -> int:
+        if self._deaf:
+            return length
+        fresh = bytes(data[self._searched : length])
+        if b"\n" not in fresh:
+            self._searched = length
+            if length > LINE_BYTES_MAX and (length > LONG_LINE_BYTES_MAX or not codec.may_be_long(bytes(data[:256]))):
+                self.fail("Line too long", "line_size")
+                return length
+            return 0
+        text = bytes(data[: self._searched]) + fresh
+        self._searched = 0
+        position = 0
+        for _ in range(LINES_MAX):
+            end = text.find(b"\n", position)
+            if end < 0:
+                self._searched = length - position
+                return position
+            line = text[position:end]
+            position = end + 1
+            self._line(line)
+            if self._deaf:
+                return length
+            if self.connection.held or self.connection.closed:
+                return position
+        self.connection.hold(TURN)
+        self._node.loop.call_soon(self.connection.release, TURN)
+        return position
+
+    def eof(self) -> None:
+        self._stop_stream()
+        self.connection.close()
+
+    def resume_output(self) -> None:
+        if self._stream is not None:
+            self._stream.advance()
+
+    def closed(self) -> None:
+        self._stop_stream()
+        self._leave()
+        self._cancel_timer()
+
+    def idle(self) -> bool:
+        return self._stream is None or self._stream.stopped or self._state != OPEN
+
+    def drain(self) -> None:
+        self._stop_stream()
+        self.connection.close()
+
+    # --- requests
+
+    def _line(self, line: bytes) -> None:
+        try:
+            request = codec.parse_request(line)
+            self._handle(request)
+        except RequestError as problem:
+            if self._state != FINISHED:
+                self.fail(problem.text, problem.kind)
+        except (UnknownSession, UnknownMessage, OutOfOrderAck, LimitReached) as problem:
+            if self._state != FINISHED:
+                self.fail(str(problem), KINDS[type(problem)])
+
+    def _handle(self, request: Request) -> None:
+        if isinstance(request, AckRequest):
+            self._ack(request)
+        elif self._state == FINISHED:
+            return  # nothing can be answered any more
+        elif isinstance(request, StatelessRequest):
+            if self._stream is None:
+                self._stream = StatelessSender(self.connection, self._node, request.state)
+                self._stream.advance()
+        elif isinstance(request, ResumeRequest):
+            self._resume(request)
+        elif isinstance(request.params, NumbersParams):
+            state = NumbersState(request.params.count, self._node.random_seed(), 0)
+            self._node.sessions.register(request.uuid, state, self)
+            self._start(request.uuid, NumbersStream(self, self._node, request.uuid, 0))
+        else:
+            self._open_topic(request, request.params)
+
+    def _ack(self, request: AckRequest) -> None:
+        stream = self._stream
+        if self._uuid is None or not isinstance(stream, SessionStream):
+            raise RequestError(FIRST_ACK, "first_ack")
+        if request.uuid != self._uuid:
+            raise RequestError("The uuid is not that of this connection", "foreign_ack")
+        stream.ack(request.id)
+
+    def _resume(self, request: ResumeRequest) -> None:
+        uuid = request.uuid
+        sessions = self._node.sessions
+        sessions.resume(uuid, request.id, self)
+        state = sessions.state(uuid)
+        if isinstance(state, NumbersState):
+            self._start(uuid, NumbersStream(self, self._node, uuid, request.id))
+            return
+        topic = self._node.log.catalog.by_id(state.topic_id)
+        if topic is None or topic.deleting:
+            self._own(uuid)
+            self.fail(GONE, "topic")
+            return
+        self._start(uuid, TopicStream(self, self._node, uuid, request.id, self._node.log.partition(topic)))
+
+    # --- topics
+
+    def _open_topic(self, request: StartRequest, params: TopicParams) -> None:
+        topic = self._node.log.catalog.get(params.topic)
+        if topic is None or topic.deleting:
+            raise RequestError(f"Unknown topic '{params.topic.decode('utf-8')}'", "topic")
+        partition = self._node.log.partition(topic)
+        if partition.is_open:
+            self._start_topic(request.uuid, params, partition)
+            return
+
+        def opened() -> None:
+            self.connection.release(OPENING)
+            if partition.is_open:
+                try:
+                    self._start_topic(request.uuid, params, partition)
+                except (RequestError, LimitReached) as problem:
+                    self.fail(str(problem), "topic")
+            else:
+                self.fail(f"Topic '{params.topic.decode('utf-8')}' cannot be read now", "topic")
+
+        self.connection.hold(OPENING)
+        partition.when_open(self.connection.guarded(opened))
+
+    def _start_topic(self, uuid: str, params: TopicParams, partition: Partition) -> None:
+        if params.offset == "earliest":
+            after = partition.log_start - 1
+        elif params.offset == "latest":
+            after = partition.committed_seq
+        else:
+            after = int(params.offset)
+            if after < partition.log_start - 1:
+                gone = f"Records {after + 1} to {partition.log_start - 1} of the topic have been removed by retention"
+                raise RequestError(gone, "retention")
+        state = RecordsState(partition.topic.id, after, params.count)
+        self._node.sessions.register(uuid, state, self)
+        self._start(uuid, TopicStream(self, self._node, uuid, 0, partition))
+
+    # --- the stream
+
+    def _start(self, uuid: str, stream: SessionStream) -> None:
+        """``stream`` replaces what was there; the session is this connection's already."""
+        self._own(uuid)
+        self._stream = stream
+        self._state = OPEN
+        self._cancel_timer()
+        stream.advance()
+
+    def _own(self, uuid: str) -> None:
+        self._stop_stream()
+        if self._uuid != uuid:
+            self._leave()
+            self._uuid = uuid
+
+    def _stop_stream(self) -> None:
+        if self._stream is not None:
+            self._stream.stop()
+
+    def _leave(self) -> None:
+        """The session has no connection any more, from now on it expires."""
+        uuid, self._uuid = self._uuid, None
+        if uuid is not None and uuid in self._node.sessions:
+            self._node.sessions.disconnect(uuid, self)
+
+    def session_lost(self, uuid: str) -> None:
+        """Another connection has taken the session, or it was removed: this one ends, without an error."""
+        if uuid == self._uuid:
+            self._uuid = None
+            self._finish(deaf=True)
+
+    # --- the end
+
+    def finished(self) -> None:
+        """The stream has come to its end: wait for the client to close."""
+        if self._state != OPEN:
+            return
+        self._state = ENDING
+        if isinstance(self._stream, SessionStream) and self._stream.sent:
+            self._timer_in(self._node.end_wait_s, self._end_wait)
+        else:
+            self._finish(deaf=False)
+
+    def _end_wait(self) -> None:
+        quiet_s = time.monotonic() - self.connection.received_at
+        if quiet_s < self._node.end_wait_s:
+            self._timer_in(self._node.end_wait_s - quiet_s, self._end_wait)
+        else:
+            self._finish(deaf=False)
+
+    def fail(self, text: str, kind: str) -> None:
+        """Tell the peer why its stream ends, and end it."""
+        if self._state == FINISHED:
+            return
+        self.connection.counters.protocol_errors[kind] += 1
+        self._stop_stream()
+        self._leave()
+        self.connection.write(codec.error_line(text))
+        self._finish(deaf=True)
+
+    def _finish(self, deaf: bool) -> None:
+        self._stop_stream()
+        self._state = FINISHED
+        self._deaf = self._deaf or deaf
+        self.connection.end_output()
+        if not self.connection.closed:
+            self._timer_in(DRAIN_S, self._drain_wait)
+
+    def _drain_wait(self) -> None:
+        quiet_s = time.monotonic() - self.connection.received_at
+        if quiet_s < DRAIN_S:
+            self._timer_in(DRAIN_S - quiet_s, self._drain_wait)
+        else:
+            self.connection.close("the client has not closed after its stream ended", "stalled")
+
+    def _timer_in(self, delay_s: float, function: Callable[[], None]) -> None:
+        self._cancel_timer()
+        self._timer = self._node.loop.call_later(delay_s, self.connection.guarded(function))
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
