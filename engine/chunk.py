@@ -49,9 +49,9 @@ class Chunk:
         "writer",
     )
 
-    def __init__(self, partition: Partition, size_bytes: int, next_seq: int) -> None:
+    def __init__(self, partition: Partition, buffer: bytearray, next_seq: int) -> None:
         self.partition = partition
-        self.buffer = bytearray(size_bytes)
+        self.buffer = buffer
         self.writer = BatchWriter(self.buffer, next_seq)
         self.first_seq = next_seq
         self.last_seq = next_seq - 1

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from engine.buffers import BufferPool
 from engine.catalog import Catalog, Topic
 from engine.chunk import Chunk, Slab
 from engine.committer import Committer, Part
@@ -79,7 +80,8 @@ class Log:
         self._to_wake: deque[Callable[[], None]] = deque()
         self._waking = False
         self.handles = Handles(files, config.open_files_max)
-        self.tail = TailCache(config.tail_cache_bytes)
+        self.buffers = BufferPool()
+        self.tail = TailCache(config.tail_cache_bytes, self.buffers)
 
     @classmethod
     def open(

@@ -246,7 +246,7 @@ class Partition:
             self._close_chunk(chunk)
         if not self.is_open:
             raise NotStored(f"{self.title} is not open yet")
-        chunk = self._open_chunk = Chunk(self, max(self._chunk_bytes, need), self.last_seq + 1)
+        chunk = self._open_chunk = Chunk(self, self._log.buffers.take(max(self._chunk_bytes, need)), self.last_seq + 1)
         self._begin(chunk.writer, attributes)
         return chunk.writer
 

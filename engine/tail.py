@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
+from engine.buffers import BufferPool
 from engine.chunk import Chunk
 
 COMPACT_ENTRIES = 512
@@ -13,15 +14,18 @@ COMPACT_ENTRIES = 512
 class TailCache:
     """All partitions' committed chunks, first in, first out. Owner's thread only."""
 
-    def __init__(self, size_bytes_max: int) -> None:
+    def __init__(self, size_bytes_max: int, buffers: BufferPool) -> None:
         self.size_bytes = 0
+        self._buffers = buffers
         self._size_bytes_max = size_bytes_max
         self._chunks: deque[Chunk] = deque()
 
     def add(self, chunk: Chunk) -> None:
         """Takes a chunk that was just put at the end of its partition's `tail`."""
         if 2 * chunk.end < len(chunk.buffer):
-            chunk.buffer = bytearray(memoryview(chunk.buffer)[: chunk.end])
+            whole = chunk.buffer
+            chunk.buffer = whole[: chunk.end]
+            self._buffers.give(whole)
         self._chunks.append(chunk)
         self.size_bytes += len(chunk.buffer)
         while self.size_bytes > self._size_bytes_max:
@@ -29,6 +33,7 @@ class TailCache:
 
     def _give_up(self, chunk: Chunk) -> None:
         self.size_bytes -= len(chunk.buffer)
+        self._buffers.give(chunk.buffer)
         partition = chunk.partition
         if partition.tail_head >= len(partition.tail) or partition.tail[partition.tail_head] is not chunk:
             return  # the partition let go of its tail by itself
