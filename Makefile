@@ -4,6 +4,7 @@
 #   make test       set up, compile, run the tests            (TESTS="tests/unit -k bundle" picks some)
 #   make lint       ruff, mypy --strict, the tidy test         make format  puts the code into the one format
 #   make docs       renews the pages that are made from the code
+#   make bench      loads over TCP beside other servers, and what the codecs cost  (ARGS="--seconds 2 --only 'figg*'")
 #   make nightly    the long sizes of the crash, property and fuzz tests
 #   make build      compile the hot modules in place; fails without a compiler
 #   make wheel      a wheel with compiled modules in dist/      make clean  removes all that was made, but not data/
@@ -18,7 +19,7 @@ DATA ?= data
 TESTS ?= tests
 WHEEL_RUN = build/wheel-run
 
-.PHONY: serve test test-editable test-wheel test-pure lint format docs nightly build compile wheel clean
+.PHONY: serve test test-editable test-wheel test-pure lint format docs bench nightly build compile wheel clean
 
 serve: compile
 	@exec $(VENV)/bin/engine-server --data-dir $(DATA) $(ARGS)
@@ -58,6 +59,11 @@ docs:
 	@echo '```' >>docs/configuration.md.new
 	@mv docs/configuration.md.new docs/configuration.md
 	@$(PY) -m tools.limits_page >docs/limits.md.new && mv docs/limits.md.new docs/limits.md
+
+bench: build
+	@.ci/venv $(VENV) editable test
+	$(PY) -m pytest -q bench --benchmark-columns=min,median
+	$(PY) -m bench.endtoend $(ARGS)
 
 nightly: compile
 	@.ci/venv $(VENV) editable test
