@@ -2,9 +2,10 @@
 
 A round takes the oldest pending chunks, by turns over partitions, up to a size and a number of files. While it runs
 on the committer thread, the next one gathers: the sync is the batching window, there is no timer. One round is in
-flight at a time. Steps on the committer thread, for each file: roll the segment when it is due, seal the chunks for
-their place, write; then sync all files (in parallel when there are several); then write the watermarks. The callback
-on the owner's thread makes the chunks visible and tells their waiters.
+flight at a time. Steps, for each file: roll the segment when it is due, seal the chunks for their place, write; then
+sync all files (in parallel when there are several); then write the watermarks. The callback on the owner's thread
+makes the chunks visible and tells their waiters. A small round that waits for no disk (durability below "always") is
+done on the owner's thread: the way to another thread and back would take longer.
 
 Failure: what a round wrote to a file is cut off again and synced before anything else is written there; its numbers
 stay a gap. After a failed sync or a failed cut the partition takes no more records until a restart: a second sync of
@@ -26,7 +27,7 @@ from engine.active import ActiveSegment, create_segment, new_header
 from engine.chunk import Chunk, Waiter
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
 from engine.files import NO_SPACE
-from engine.limits import SEGMENT_AGE_MS_MIN
+from engine.limits import INLINE_BYTES_MAX, SEGMENT_AGE_MS_MIN
 from engine.recovery import SealedSegment
 from engine.segment import HEADER_BYTES
 from engine.watermarks import Watermark
@@ -162,9 +163,14 @@ class Committer:
                 self._dirty.append(partition)
             else:
                 partition.queued = False
-        if parts:
-            self._in_flight = True
-            self._rounds.put(list(parts.values()))
+        if not parts:
+            return
+        self._in_flight = True
+        taken = list(parts.values())
+        if bytes_left >= self._log.config.round_bytes_max - INLINE_BYTES_MAX and not any(map(self._waits, taken)):
+            self._work(taken)
+        else:
+            self._rounds.put(taken)
 
     def _start_transaction(self, transaction: Transaction) -> None:
         if transaction.needs_marker:
@@ -198,6 +204,10 @@ class Committer:
 
         log.markers.commit(transaction.id, marked)
 
+    def _waits(self, part: Part) -> bool:
+        """Whether what a round does to this partition waits for the disk."""
+        return part.sync or part.roll or self._roll_due(part)
+
     def _finish(self, parts: list[Part]) -> None:
         transaction = parts[0].transaction
         if transaction is not None:
@@ -229,13 +239,16 @@ class Committer:
 
     def _run(self) -> None:
         while (parts := self._rounds.get()) is not None:
-            try:
-                self._commit(parts)
-            except Exception as problem:  # noqa: BLE001 - whatever it was, nothing may be acknowledged and nobody may hang
-                for part in parts:
-                    part.error = ReadOnly(f"internal error in a commit round: {problem!r}; restart the server")
-                self._log.report_exception("commit round", problem)
-            self._log.post(lambda parts=parts: self._finish(parts))  # type: ignore[misc]
+            self._work(parts)
+
+    def _work(self, parts: list[Part]) -> None:
+        try:
+            self._commit(parts)
+        except Exception as problem:  # noqa: BLE001 - whatever it was, nothing may be acknowledged and nobody may hang
+            for part in parts:
+                part.error = ReadOnly(f"internal error in a commit round: {problem!r}; restart the server")
+            self._log.report_exception("commit round", problem)
+        self._log.post(lambda: self._finish(parts))
 
     def _commit(self, parts: list[Part]) -> None:
         log = self._log
@@ -243,7 +256,7 @@ class Committer:
         for part in parts:
             state = part.active.state()
             try:
-                if part.active.position > HEADER_BYTES and (part.roll or self._roll_due(part)):
+                if self._roll_due(part):
                     self._roll(part)
                     state = part.active.state()
                 if part.chunks:
@@ -269,6 +282,10 @@ class Committer:
     def _roll_due(self, part: Part) -> bool:
         config = part.partition.config
         active = part.active
+        if active.position == HEADER_BYTES:
+            return False  # an empty segment never rolls
+        if part.roll:
+            return True
         size = active.position + sum(chunk.end for chunk in part.chunks)
         return size > config.segment_bytes or self._log.now_ms() - active.header.created_ms > segment_age_ms(config)
 
