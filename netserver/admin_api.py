@@ -57,7 +57,8 @@ class Api:
         """Why the server does not serve now; empty: it does."""
         if not self._server.ready:
             return "starting or stopping"
-        return ""
+        problem = self._server.log.state.error
+        return str(problem) if problem is not None else ""
 
     async def status(self) -> Document:
         """The server at a glance."""

@@ -37,6 +37,7 @@ from netserver.limits import (
 )
 from netserver.listener import ConnectionGate, TcpListener, connections_allowed, raise_descriptor_limit
 from netserver.logs import set_level
+from netserver.metrics import Rounds
 from netserver.settings import Address
 from netserver.tls import TlsContexts
 from netserver.version import product_version
@@ -158,6 +159,7 @@ class Server:
         self.listeners: dict[str, Listener] = {}
         self.tls = TlsContexts()
         self.loop_lag = Histogram()
+        self.rounds = Rounds()
         self.reload_success = True
         self.reload_time = self.started_at
         self.descriptors = raise_descriptor_limit()
@@ -338,6 +340,7 @@ class Server:
         self._ticks += 1
         try:
             self.shell.sweep(time.monotonic(), self._ticks % SWEEP_EVERYTHING_TICKS == 0)
+            self.rounds.take(self.log.committer.counters.round_sizes)
         finally:
             self._later(SWEEP_S, self._sweep)
 

@@ -28,6 +28,7 @@ from typing import Any, Final, ParamSpec, cast
 from netserver.errors import ProtocolError
 from netserver.flow import RECEIVE
 from netserver.limits import (
+    DISCARD_BYTES,
     FLUSH_S,
     FRAME_HEAD_BYTES,
     LINGER_S,
@@ -95,6 +96,7 @@ class Connection(asyncio.BufferedProtocol):
         self._own: memoryview | None = None
         self._own_length = 0
         self._expected = 0
+        self._discarded_bytes = 0
         self._progress_at = 0.0
         self._progress_bytes = -1
         self._close_kind = "peer"
@@ -304,6 +306,9 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.bytes_in += nbytes
         if self.closed or self._input_ended:
+            self._discarded_bytes += nbytes
+            if self._discarded_bytes > DISCARD_BYTES:
+                self._transport_call(self.transport.abort)
             return
         self.received_at = time.monotonic()
         own = self._own

@@ -47,6 +47,9 @@ LINGER_S: Final = 2.0
 """After our FIN, so long may the peer take to send its own. Closing earlier with unread input would send a reset,
 which can destroy answers on their way."""
 
+DISCARD_BYTES: Final = 16 * MIB
+"""Input thrown away after our FIN; a peer that sends more does not listen."""
+
 FLUSH_S: Final = 10.0
 """A closed connection's output is given up after so long without being taken."""
 

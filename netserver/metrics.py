@@ -19,6 +19,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from engine import batch
+from engine.index import Index
+from engine.state import LmdbState, StateStore
 from netserver.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, TIME_BUCKETS_S, Counters, Histogram
 from netserver.limits import METRICS_TOPICS
 from netserver.version import product_version
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "quintlog_"
 OTHER: Final = "_other"
+CURSOR_PROTOCOLS: Final = ("blipmq", "fujin")
+"""Protocols whose consumers have a durable position in the log."""
 Samples = Iterable[tuple[Sequence[str], float]]
 
 
@@ -88,12 +92,15 @@ class Rounds:
 
 
 class ServerCollector(Collector):
-    """Reads everything that is not about single topics. Runs in the event loop's thread."""
+    """Reads everything that is not about single topics. Runs in the event loop's thread.
+
+    Attributes:
+        lmdb: figures of each environment; asking LMDB may wait for its writer, so a thread does it before.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self.rounds = Rounds()
-        self.scrape_s = 0.0
+        self.lmdb: dict[str, dict[str, int]] = {}
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -102,8 +109,9 @@ class ServerCollector(Collector):
         yield from self._protocols(list(self._server.counters.values()))
         yield from self._commits()
         yield from self._storage()
-        self.scrape_s = time.perf_counter() - started
-        yield single("scrape_seconds", "Time that this scrape took to collect.", self.scrape_s)
+        yield from self._cursors()
+        taken_s = time.perf_counter() - started
+        yield single("scrape_seconds", "Time that this scrape took to collect.", taken_s)
 
     def _process(self) -> Iterator[Metric]:
         server = self._server
@@ -158,8 +166,8 @@ class ServerCollector(Collector):
     def _commits(self) -> Iterator[Metric]:
         server = self._server
         sums = server.log.committer.counters
-        self.rounds.take(sums.round_sizes)
-        rounds = self.rounds
+        rounds = server.rounds
+        rounds.take(sums.round_sizes)
         results = [(("ok",), sums.rounds - sums.failed_parts), (("failed",), sums.failed_parts)]
         yield counter("commit_rounds", "Commit rounds; failed: parts of a round.", ("result",), results)
         yield histogram("round_records", "Records of a commit round.", (), [((), rounds.records)])
@@ -185,10 +193,40 @@ class ServerCollector(Collector):
         yield single("disk_free_bytes", "Room for us on the disk.", disk.f_bavail * disk.f_frsize)
         yield single("disk_size_bytes", "Size of the disk.", disk.f_blocks * disk.f_frsize)
         yield counter("damaged_batches", "Batches found damaged.", (), [((), engine.damaged_batches)])
+        text = "Bytes of segments that retention or trimming removed."
+        yield counter("retention_deleted_bytes", text, (), [((), engine.removed_bytes)])
+        for name, text in (
+            ("used_bytes", "Bytes of an LMDB file that are in use."),
+            ("map_bytes", "Address space of an LMDB environment."),
+            ("readers", "Readers of an LMDB environment."),
+        ):
+            found = [((kind,), figures[name]) for kind, figures in self.lmdb.items()]
+            yield gauge(f"lmdb_{name}", text, ("env",), found)
         keeping = engine.housekeeping
         text = "When housekeeping last went through all topics."
         yield single("housekeeping_last_success_time_seconds", text, keeping.last_success_ms / 1000)
         yield single("housekeeping_failing_topics", "Partitions it failed at.", len(keeping.failing))
+
+    def _cursors(self) -> Iterator[Metric]:
+        cursors = self._server.log.cursors
+        owners = [name for name in self._server.counters if name in CURSOR_PROTOCOLS]
+        label = ("protocol",)
+        yield single("subscriptions", "Durable subscriptions of all protocols.", len(cursors))
+        for name, text, field in (
+            ("acks", "Records acknowledged by consumers.", "acknowledged"),
+            ("nacks", "Records given back by consumers.", "given_back"),
+            ("redeliveries", "Records delivered again.", "redelivered"),
+            ("dead_letters", "Records given up and put into a dead letter topic.", "dead_letters"),
+        ):
+            yield counter(name, text, label, [((owner,), getattr(cursors.totals(owner), field)) for owner in owners])
+
+
+def lmdb_figures(state: StateStore, index: Index) -> dict[str, dict[str, int]]:
+    """Figures of the LMDB environments by name; a state that is not in LMDB has none."""
+    found = {"index": index.info()}
+    if isinstance(state, LmdbState):
+        found["state"] = state.info()
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +279,9 @@ class Metrics:
 
     async def render(self) -> bytes:
         """The content of ``/metrics``."""
+        engine = self._server.log
+        loop = asyncio.get_running_loop()
+        self.collector.lmdb = await loop.run_in_executor(None, lmdb_figures, engine.state, engine.index)
         return generate_latest(self._registry)
 
     async def render_topics(self, glob: str, families: Sequence[str]) -> bytes:

@@ -14,7 +14,7 @@ import pytest
 from netserver import connection as shell_module
 from netserver.app import Server
 from netserver.connection import Connection
-from netserver.limits import OUTPUT_STOP_BYTES, OWN_BUFFER_MIN_BYTES, READ_BUFFER_BYTES
+from netserver.limits import DISCARD_BYTES, OUTPUT_STOP_BYTES, OWN_BUFFER_MIN_BYTES, READ_BUFFER_BYTES
 from netserver.testing import running
 from tests.echo import FRAME_BYTES, LOOPS, Echo, EchoSession, frame, run, until
 
@@ -314,6 +314,48 @@ def test_peer_that_never_closes_is_given_up(loop: str, monkeypatch: pytest.Monke
         stalled.connection.close()
         await until(lambda: place.counters.connections == 0)
         assert 0.2 <= time.monotonic() - started < 5
+
+    with_server(loop, test)
+
+
+def test_peer_that_floods_after_the_end_is_cut_off(loop: str) -> None:
+    async def test(place: Place) -> None:
+        reader, writer = await place.connect()
+        session = await place.session((reader, writer))
+        session.connection.close()
+
+        async def flood() -> None:
+            while True:
+                writer.write(bytes(1 << 20))
+                await writer.drain()
+
+        with pytest.raises(ConnectionError):
+            await flood()
+        assert session.connection.bytes_in < 4 * DISCARD_BYTES
+        await until(lambda: session.gone)
+
+    with_server(loop, test)
+
+
+def test_writing_from_resume_output_uvloop_498(loop: str) -> None:
+    """A session that sends history writes each time the output has drained."""
+    total = 30_000_000
+
+    async def test(place: Place) -> None:
+        reader, writer = await place.connect()
+        session = await place.session((reader, writer))
+        left = total
+
+        def more() -> None:
+            nonlocal left
+            while left and session.connection.writable:
+                size = min(left, 100_000)
+                left -= size
+                session.connection.write(bytes(size))
+
+        session.resume_output = more  # type: ignore[method-assign]
+        more()
+        assert len(await reader.readexactly(total)) == total
 
     with_server(loop, test)
 

@@ -72,6 +72,9 @@ def test_a_scrape_counts_what_happened() -> None:
             assert after["quintlog_round_records_sum{}"] == 20
             assert after["quintlog_topics{}"] == 1
             assert after["process_open_fds{}"] > 5
+            for environment in ("state", "index"):
+                assert after[f"quintlog_lmdb_used_bytes{{env={environment}}}"] > 0
+            assert after["quintlog_subscriptions{}"] == 0
 
     run("uvloop", main())
 
