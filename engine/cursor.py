@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """One durable cursor (see ``engine.cursors``): what it delivers next, and from where."""
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from engine.partition import Partition
 
 log = logging.getLogger("quintlog.cursors")
+COMPILED = not __file__.endswith(".py")
 
 USED_STEP_MS = 3_600_000
 """The time of last use is written when it has moved by so much: polling an empty subscription writes nothing."""
@@ -35,35 +37,9 @@ class Cursor:
         used_ms: wall clock of the last use, to the hour.
         waiting: :meth:`next` gave None because the disk has to answer first.
         pins: users that need the cursor to stay in memory.
-        alive: False once it was deleted.
+        alive: False once it was deleted or let go of: ask the store for it again.
+        totals: counters of its owner.
     """
-
-    __slots__ = (
-        "_failure",
-        "_reader",
-        "_retry_reader",
-        "_store",
-        "_used_at_ms",
-        "_waiters",
-        "_wanted",
-        "alive",
-        "base",
-        "check_end",
-        "created_ms",
-        "deliveries",
-        "id",
-        "is_dirty",
-        "log_start",
-        "lost",
-        "name",
-        "owner",
-        "partition",
-        "pins",
-        "qos",
-        "reader",
-        "used_ms",
-        "waiting",
-    )
 
     def __init__(
         self,
@@ -73,6 +49,7 @@ class Cursor:
         deliveries: Deliveries,
     ) -> None:
         self._store = store
+        self.totals = store.totals(entry.owner)
         self.id = entry.id
         self.owner = entry.owner
         self.name = entry.name
@@ -133,9 +110,11 @@ class Cursor:
             reader = self.reader
             records = reader.records
             if reader.current and records is not None:
-                if records.seq <= plan.last:
+                last = plan.last
+                seq = records.seq
+                if seq <= last:
                     return plan
-                self.finished(plan, plan.last)
+                self.finished(plan, last)
             else:
                 self.finished(plan, min(plan.last, max(reader.last_seq, plan.first)))
 
@@ -168,7 +147,7 @@ class Cursor:
             self._count_damage(plan.first, first - 1)
         deliveries.delivered(plan, first, last, now_ms)
         if plan.retry:
-            self._store.totals(self.owner).redelivered += last - first + 1
+            self.totals.redelivered += last - first + 1
         if deliveries.policy.deliveries_max:
             self._store.watched.add(self)
         if not self.is_dirty:
@@ -201,7 +180,7 @@ class Cursor:
         """Take the acknowledgement of delivered records; returns how many of them were still unacknowledged."""
         count = self.deliveries.acknowledge(first, last)
         if count:
-            self._store.totals(self.owner).acknowledged += count
+            self.totals.acknowledged += count
             if not self.is_dirty:
                 self.touch()
         return count
@@ -210,7 +189,7 @@ class Cursor:
         """Deliver unacknowledged records again, after a delay or first of all; returns how many were in flight."""
         count = self.deliveries.release(first, last, now_ms, delay_ms)
         if count:
-            self._store.totals(self.owner).given_back += count
+            self.totals.given_back += count
             self._store.watched.add(self)
             self.touch()
             self._call_waiters()
@@ -263,7 +242,7 @@ class Cursor:
 
     def _lose(self, count: int, what: str) -> None:
         self.lost += count
-        self._store.totals(self.owner).lost += count
+        self.totals.lost += count
         log.warning("%s: %s", self.title, what)
 
     def fall_due(self, now_ms: int) -> None:
@@ -347,7 +326,8 @@ class Cursor:
         )
 
     def close(self) -> None:
-        """Let go of slabs and callbacks."""
+        """Let go of it: slabs, callbacks, and whoever still holds it."""
+        self.alive = False
         self._reader.close()
         if self._retry_reader is not None:
             self._retry_reader.close()
@@ -355,6 +335,5 @@ class Cursor:
 
     def gone(self) -> None:
         """It was deleted: whoever waits finds out."""
-        self.alive = False
         self.close()
         self._call_waiters()

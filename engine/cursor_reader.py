@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Reading for cursors: slabs shared by all who read at the same place, bounded in total, and one's place in a slab.
 
 A POLL does not search: a reader stays on its record, in its slab. A cursor that has not read for long loses the slab
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from engine.partition import Partition
 
 
+COMPILED = not __file__.endswith(".py")
+
+
 class SharedSlab:
     """A slab in the cache.
 
@@ -28,8 +32,6 @@ class SharedSlab:
         first_seq, last_seq: the numbers it answers for; those it does not hold name no record.
         lost: ranges of numbers that damage took.
     """
-
-    __slots__ = ("buffer", "first_seq", "last_seq", "lost", "partition", "readers", "size_bytes")
 
     def __init__(self, partition: Partition, seq: int, slab: Slab) -> None:
         self.partition = partition
@@ -100,8 +102,6 @@ class Reader:
         position: the lowest number that the place may have: the reader is before, or at, its record.
         lost: ranges of numbers in its slab that damage took.
     """
-
-    __slots__ = ("_cache", "_shared", "current", "lost", "position", "records")
 
     def __init__(self, cache: SlabCache) -> None:
         self._cache = cache

@@ -6,6 +6,11 @@ cdef long long _NEVER
 cdef long long _DOUBLINGS
 cdef long long _OVERTAKEN
 
+cdef class Plan:
+    cdef readonly long long first
+    cdef readonly long long last
+    cdef readonly bint retry
+
 cdef class Deliveries:
     cdef readonly object policy
     cdef public long long next_seq
@@ -31,14 +36,14 @@ cdef class Deliveries:
     @cython.locals(index=Py_ssize_t)
     cpdef bint covers(self, long long first, long long last) except -1
     @cython.locals(barrier="long long", last="long long")
-    cpdef object plan(self, long long committed_seq, long long now_ms)
+    cpdef Plan plan(self, long long committed_seq, long long now_ms)
     @cython.locals(first="long long", last="long long", index=Py_ssize_t)
-    cdef object _next_retry(self)
+    cdef Plan _next_retry(self)
     @cython.locals(room="long long", dropped="long long")
     cdef int _drop_oldest(self, long long committed_seq) except -1
     @cython.locals(head_last="long long", index=Py_ssize_t, attempts="long long")
-    cpdef delivered(self, plan, long long first, long long last, long long now_ms)
-    cpdef finished(self, plan, long long last)
+    cpdef delivered(self, Plan plan, long long first, long long last, long long now_ms)
+    cpdef finished(self, Plan plan, long long last)
     @cython.locals(
         firsts=list, lasts=list, index=Py_ssize_t, count="long long", run_first="long long", run_last="long long",
         low="long long", high="long long"

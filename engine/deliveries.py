@@ -63,12 +63,16 @@ class DeliveryPolicy:
 COMPILED = not __file__.endswith(".py")
 
 
-class Plan(NamedTuple):
+class Plan:
     """Numbers to deliver next: the records among ``first`` to ``last``, in order; ``retry``: delivered before."""
 
-    first: int
-    last: int
-    retry: bool
+    def __init__(self, first: int, last: int, retry: bool) -> None:
+        self.first = first
+        self.last = last
+        self.retry = retry
+
+    def __repr__(self) -> str:
+        return f"Plan({self.first}, {self.last}, {self.retry})"
 
 
 class Run(NamedTuple):
@@ -377,12 +381,7 @@ class Deliveries:
         """A run behind all others; one with the last run when it goes on there."""
         self.unacknowledged += last - first + 1
         end = len(self._lasts) - 1
-        if (
-            end >= 0
-            and self._lasts[end] + 1 == first
-            and self._dues[end] == due_ms
-            and self._attempts[end] == attempts
-        ):
+        if end >= 0 and self._lasts[end] + 1 == first and self._dues[end] == due_ms and self._attempts[end] == attempts:
             self._lasts[end] = last
         else:
             self._firsts.append(first)

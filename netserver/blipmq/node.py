@@ -14,8 +14,9 @@ from netserver.auth import Keys
 from netserver.blipmq.limits import POLL_REPLY_BYTES_MAX, ROUTES_MAX, RUN_FRAMES_MAX
 
 if TYPE_CHECKING:
-    from engine.catalog import Topic
+    from engine.cursor import Cursor
     from engine.partition import Partition
+    from engine.topics import Topic
     from netserver.config import BlipmqSection, ServerConfig
     from netserver.connection import Services
 
@@ -32,6 +33,7 @@ class Node:
         keys: API keys.
         is_synced: the PONG behind an ACK waits for the ACK.
         message_ttl_ms: 0 = none.
+        clock_ms: the clock of cursors.
         insecure: without keys, anybody is let in from anywhere.
         cids, out: scratch of the hot loops, valid within one call.
     """
@@ -40,6 +42,7 @@ class Node:
         self.services = services
         self.log = services.log
         self.cursors = services.log.cursors
+        self.clock_ms = self.cursors.clock_ms
         self.counters = services.counters
         section = services.config.blipmq
         self.keys = Keys(section.allowed_api_keys, _key_path(section))
@@ -57,6 +60,15 @@ class Node:
                 "no API keys are configured: any key is accepted, %s",
                 "from anywhere" if self.insecure else "from this machine only",
             )
+
+    def cursor(self, subscription_id: int) -> Cursor | None:
+        """A BlipMQ subscription."""
+        cursor = self.cursors.get(subscription_id)
+        return cursor if cursor is not None and cursor.owner == OWNER else None
+
+    def oldest_ms(self) -> int:
+        """Records from before this time are too old to be delivered."""
+        return self.services.now_ms() - self.message_ttl_ms if self.message_ttl_ms else 0
 
     def _take_over(self, config: ServerConfig) -> None:
         section = config.blipmq

@@ -21,6 +21,10 @@ def deliver(deliveries: Deliveries, committed: int, now_ms: int, limit: int = 1 
     return seqs
 
 
+def same(plan: Plan | None, first: int, last: int, retry: bool) -> bool:
+    return plan is not None and repr(plan) == f"Plan({first}, {last}, {retry})"
+
+
 def unacknowledged(deliveries: Deliveries) -> list[int]:
     return [seq for run in deliveries.runs() for seq in range(run.first, run.last + 1)]
 
@@ -160,18 +164,18 @@ def test_given_back_too_often() -> None:
 def test_gaps_are_passed() -> None:
     deliveries = Deliveries(1, POLICY)
     plan = deliveries.plan(10, 0)
-    assert plan == Plan(1, 10, False)
+    assert same(plan, 1, 10, False)
     deliveries.delivered(plan, 4, 5, 0)
     plan = deliveries.plan(10, 0)
-    assert plan == Plan(6, 10, False)
+    assert same(plan, 6, 10, False)
     deliveries.finished(plan, 8)
     assert deliver(deliveries, 10, 0) == [9, 10]
     assert unacknowledged(deliveries) == [4, 5, 9, 10]
     plan = deliveries.plan(10, 1000)
-    assert plan == Plan(4, 5, True)
+    assert same(plan, 4, 5, True)
     deliveries.delivered(plan, 5, 5, 1000)  # 4 was lost to damage meanwhile
     plan = deliveries.plan(10, 1000)
-    assert plan == Plan(9, 10, True)
+    assert same(plan, 9, 10, True)
     deliveries.finished(plan, 9)
     assert deliver(deliveries, 10, 1000) == [10]
     assert unacknowledged(deliveries) == [5, 10]
