@@ -415,6 +415,11 @@ def _delete_outside(cursor: lmdb.Cursor[bytes], number: int, changes: _Changes, 
             return -1  # an entry of another form is never kept
         return int(_TIME_VALUE.unpack(value)[0] if by_time else _KEY.unpack(key)[1])
 
+    found = _seek_last(cursor, number)
+    while left > 0 and found and is_above():
+        left -= 1
+        cursor.delete()
+        found = _seek_last(cursor, number)
     found = cursor.set_range(prefix)
     while left > 0 and found and is_below():
         if by_time:
@@ -423,11 +428,6 @@ def _delete_outside(cursor: lmdb.Cursor[bytes], number: int, changes: _Changes, 
                 break
         left -= 1
         found = cursor.delete() and bool(cursor.key())
-    found = _seek_last(cursor, number)
-    while left > 0 and found and is_above():
-        left -= 1
-        cursor.delete()
-        found = _seek_last(cursor, number)
     return left
 
 
