@@ -26,6 +26,8 @@ from engine.errors import EngineError, InvalidConfig, LimitReached, TopicExists,
 from engine.state import OnDone, Op, Put, StateStore
 from engine.topics import NEXT_TOPIC_ID, Stored, Topic, check_name, check_partition_count, title
 
+__all__ = ["Catalog", "Change", "Listener", "Topic"]
+
 log = logging.getLogger(__name__)
 
 Change: TypeAlias = Literal["created", "configured", "deleted"]
