@@ -161,6 +161,10 @@ class SubscriptionBase(ABC, Generic[R, B]):
         """Tell the server that it is over, as far as it can still be told."""
 
     @abstractmethod
+    async def _do_seek(self, start: Any) -> None:
+        """Begin at another position; call `_restart` when nothing of the old one can come any more."""
+
+    @abstractmethod
     def _do_room(self) -> None:
         """The prefetch was full and has room again."""
 
@@ -171,38 +175,49 @@ class SubscriptionBase(ABC, Generic[R, B]):
     # --- opening and closing
 
     def __await__(self) -> Generator[object, None, Self]:
-        return self._opened().__await__()
+        return self._entered().__await__()
 
     async def __aenter__(self) -> Self:
-        return await self._opened()
+        return await self._entered()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
 
-    async def _opened(self) -> Self:
-        if self._closed:
-            raise Closed("the subscription was closed")
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_task(self._do_open())
+    async def _entered(self) -> Self:
         try:
-            await asyncio.shield(self._opening)
+            await self._opened()
         except asyncio.CancelledError:
-            if not self._opening.done():
-                self._opening.cancel()
-            self._opening = None
             await self.close()
             raise
-        except QuintlogError:
-            self._opening = None
-            raise
         return self
+
+    async def _opened(self) -> None:
+        """Wait until it is open; who stops waiting does not stop the opening."""
+        if self._opening is None:
+            if self._closed:
+                return  # what had come before the end can still be read
+            self._opening = asyncio.get_running_loop().create_task(self._do_open())
+        opening = self._opening
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and (task is None or not task.cancelling()):
+                raise Closed("the subscription was closed") from None
+            raise
+        except QuintlogError:
+            if self._opening is opening:
+                self._opening = None
+            raise
 
     async def close(self) -> None:
         """End the subscription. Loops over it end once they have taken what had already come."""
         if not self._closed:
             self._closed = True
+            if self._opening is not None and not self._opening.done():
+                self._opening.cancel()
             await self._do_close()
             self._queue.close(None)
 
@@ -277,8 +292,17 @@ class SubscriptionBase(ABC, Generic[R, B]):
         self._index += 1
         return self._records[self._index - 1]
 
+    async def seek(self, start: Any) -> None:
+        """Go on reading elsewhere; what was prefetched is forgotten.
+
+        Args:
+            start: as in ``subscribe()``
+        """
+        await self._opened()
+        await self._do_seek(start)
+
     def _restart(self, position: int | None) -> None:
-        """After a seek: forget what was prefetched."""
+        """Forget what was prefetched (for ``_do_seek``)."""
         self._current = self._records = None
         self._index = 0
         self._position = position

@@ -177,6 +177,16 @@ class Window:
             self._pass()
         return records
 
+    def shrink(self, entry: Entry, count: int, frames: bytes | bytearray) -> None:
+        """The first ``count`` records of an unsent entry are answered; ``frames`` are those of the others."""
+        self.records -= count
+        self.size_bytes -= entry.size_bytes - len(frames)
+        entry.count -= count
+        entry.records = entry.records[count:]
+        entry.frames = frames
+        entry.size_bytes = len(frames)
+        self._pass()
+
     def settle(self, entry: Entry, result: object = None, error: QuintlogError | None = None) -> None:
         """One entry is answered on its own (protocols that acknowledge by number, in any order)."""
         if entry.done:

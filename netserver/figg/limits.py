@@ -47,3 +47,24 @@ SPACE_BYTES: Final = 16 << 20
 
 SHARED_FRAMES_BYTES_MAX: Final = 8 << 20
 """Framed batches kept for other subscribers of the same place. At a time all of them read the newest few rounds."""
+
+# --- the client
+
+DEFAULT_PORT: Final = 8119
+"""Where the original listens."""
+
+VALUE_BYTES_MAX: Final = 15 << 20
+"""Default of the largest value: the largest record of the server's default configuration."""
+
+WINDOW_BYTES: Final = 64 << 20
+"""Default of the bytes in the window: 256 values of 256 KiB."""
+
+PACKED_BYTES: Final = 256 << 10
+"""Frames packed together at most (one larger goes alone): one write."""
+
+PREFETCH_RECORDS: Final = 65_536
+PREFETCH_BYTES: Final = 8 << 20
+"""Defaults of what a subscription receives ahead of the application: some portions of a fast reader."""
+
+RECORD_OVERHEAD_BYTES: Final = 64
+"""What a prefetched record counts besides its value: two Python objects."""
