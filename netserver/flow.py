@@ -32,7 +32,7 @@ class PublishPressure:
     is on disk.
     """
 
-    __slots__ = ("active", "members", "share_bytes_max", "stopped", "tight", "total", "total_bytes_max")
+    __slots__ = ("active", "members", "over", "share_bytes_max", "stopped", "tight", "total", "total_bytes_max")
 
     def __init__(self, total_bytes_max: int, share_bytes_max: int) -> None:
         self.total_bytes_max = total_bytes_max
@@ -42,6 +42,7 @@ class PublishPressure:
         self.stopped = False
         self.tight = False
         self.members: set[Publisher] = set()
+        self.over: set[Publisher] = set()
 
     def join(self, member: Publisher) -> None:
         """Count ``member`` from now on; it starts held when everybody is."""
@@ -52,6 +53,7 @@ class PublishPressure:
     def leave(self, member: Publisher) -> None:
         """``member`` is gone; what it was charged counts until it is discharged."""
         self.members.discard(member)
+        self.over.discard(member)
 
     def share_bytes(self) -> int:
         """What one member may have pending now."""
@@ -67,7 +69,8 @@ class PublishPressure:
         member.charged += size_bytes
         self.total += size_bytes
         self.tight = self.total * 2 > self.total_bytes_max
-        if member.charged > self.share_bytes():
+        if member.charged > SHARE_MIN_BYTES and member.charged > self.share_bytes():
+            self.over.add(member)
             member.hold(SHARE)
         if self.total >= self.total_bytes_max and not self.stopped:
             self.stopped = True
@@ -83,7 +86,8 @@ class PublishPressure:
         self.tight = self.total * 2 > self.total_bytes_max
         if not member.charged:
             self.active -= 1
-        if member.charged * 2 <= self.share_bytes():
+        if member in self.over and member.charged * 2 <= self.share_bytes():
+            self.over.discard(member)
             member.release(SHARE)
         if self.stopped and not self.tight:
             self.stopped = False

@@ -21,10 +21,13 @@ from typing import Any
 
 import uvloop
 
+from netserver.config import PROTOCOL_SECTIONS
 from netserver.connection import Connection, ProtocolError, Services, SessionFactory
 from netserver.outstanding import Outstanding, Released
 
 FRAME_BYTES = 8 << 20
+ALONE = {name: {"listen": "off"} for name in PROTOCOL_SECTIONS}
+"""Settings that leave this protocol alone."""
 
 
 def frame(payload: bytes) -> bytes:

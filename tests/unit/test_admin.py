@@ -20,7 +20,7 @@ from netserver.admin import TOKEN_FILE, read_token
 from netserver.app import Server
 from netserver.errors import ListenError, ServerError
 from netserver.testing import running
-from tests.echo import Echo, frame, run, until
+from tests.echo import ALONE, Echo, frame, run, until
 
 
 class Caller:
@@ -60,7 +60,7 @@ def with_admin(
 ) -> None:
     async def main() -> None:
         async with (
-            running(data_dir, settings, {"echo": echo or Echo()}) as server,
+            running(data_dir, {**ALONE, **(settings or {})}, {"echo": echo or Echo()}) as server,
             aiohttp.ClientSession() as http,
         ):
             await test(Caller(server, http))
@@ -335,9 +335,9 @@ def test_topics_by_name() -> None:
 
 def test_address_in_use() -> None:
     async def main() -> None:
-        async with running() as first:
+        async with running(settings=ALONE) as first:
             with pytest.raises(ListenError, match="--admin HOST:PORT"):
-                async with running(settings={"admin": {"listen": str(first.admin_address)}}):
+                async with running(settings={**ALONE, "admin": {"listen": str(first.admin_address)}}):
                     pass
 
     run("uvloop", main())
@@ -345,7 +345,7 @@ def test_address_in_use() -> None:
 
 def test_without_admin(tmp_path: Path) -> None:
     async def main() -> None:
-        async with running(tmp_path, {"admin": {"listen": "off"}}) as server:
+        async with running(tmp_path, {**ALONE, "admin": {"listen": "off"}}) as server:
             assert "admin" not in server.addresses
             assert json.loads((tmp_path / "server.json").read_text())["admin"] is None
         assert not (tmp_path / "server.json").exists()

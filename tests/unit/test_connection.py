@@ -16,7 +16,7 @@ from netserver.app import Server
 from netserver.connection import Connection
 from netserver.limits import DISCARD_BYTES, OUTPUT_STOP_BYTES, OWN_BUFFER_MIN_BYTES, READ_BUFFER_BYTES
 from netserver.testing import running
-from tests.echo import FRAME_BYTES, LOOPS, Echo, EchoSession, frame, run, until
+from tests.echo import ALONE, FRAME_BYTES, LOOPS, Echo, EchoSession, frame, run, until
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 pytestmark = pytest.mark.parametrize("loop", LOOPS)
@@ -55,7 +55,7 @@ def with_server(
 ) -> None:
     async def main() -> None:
         echo = Echo()
-        async with running(settings=settings, protocols={"echo": echo}) as server:
+        async with running(settings={**ALONE, **(settings or {})}, protocols={"echo": echo}) as server:
             place = Place(server, echo)
             try:
                 await test(place)
@@ -608,7 +608,7 @@ def test_frame_above_the_sessions_limit_that_it_does_not_notice(loop: str) -> No
 def test_ipv6_peers_are_named_in_brackets(loop: str) -> None:
     async def main() -> None:
         echo = Echo()
-        async with running(protocols={"echo": echo}) as server:
+        async with running(settings=ALONE, protocols={"echo": echo}) as server:
             connection = Connection(server_services(server), echo(server_services(server)))
             assert connection.peer == "?"
 

@@ -18,7 +18,7 @@ from netserver.errors import ListenError
 from netserver.listener import ConnectionGate, Lost, TcpListener, connections_allowed, raise_descriptor_limit
 from netserver.settings import Address
 from netserver.testing import running
-from tests.echo import LOOPS, Echo, frame, run, until
+from tests.echo import ALONE, LOOPS, Echo, frame, run, until
 
 LOOPBACK = Address("127.0.0.1", 0)
 
@@ -190,7 +190,7 @@ def test_tls(loop: str, certificate: tuple[str, str]) -> None:
         context = ssl.create_default_context(cafile=certificate[0])
         server_context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         server_context.load_cert_chain(*certificate)
-        async with running(protocols={"echo": echo}) as server:
+        async with running(settings=ALONE, protocols={"echo": echo}) as server:
             server.tls.replace({"echo": server_context})
             address = server.addresses["echo"]
             reader, writer = await asyncio.open_connection(address.host, address.port, ssl=context)

@@ -14,7 +14,7 @@ from netserver import metrics as metrics_module
 from netserver.counters import Counters, Histogram
 from netserver.metrics import Metrics, Rounds, histogram
 from netserver.testing import running
-from tests.echo import Echo, frame, run, until
+from tests.echo import ALONE, Echo, frame, run, until
 
 
 def samples(content: bytes) -> dict[str, float]:
@@ -49,7 +49,7 @@ def test_rounds_are_taken_once() -> None:
 def test_a_scrape_counts_what_happened() -> None:
     async def main() -> None:
         echo = Echo()
-        async with running(protocols={"echo": echo}) as server:
+        async with running(settings=ALONE, protocols={"echo": echo}) as server:
             metrics = Metrics(server)
             before = samples(await metrics.render())
             assert before["quintlog_records_published_total{protocol=echo}"] == 0
@@ -83,7 +83,7 @@ def test_topics_are_bounded_and_the_rest_is_summed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(metrics_module, "METRICS_TOPICS", 2)
 
     async def main() -> None:
-        async with running() as server:
+        async with running(settings=ALONE) as server:
             metrics = Metrics(server)
             for name in (b"a", b"b", b"c", b"d"):
                 partition = server.log.partition(server.log.catalog.get_or_create(name))
@@ -110,7 +110,7 @@ def test_names_and_texts_follow_the_rules_of_prometheus() -> None:
     contents: list[bytes] = []
 
     async def main() -> None:
-        async with running(protocols={"echo": Echo()}) as server:
+        async with running(settings=ALONE, protocols={"echo": Echo()}) as server:
             counters: Counters = server.counters["echo"]
             counters.skipped["frame_size"] += 1
             counters.delivery_delay.observe(0.1)

@@ -11,13 +11,13 @@ from netserver.app import Server
 from netserver.connection import Connection
 from netserver.outstanding import Outstanding, Released
 from netserver.testing import running
-from tests.echo import Echo, run, until
+from tests.echo import ALONE, Echo, run, until
 
 
 def with_connection(test: Callable[[Server, Connection], Awaitable[None]]) -> None:
     async def main() -> None:
         echo = Echo()
-        async with running(protocols={"echo": echo}) as server:
+        async with running(settings=ALONE, protocols={"echo": echo}) as server:
             address = server.addresses["echo"]
             _, writer = await asyncio.open_connection(address.host, address.port)
             await until(lambda: echo.sessions)
@@ -32,7 +32,9 @@ def with_connection(test: Callable[[Server, Connection], Awaitable[None]]) -> No
 def chunks(server: Server, count: int) -> list[Chunk]:
     """Chunks of as many partitions, none of them in the committer's hands; ``settle`` decides what becomes of them."""
     log = server.log
-    return [Chunk(log.partition(log.catalog.get_or_create(b"t%d" % number)), 4096, 1) for number in range(count)]
+    return [
+        Chunk(log.partition(log.catalog.get_or_create(b"t%d" % number)), bytearray(4096), 1) for number in range(count)
+    ]
 
 
 def settle(chunk: Chunk, error: NotStored | None = None) -> None:
