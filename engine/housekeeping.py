@@ -19,9 +19,10 @@ from engine.recovery import SealedSegment
 from engine.segment import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from engine.catalog import Change, Topic
+    from engine.catalog import Change
     from engine.log import Log
     from engine.partition import Partition
+    from engine.topics import Topic
 
 OPENED_PER_PASS = 64
 """Closed partitions that one pass opens to look at their retention."""

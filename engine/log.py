@@ -28,7 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from engine.buffers import BufferPool
-from engine.catalog import Catalog, Topic
+from engine.catalog import Catalog
 from engine.chunk import Chunk, Slab
 from engine.committer import Committer, Part
 from engine.config import EngineConfig
@@ -43,6 +43,7 @@ from engine.opener import TOPIC_FILE, Opener
 from engine.partition import Partition
 from engine.state import LmdbState, Post, StateStore
 from engine.tail import TailCache
+from engine.topics import Topic
 from engine.transactions import Markers
 from engine.watermarks import FILE_NAME as WATERMARKS_NAME
 from engine.watermarks import Watermarks

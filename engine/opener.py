@@ -19,9 +19,9 @@ from engine.recovery import Place, Recovered, make_partition, recover_partition
 from engine.watermarks import Watermark
 
 if TYPE_CHECKING:
-    from engine.catalog import Topic
     from engine.log import Log
     from engine.partition import Partition
+    from engine.topics import Topic
 
 TOPIC_FILE = "topic.json"
 

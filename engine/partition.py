@@ -27,10 +27,10 @@ from engine.transactions import sizes
 
 if TYPE_CHECKING:
     from engine.active import ActiveSegment
-    from engine.catalog import Topic
     from engine.committer import Part
     from engine.config import TopicConfig
     from engine.log import Log
+    from engine.topics import Topic
     from engine.transactions import Row, Transaction
 
 __all__ = ["COMMITTED", "FAILED", "PENDING", "Chunk", "Partition", "Slab", "Waiter"]
