@@ -63,7 +63,7 @@ class StoredPartition:
         """One batch of records; the time of each is that of its round."""
         assert self.segment is not None
         size = sum(map(len, values)) + 300 * len(values) + 500
-        chunk = Chunk(cast(Any, None), size, self.next_seq)
+        chunk = Chunk(cast(Any, None), bytearray(size), self.next_seq)
         chunk.writer.begin(now_ms)
         for row, value in enumerate(values):
             assert chunk.writer.put_record(value, keys[row] if keys else b"", now_ms)

@@ -140,6 +140,29 @@ def test_cat_of_what_is_not_there(logtool: Logtool, stored: StoredPartition) -> 
     )
 
 
+def test_cat_goes_on_where_retention_left_something(stored: StoredPartition) -> None:
+    """Two segments are removed while it waits for its output to be read."""
+    for _ in range(3):
+        stored.begin_segment()
+        for _ in range(20):
+            stored.write([b"x" * 5000] * 2)
+    stored.mark()
+    command = [*COMMAND, "--data-dir", str(stored.data_dir), "cat", "orders", "--format", r"%o\n%v\n"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        while process.stdout.readline() != b"92\n":  # in the first of the new ones; the pipe holds less than it
+            pass
+        stored.log_start = 171
+        stored.mark()
+        for path in stored.paths[:5]:
+            path.unlink()
+        out, err = process.communicate(timeout=20)
+    assert process.returncode == 0
+    offsets = [int(line) for line in out.splitlines() if line.isdigit()]
+    assert offsets == [*range(93, 131), *range(171, 211)]
+    assert err == b"logtool: records 131 to 170 were removed meanwhile\n"
+
+
 # --- tail
 
 

@@ -59,17 +59,36 @@ class _Run:
         self.wanted = wanted
         self.printer = printer
         self.losses = 0
+        self.next_seq = 0
 
     def span(self, first_seq: int, end_seq: int, limit: int | None) -> int:
         """Prints the wanted records of a range; the number to go on with (`end_seq` or behind the limit)."""
+        self.next_seq = first_seq
+        while True:
+            try:
+                return self._span(self.next_seq, end_seq, limit)
+            except FileNotFoundError:  # a segment that retention removed
+                partition = self.partition
+                partition.refresh()
+                if partition.log_start <= self.next_seq:
+                    raise
+                self.output.note(
+                    f"logtool: records {self.next_seq} to {partition.log_start - 1} were removed meanwhile"
+                )
+                self.next_seq = partition.log_start
+
+    def _span(self, first_seq: int, end_seq: int, limit: int | None) -> int:
         printer, write, render = self.printer, self.output.write, self.printer.render
         wants = None if self.wanted.everything else self.wanted.wants
         for item in self.partition.records(first_seq, end_seq):
             if isinstance(item, Loss):
                 self.losses += 1
+                self.next_seq = item.damage.last_seq + 1
                 self.output.flush()
                 self.output.warn(f"logtool: {item.text}")
-            elif wants is None or wants(item):
+                continue
+            self.next_seq = item.seq + 1
+            if wants is None or wants(item):
                 try:
                     write(render(item))
                 except ValueError as error:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
+import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, BinaryIO
+from queue import SimpleQueue
+from typing import Any
 
 import click
 
@@ -114,26 +117,66 @@ class Progress:
             click.echo("\r\x1b[K" if last else f"\r{self.acknowledged:,} acknowledged", nl=False, err=True)
 
 
+class Inputs:
+    """Reads files one after the other on a thread of its own, as standard input may be slow.
+
+    A daemon, and by descriptor: an interrupted command must not wait for input, nor for a lock that a reader holds.
+    """
+
+    def __init__(self, descriptors: Sequence[int]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._wanted: SimpleQueue[asyncio.Future[bytes | None]] = SimpleQueue()
+        threading.Thread(target=self._run, args=(descriptors,), daemon=True).start()
+
+    async def read(self) -> bytes | None:
+        """The next bytes; b"" at the end of each file, None at the end of all. Raises OSError."""
+        future: asyncio.Future[bytes | None] = self._loop.create_future()
+        self._wanted.put(future)
+        return await future
+
+    def _run(self, descriptors: Sequence[int]) -> None:
+        for descriptor in descriptors:
+            more = True
+            while more:
+                future = self._wanted.get()
+                try:
+                    data = os.read(descriptor, READ_BYTES)
+                except OSError as error:
+                    self._answer(future, None, error)
+                    return
+                self._answer(future, data)
+                more = bool(data)
+        self._answer(self._wanted.get(), None)
+
+    def _answer(self, future: asyncio.Future[bytes | None], data: bytes | None, error: OSError | None = None) -> None:
+        def answer() -> None:
+            if future.done():
+                return
+            if error is not None:
+                future.set_exception(error)
+            else:
+                future.set_result(data)
+
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(answer)
+
+
 async def _publish(
     client: AbstractAsyncContextManager[Any],
     make_send: Callable[[Any], Send],
-    files: list[BinaryIO],
+    descriptors: Sequence[int],
     splitter: Splitter,
     progress: Progress,
 ) -> None:
     async with client as opened:
         send = make_send(opened)
-        for file in files:
-            more = True
-            while more:
-                # A thread: standard input may be slow, and acknowledgements come meanwhile.
-                data = await asyncio.to_thread(file.read1 if hasattr(file, "read1") else file.read, READ_BYTES)
-                more = bool(data)
-                records = splitter.feed(data) if data else splitter.end()
-                for at in range(0, len(records), GROUP_RECORDS):
-                    for future, count in await send(records[at : at + GROUP_RECORDS]):
-                        progress.add(future, count)
-                    progress.tick()
+        inputs = Inputs(descriptors)
+        while (data := await inputs.read()) is not None:
+            records = splitter.feed(data) if data else splitter.end()
+            for at in range(0, len(records), GROUP_RECORDS):
+                for future, count in await send(records[at : at + GROUP_RECORDS]):
+                    progress.add(future, count)
+                progress.tick()
         await opened.flush()
 
 
@@ -177,18 +220,20 @@ def publish(
         raise click.UsageError(f"{protocol} reaches partition 0 only")
     assert framing in FRAMINGS
     splitter = Splitter(framing, os.fsencode(key or ""), os.fsencode(key_delimiter or ""))
-    opened: list[BinaryIO] = [
-        sys.stdin.buffer if str(path) == "-" else path.open("rb") for path in files or (Path("-"),)
-    ]
     progress = Progress(output)
     started = time.monotonic()
 
-    async def main() -> None:
+    async def main(descriptors: Sequence[int]) -> None:
         client = CLIENTS[protocol](address, settings, window, retry)
-        await _publish(client, lambda ready: sender(protocol, ready, name, partition), opened, splitter, progress)
+        await _publish(client, lambda ready: sender(protocol, ready, name, partition), descriptors, splitter, progress)
 
     try:
-        asyncio.run(main())
+        with contextlib.ExitStack() as stack:
+            inputs = [
+                sys.stdin.buffer if str(path) == "-" else stack.enter_context(path.open("rb"))
+                for path in files or (Path("-"),)
+            ]
+            asyncio.run(main([file.fileno() for file in inputs]))
     except KeyboardInterrupt:
         progress.tick(last=True)
         _report(output, name, partition, progress, started)
