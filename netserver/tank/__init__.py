@@ -1,1 +1,24 @@
-"""The TANK protocol: codec, server session and asyncio client."""
+"""TANK: the asyncio client; the server's side is ``netserver.tank.session``."""
+
+from netserver.tank.client import Client, connect
+from netserver.tank.messages import PartitionRange, StatusResponse, TopicEntry
+from netserver.tank.records import EARLIEST, LATEST, Batching, Fetched, Part, Record, RecordBatch, Start, after
+from netserver.tank.subscriber import Subscription
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "Batching",
+    "Client",
+    "Fetched",
+    "Part",
+    "PartitionRange",
+    "Record",
+    "RecordBatch",
+    "Start",
+    "StatusResponse",
+    "Subscription",
+    "TopicEntry",
+    "after",
+    "connect",
+]

@@ -1,7 +1,7 @@
 cimport cython
 
 from engine.batch cimport BatchWriter
-from engine.bundle cimport BundleInfo, check_bundle, u32 as uint32, u64
+from engine.bundle cimport BundleInfo, MessageCursor, check_bundle, u32 as uint32, u64
 
 cdef Py_ssize_t _ANSWER
 cdef Py_ssize_t _CHECK_HEAD
@@ -88,3 +88,9 @@ cdef int put_answer(unsigned char[::1] out, Py_ssize_t position, uint32 request_
 cdef int copy(
     unsigned char[::1] out, Py_ssize_t position, const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t size
 ) except -1
+
+@cython.locals(
+    src="const unsigned char[::1]", cursor=MessageCursor, values=list, keys=list, timestamps=list, seqs=list,
+    position=Py_ssize_t, end=Py_ssize_t, start=Py_ssize_t, size=Py_ssize_t, byte=Py_ssize_t, shift=int, data=bytes,
+)
+cpdef tuple unpack_chunk(bytes chunk, u64 next_seq, u64 from_seq)

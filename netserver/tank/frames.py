@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from engine.batch import BatchWriter
-from engine.bundle import check_bundle
+from engine.bundle import MessageCursor, check_bundle
 from engine.record import BatchError, BundleError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -368,3 +368,55 @@ def copy(out: bytearray | memoryview, position: int, src: Buffer, start: int, si
     """Copies ``src[start : start + size]`` to ``out[position:]``; the caller has checked both."""
     for index in range(size):
         out[position + index] = src[start + index]
+
+
+def unpack_chunk(
+    chunk: bytes, next_seq: int, from_seq: int
+) -> tuple[list[bytes], list[bytes], list[int], list[int], int, int]:
+    """The messages of a chunk with a number of at least ``from_seq``; a cut last bundle is left out.
+
+    Args:
+        next_seq: number of the first message, unless its bundle brings its own.
+
+    Returns:
+        (values, keys, timestamps in ms, numbers, number behind the last whole bundle, bytes of whole bundles).
+
+    Raises:
+        BundleError: a whole bundle is not valid.
+    """
+    src = chunk
+    cursor = MessageCursor()
+    values: list[bytes] = []
+    keys: list[bytes] = []
+    timestamps: list[int] = []
+    seqs: list[int] = []
+    position = 0
+    end = len(chunk)
+    while position < end:
+        start = position
+        size = 0
+        shift = 0
+        while start < end:
+            byte = src[start]
+            start += 1
+            size |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                break
+            if shift > 28:
+                raise BundleError("overlong length of a bundle")
+        else:
+            break
+        if size > end - start:
+            break
+        cursor.open(chunk, start, start + size, next_seq)
+        cursor.from_seq = from_seq
+        data = chunk if cursor.codec == 0 else bytes(cursor.data)
+        while cursor.next():
+            values.append(data[cursor.value_start : cursor.value_end])
+            keys.append(data[cursor.key_start : cursor.key_end])
+            timestamps.append(cursor.timestamp)
+            seqs.append(cursor.seq)
+        next_seq = cursor.last_seq + 1
+        position = start + size
+    return values, keys, timestamps, seqs, next_seq, position

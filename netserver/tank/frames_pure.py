@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from engine.batch import BatchWriter
-from engine.bundle import check_bundle
-from engine.record import BatchError, BundleError
+from engine.bundle import check_bundle, decode_bundle
+from engine.record import BatchError, BundleError, Record
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -216,3 +216,31 @@ class ChunkCut:
 
     def ranges(self, src: Buffer) -> list[tuple[int, int]]:
         return list(self._ranges)
+
+
+def unpack_chunk(
+    chunk: bytes, next_seq: int, from_seq: int
+) -> tuple[list[bytes], list[bytes], list[int], list[int], int, int]:
+    records: list[Record] = []
+    position = 0
+    while position < len(chunk):
+        found = _varint(chunk, position, len(chunk))
+        if found is None:
+            if len(chunk) - position > 4:
+                raise BundleError("overlong length of a bundle")
+            break
+        size, start = found
+        if size > len(chunk) - start:
+            break
+        records += decode_bundle(chunk, start, start + size, next_seq)
+        next_seq = records[-1].seq + 1
+        position = start + size
+    wanted = [record for record in records if record.seq >= from_seq]
+    return (
+        [record.value for record in wanted],
+        [record.key for record in wanted],
+        [record.timestamp_ms for record in wanted],
+        [record.seq for record in wanted],
+        next_seq,
+        position,
+    )

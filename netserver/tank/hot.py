@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Final
 from . import frames
 
 if TYPE_CHECKING or (frames.COMPILED and os.environ.get("QUINTLOG_PURE") != "1"):
-    from .frames import ChunkCut, ProduceCursor, produce_run
+    from .frames import ChunkCut, ProduceCursor, produce_run, unpack_chunk
 else:
-    from .frames_pure import ChunkCut, ProduceCursor, produce_run
+    from .frames_pure import ChunkCut, ProduceCursor, produce_run, unpack_chunk
 
-__all__ = ["ANSWER_BYTES", "ChunkCut", "ProduceCursor", "produce_run"]
+__all__ = ["ANSWER_BYTES", "ChunkCut", "ProduceCursor", "produce_run", "unpack_chunk"]
 
 ANSWER_BYTES: Final = 10
 """The answer to a Produce of one bundle: frame header, request id, code."""

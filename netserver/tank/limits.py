@@ -79,3 +79,41 @@ SEQUENCE_JUMP_MAX: Final = 1 << 32
 
 VARINT_BYTES_MAX: Final = 5
 """Longest varint: a u32 in groups of 7 bits."""
+
+# --- the client's own choices
+
+DEFAULT_PORT: Final = 11011
+"""Where the original listens unless told otherwise."""
+
+COMPRESS_BYTES_MIN: Final = 1024
+COMPRESS_RECORDS_MIN: Final = 512
+"""A bundle with more bytes of keys and values, or more messages, is compressed, as the original's client does."""
+
+BUNDLE_RECORDS: Final = 255
+"""Messages of one bundle of ``publish_many``: the Go client of other readers breaks on more."""
+
+BUNDLE_BYTES: Final = 1 << 20
+"""Bytes after which a bundle of ``publish_many`` is ended; a larger record goes alone."""
+
+REQUEST_ENTRIES_MAX: Final = 255
+"""Topics of a request, and partitions of each: the width of the fields."""
+
+WINDOW_RECORDS: Final = 4096
+WINDOW_BYTES: Final = 16 << 20
+"""Records, and bytes, that are sent and not acknowledged unless the application says otherwise."""
+
+RECORD_OVERHEAD_BYTES: Final = 64
+"""What a record counts in the window and in a prefetch beside its key and value."""
+
+PREFETCH_RECORDS: Final = 65_536
+PREFETCH_BYTES: Final = 8 << 20
+"""Received ahead of the application."""
+
+FETCH_BYTES: Final = 1 << 20
+"""Bytes asked for of one partition at a time."""
+
+POLL_WAIT_MS: Final = 5000
+"""Longest wait of one poll of a subscription; a dead server is noticed after it."""
+
+FAILED_DIALS_MAX: Final = 5
+"""So many failed attempts to connect in a row fail the requests that wait, as in the original's client."""
