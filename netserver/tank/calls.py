@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Container
 from typing import Any, TypeVar
 
-from netserver.errors import QuintlogError, Timeout
+from netserver.errors import ProtocolError, QuintlogError, Timeout
 
 from .codec import encode_request
 from .messages import Request, Response
@@ -44,6 +44,8 @@ class Call:
                 self.future.set_result(self._convert(response))
             except QuintlogError as error:
                 self.future.set_exception(error)
+            except ValueError as error:  # a bundle that is none: another connection would bring the same
+                self.future.set_exception(ProtocolError(f"{self.name}: {error}"))
         self.close()
 
     def fail(self, error: QuintlogError) -> None:

@@ -241,8 +241,13 @@ class Client(TopicRequests):
 
     def _produced(self, response: ProduceResponse) -> None:
         request = self._requests.pop(response.request_id, None)
-        if request is not None:
+        if request is None:
+            return
+        try:
             self.window.settle(request, request.results(response.codes))
+        except ValueError as error:
+            self.window.settle(request, error=Unknown(f"the answer does not fit: {error}", request.records))
+            raise
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (a deadline is part of the interface)
         """See the base; what waits for its bundle to be filled is sent at once."""
@@ -417,7 +422,7 @@ class Client(TopicRequests):
                     self._produced(response)
                 else:
                     self._calls.received(response.request_id, response)
-        except ValueError as error:  # FormatError, or a bundle that is none
+        except ValueError as error:  # FormatError, or an answer that does not fit its request
             raise ProtocolError(f"from {self.host}:{self.port}: {error}") from error
         return position
 
