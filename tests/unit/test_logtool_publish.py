@@ -1,0 +1,150 @@
+"""logtool publish through a real server, read back from its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from netserver.testing import ServerProcess, server
+from tools.logtool.run import run
+
+Logtool = Callable[..., tuple[int, str, str]]
+COMMAND = [sys.executable, "-m", "tools.logtool"]
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    with server(tmp_path_factory.mktemp("log") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def logtool(process: ServerProcess, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Logtool:
+    """Runs a command line on the server's directory, with `stdin` as its input; (exit code, stdout, stderr)."""
+    for name in list(os.environ):
+        if name.startswith("QUINTLOG_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("QUINTLOG_DATA_DIR", str(process.data_dir))
+
+    def call(*args: str, stdin: bytes = b"") -> tuple[int, str, str]:
+        with tempfile.TemporaryFile() as file:
+            file.write(stdin)
+            file.seek(0)
+            monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=file, isatty=lambda: False))
+            code = run(args)
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("framing", "data", "values"),
+    [
+        ("--lines", b"one\n\ntwo\nlast", ["one", "", "two", "last"]),
+        ("--nul", b"a\nb\0c\0", ["a\nb", "c"]),
+        ("--length", b"\0\0\0\2hi\0\0\0\0", ["hi", ""]),
+        ("--whole", b"all\nof it", ["all\nof it"]),
+        ("--jsonl", b'{"value":"x","offset":7}\n{"value_base64":"eQ=="}\n', ["x", "y"]),
+    ],
+)
+def test_framings(logtool: Logtool, framing: str, data: bytes, values: list[str]) -> None:
+    topic = framing.strip("-")
+    assert logtool("publish", topic, framing, stdin=data) == (0, f"{len(values)} records acknowledged\n", "")
+    lines = logtool("cat", topic, "-o", "jsonl")[1].splitlines()
+    assert [json.loads(line)["value"] for line in lines] == values
+
+
+def test_files(logtool: Logtool, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"".join(b"a%d\n" % number for number in range(50_000)))
+    (tmp_path / "b").write_bytes(b"b\n")
+    names = [str(tmp_path / "a"), "-", str(tmp_path / "b")]
+    assert logtool(
+        "publish",
+        "files",
+        *names,
+        stdin=b"between\n",
+    )[:2] == (0, "50002 records acknowledged\n")
+    expected = (tmp_path / "a").read_text() + "between\nb\n"
+    assert logtool("cat", "files")[1] == expected
+    assert logtool("publish", "files", str(tmp_path / "missing"))[0] == 3
+
+
+def test_what_cat_wrote_can_be_published_again(logtool: Logtool) -> None:
+    logtool("publish", "first", stdin=b"x\n\xff\xfe\n\xc3\xbc\n")
+    lines = logtool("cat", "first", "-o", "jsonl")[1].encode()
+    assert logtool("publish", "second", "--jsonl", stdin=lines)[0] == 0
+    values = [logtool("cat", topic, "--decode", "hex")[1] for topic in ("first", "second")]
+    assert values == ["78\nfffe\nc3bc\n"] * 2
+
+
+def test_json_output(logtool: Logtool) -> None:
+    code, out, _ = logtool("publish", "counted", "-o", "json", stdin=b"x\ny\n")
+    assert code == 0
+    (item,) = json.loads(out)["items"]
+    assert (item["topic"], item["acknowledged"], item["sent"]) == ("counted", 2, 2)
+
+
+def test_addresses(logtool: Logtool, process: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    host, port = process.address("figg")
+    monkeypatch.delenv("QUINTLOG_DATA_DIR")
+    assert logtool("publish", "addressed", "--via", f"figg={host}:{port}", stdin=b"x\n")[0] == 0
+    code, out, err = logtool("publish", "addressed", "--via", "figg=127.0.0.1:1", stdin=b"x\n")
+    assert (code, out) == (3, "")
+    assert "127.0.0.1:1" in err
+
+
+def test_a_record_that_is_too_large(logtool: Logtool) -> None:
+    data = b"small\n" + b"x" * (17 << 20) + b"\n"
+    code, out, err = logtool("publish", "large", stdin=data)
+    assert (code, out) == (7, "")
+    assert "bytes" in err
+
+
+def test_interrupted_it_says_how_far_it_got(process: ServerProcess) -> None:
+    command = [*COMMAND, "--data-dir", str(process.data_dir), "publish", "interrupted"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as publisher:
+        assert publisher.stdin is not None
+        assert publisher.stdout is not None
+        assert publisher.stderr is not None
+        publisher.stdin.write(b"one\ntwo\n")
+        publisher.stdin.flush()
+        follow = [*COMMAND, "--data-dir", str(process.data_dir), "tail", "interrupted", "--from", "earliest"]
+        process.admin("POST", "/v1/topics", {"name": "other"})
+        for _ in range(200):
+            done = subprocess.run([*follow, "--to", "3"], capture_output=True, check=False)
+            if done.returncode == 0:
+                break
+        assert done.stdout == b"one\ntwo\n"
+        publisher.send_signal(signal.SIGINT)
+        assert publisher.wait(20) == 130  # although the input is still open
+        assert publisher.stdout.read() == b"2 records acknowledged\n"
+        assert publisher.stderr.read() == b""
+
+
+def test_a_server_that_dies_in_mid_load(tmp_path: Path) -> None:
+    with server(tmp_path / "data") as dying:
+        command = [*COMMAND, "--data-dir", str(dying.data_dir), "publish", "topic"]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as publisher:
+            assert publisher.stdin is not None
+            publisher.stdin.write(b"x\n" * 1000)
+            publisher.stdin.flush()
+            while dying.admin("GET", "/v1/status")["records_published"] < 1000:
+                assert publisher.poll() is None
+            dying.kill()
+            out, err = publisher.communicate(timeout=20)
+        assert publisher.returncode == 3
+        assert out == b""
+        assert re.match(rb"logtool: \d+ of 1000 records were acknowledged, then: the connection broke\n", err), err
