@@ -1,0 +1,1 @@
+"""Fujin over QUIC."""
