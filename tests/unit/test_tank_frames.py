@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from engine.batch import BatchWriter
 from engine.bundle import check_bundle
 from engine.bundle_encode import encode_bundle
-from engine.record import BatchError
+from engine.record import BatchError, BundleError
 from netserver.tank import codec, frames, frames_pure, messages, wire
 
 TWINS = [frames_pure, *([frames] if frames.COMPILED else [])]
@@ -309,3 +309,56 @@ def test_snappy_is_checked_within_the_run() -> None:
                 assert outcome[2] == 0
             else:
                 assert outcome[2] == (not other[0] & 0x40)
+
+
+# --- chunks unpacked
+
+
+@both
+def test_unpacked_chunk(loops: Any) -> None:
+    keyed = encode_bundle([b"v", b"w"], [b"k", b""], [7, 8])
+    chunk_bytes = b"".join(map(prefixed, (dense(b"a", b"b"), sparse(20, 25), keyed, dense(b"z" * 2000, codec=1))))
+    values, keys, timestamps, seqs, next_seq, used = loops.unpack_chunk(chunk_bytes, 5, 0)
+    assert values == [b"a", b"b", b"s20", b"s25", b"v", b"w", b"z" * 2000]
+    assert keys == [b"", b"", b"", b"", b"k", b"", b""]
+    assert timestamps[2:6] == [5, 5, 7, 8]
+    assert seqs == [5, 6, 20, 25, 26, 27, 28]
+    assert (next_seq, used) == (29, len(chunk_bytes))
+    later = loops.unpack_chunk(chunk_bytes, 5, 25)
+    assert (later[0][0], later[3], later[4]) == (b"s25", [25, 26, 27, 28], 29)
+    assert loops.unpack_chunk(chunk_bytes, 5, 99)[:5] == ([], [], [], [], 29)
+    assert loops.unpack_chunk(b"", 5, 0) == ([], [], [], [], 5, 0)
+
+
+@both
+def test_unpacked_chunk_that_is_cut(loops: Any) -> None:
+    first, second = prefixed(dense(b"a", b"b")), prefixed(dense(b"c" * 200))
+    for end in range(len(first) + len(second)):
+        found = loops.unpack_chunk((first + second)[:end], 1, 0)
+        whole = end >= len(first)
+        assert found[4:] == ((3, len(first)) if whole else (1, 0))
+        assert found[3] == ([1, 2] if whole else [])
+
+
+@both
+@pytest.mark.parametrize("bad", [b"\0", b"\x01\x04", b"\x80\x80\x80\x80\x80\x01", prefixed(dense(b"a") + b"x")])
+def test_unpacked_chunk_that_is_none(loops: Any, bad: bytes) -> None:
+    with pytest.raises(BundleError):
+        loops.unpack_chunk(prefixed(dense(b"a")) + bad, 1, 0)
+
+
+@given(st.data())
+def test_twins_unpack_alike(data: st.DataObject) -> None:
+    bundles = [dense(b"abc", b"d"), dense(b"x" * 200, codec=1), sparse(40, 45, 46), dense(*[b"e"] * 20)]
+    raw = bytearray(b"".join(map(prefixed, data.draw(st.lists(st.sampled_from(bundles), max_size=4)))))
+    for _ in range(data.draw(st.integers(0, 2))):
+        if raw:
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    from_seq = data.draw(st.integers(0, 60))
+    results: list[Any] = []
+    for loops in TWINS:
+        try:
+            results.append(loops.unpack_chunk(bytes(raw), 1, from_seq))
+        except BundleError:
+            results.append(None)
+    assert all(result == results[0] for result in results)
