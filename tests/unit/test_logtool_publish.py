@@ -148,3 +148,18 @@ def test_a_server_that_dies_in_mid_load(tmp_path: Path) -> None:
         assert publisher.returncode == 3
         assert out == b""
         assert re.match(rb"logtool: \d+ of 1000 records were acknowledged, then: the connection broke\n", err), err
+
+
+def test_through_tank_with_keys_and_partitions(logtool: Logtool) -> None:
+    assert logtool("topics", "create", "clicks", "--partitions", "2")[0] == 0
+    args = ["publish", "clicks:1", "--via", "tank", "--key-delimiter", "="]
+    data = b"".join(b"k%d=v%d\n" % (number % 7, number) for number in range(3000)) + b"bare\n"
+    assert logtool(*args, stdin=data) == (0, "3001 records acknowledged\n", "")
+    assert logtool("cat", "clicks:1", "--format", r"%k=%v\n")[1].encode() == data.replace(b"bare", b"=bare")
+    assert logtool("cat", "clicks:0")[1] == ""
+
+
+def test_refused_records_are_told(logtool: Logtool) -> None:
+    code, out, err = logtool("publish", "never_made", "--via", "tank", stdin=b"x\n")
+    assert (code, out) == (4, "")
+    assert "0 of 1 records were acknowledged, then: " in err

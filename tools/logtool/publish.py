@@ -39,40 +39,27 @@ GROUP_RECORDS = 256
 """Records whose acknowledgement is counted as one, where the client packs them together."""
 
 
-def figg_client(address: str, settings: Settings, window: int | None, retry_s: float) -> Any:
-    """A Figg client."""
-    figg = import_module("netserver.figg")
-    return figg.connect(address, window=window or 4096, dial_timeout_s=settings.timeout_s, give_up_after_s=retry_s)
-
-
-def tank_client(address: str, settings: Settings, window: int | None, retry_s: float) -> Any:
-    """A TANK client."""
-    tank = import_module("netserver.tank")
-    return tank.connect(address, window=window or 4096, dial_timeout_s=settings.timeout_s, give_up_after_s=retry_s)
-
-
-def blipmq_client(address: str, settings: Settings, window: int | None, retry_s: float) -> Any:
-    """A BlipMQ client."""
-    blipmq = import_module("netserver.blipmq")
-    return blipmq.connect(address, window=window or 4096, dial_timeout_s=settings.timeout_s, give_up_after_s=retry_s)
-
-
-CLIENTS: dict[str, Callable[..., Any]] = {"figg": figg_client, "tank": tank_client, "blipmq": blipmq_client}
+def connect(protocol: str, address: str, settings: Settings, window: int, retry_s: float) -> Any:
+    """A client of that protocol, to be entered."""
+    module = import_module(f"netserver.{protocol}")
+    return module.connect(address, window=window, dial_timeout_s=settings.timeout_s, give_up_after_s=retry_s)
 
 
 def sender(protocol: str, client: Any, topic: bytes, partition: int) -> Send:
     """The call that puts records into the client's window."""
 
-    async def packed(records: list[Input]) -> list[Sent]:
+    async def figg(records: list[Input]) -> list[Sent]:
         return [(await client.send_many(topic, [record.value for record in records]), len(records))]
 
-    async def keyed(records: list[Input]) -> list[Sent]:
-        return [(await client.send(topic, r.value, partition=partition, key=r.key), 1) for r in records]
+    async def tank(records: list[Input]) -> list[Sent]:
+        values = [record.value for record in records]
+        keys = [record.key for record in records] if any(record.key for record in records) else None
+        return [(await client.send_many(topic, values, partition=partition, keys=keys), len(records))]
 
-    async def single(records: list[Input]) -> list[Sent]:
+    async def blipmq(records: list[Input]) -> list[Sent]:
         return [(await client.send(topic, record.value), 1) for record in records]
 
-    return {"figg": packed, "tank": keyed}.get(protocol, single)
+    return {"figg": figg, "tank": tank, "blipmq": blipmq}[protocol]
 
 
 def parse_via(text: str, settings: Settings) -> tuple[str, str]:
@@ -82,8 +69,8 @@ def parse_via(text: str, settings: Settings) -> tuple[str, str]:
         click.BadParameter: no such protocol.
     """
     protocol, _, address = text.partition("=")
-    if protocol not in CLIENTS:
-        raise click.BadParameter(f"{protocol!r}: expected {', '.join(CLIENTS)}", param_hint="--via")
+    if protocol not in DEFAULT_ADDRESSES:
+        raise click.BadParameter(f"{protocol!r}: expected {', '.join(DEFAULT_ADDRESSES)}", param_hint="--via")
     if not address and settings.data_dir is not None:
         info = read_server_info(settings.data_dir)
         if info is not None:
@@ -97,6 +84,8 @@ class Progress:
     def __init__(self, output: Output) -> None:
         self.sent = 0
         self.acknowledged = 0
+        self.problem: BaseException | None = None
+        """Why the first record that was refused was."""
         self.shown = sys.stderr.isatty() and not output.quiet
         self._next = 0.0
 
@@ -105,8 +94,13 @@ class Progress:
         self.sent += count
 
         def done(future: asyncio.Future[Any]) -> None:
-            if not future.cancelled() and future.exception() is None:
+            if future.cancelled():
+                return
+            error = future.exception()
+            if error is None:
                 self.acknowledged += count
+            elif self.problem is None:
+                self.problem = error
 
         future.add_done_callback(done)
 
@@ -177,7 +171,12 @@ async def _publish(
                 for future, count in await send(records[at : at + GROUP_RECORDS]):
                     progress.add(future, count)
                 progress.tick()
+                if progress.problem is not None:
+                    raise progress.problem
         await opened.flush()
+        await asyncio.sleep(0)  # the last futures tell their outcome
+        if progress.problem is not None:
+            raise progress.problem
 
 
 @click.command(cls=Command)
@@ -191,7 +190,7 @@ async def _publish(
 @click.option("--jsonl", "framing", flag_value="jsonl", help="Lines as `cat -o jsonl` writes them.")
 @click.option("--key", metavar="KEY", help="Key of every record that brings none (tank).")
 @click.option("--key-delimiter", metavar="TEXT", help="What stands between key and value in a line (tank).")
-@click.option("--window", type=click.IntRange(1), metavar="N", help="Records on their way at once; 4096.")
+@click.option("--window", type=click.IntRange(1), default=4096, metavar="N", help="Records on their way at once; 4096.")
 @click.option("--retry", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds to try to reconnect; 0.")
 @click.pass_obj
 def publish(
@@ -202,7 +201,7 @@ def publish(
     framing: Framing,
     key: str | None,
     key_delimiter: str | None,
-    window: int | None,
+    window: int,
     retry: float,
 ) -> None:
     """Publish each line of the FILEs (or of standard input) as a record of TOPIC.
@@ -224,7 +223,7 @@ def publish(
     started = time.monotonic()
 
     async def main(descriptors: Sequence[int]) -> None:
-        client = CLIENTS[protocol](address, settings, window, retry)
+        client = connect(protocol, address, settings, window, retry)
         await _publish(client, lambda ready: sender(protocol, ready, name, partition), descriptors, splitter, progress)
 
     try:
