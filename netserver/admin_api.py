@@ -163,6 +163,9 @@ class Api:
             await waiter.done.wait()
         if chunk.state != COMMITTED:
             raise chunk.error or EngineError("not stored")
+        published = self._server.admin_published
+        published[0] += len(values)
+        published[1] += sum(map(len, values))
         return {"partition": partition.index, "first_offset": last - len(values) + 1, "last_offset": last}
 
     # --- connections

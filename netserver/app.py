@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -32,6 +33,7 @@ from netserver.limits import (
     DRAIN_LOG_S,
     DRAIN_S,
     LOOP_LAG_INTERVAL_S,
+    OPEN_FILES_LEAST,
     SWEEP_EVERYTHING_TICKS,
     SWEEP_S,
 )
@@ -149,7 +151,8 @@ class Server:
     shell: Shell
 
     def __init__(self, config: ServerConfig, protocols: Mapping[str, MakeFactory] | None = None) -> None:
-        self.config = config
+        self.descriptors = raise_descriptor_limit()
+        self.config = config = _fitted(config, self.descriptors)
         self.data_dir = Path(config.server.data_dir)
         self.started_at = time.time()
         self.open_seconds = 0.0
@@ -162,10 +165,11 @@ class Server:
         self.rounds = Rounds()
         self.reload_success = True
         self.reload_time = self.started_at
-        self.descriptors = raise_descriptor_limit()
         self.gate = ConnectionGate(self._connections_max(config))
         self.admin: AdminServer | None = None
         self.admin_address: Address | None = None
+        self.admin_published = [0, 0]
+        """Records and bytes published through the admin API."""
         self._further = dict(protocols or {})
         self._timers: list[asyncio.TimerHandle] = []
         self._ticks = 0
@@ -237,6 +241,7 @@ class Server:
         Raises:
             ServerError: nothing was changed.
         """
+        new = _fitted(new, self.descriptors)
         differing = configuration.changes(self.config, new)
         merged = configuration.reloaded(self.config, new)
         contexts = self.tls.loaded(merged)
@@ -354,3 +359,18 @@ class Server:
         now = asyncio.get_running_loop().time()
         self.loop_lag.observe(max(now - due, 0.0))
         self._later(LOOP_LAG_INTERVAL_S, self._measure_lag, now + LOOP_LAG_INTERVAL_S)
+
+
+def _fitted(config: ServerConfig, descriptors: int) -> ServerConfig:
+    """``config`` with fewer open segment files where the descriptor limit is low, so that connections find room too."""
+    wanted = config.engine.open_files_max
+    if DESCRIPTORS_RESERVED + wanted <= descriptors // 2:
+        return config
+    possible = max(descriptors // 4, OPEN_FILES_LEAST)
+    if wanted <= possible:
+        return config
+    log.warning(
+        "the limit of %d open files allows %d open segment files, not %d as [engine] open_files_max says; "
+        "raise the limit (ulimit -n, LimitNOFILE)", descriptors, possible, wanted,
+    )  # fmt: skip
+    return dataclasses.replace(config, engine=dataclasses.replace(config.engine, open_files_max=possible))

@@ -68,6 +68,9 @@ DESCRIPTORS_RESERVED: Final = 192
 DRAIN_S: Final = 2.5
 """After SIGTERM sessions have so long to finish; with the flush and the log's close the exit stays below 5 s."""
 
+OPEN_FILES_LEAST: Final = 16
+"""Open segment files below which the engine does not work well, however low the descriptor limit is."""
+
 SHARE_MIN_BYTES: Final = 64 * KIB
 """The least share of pending publish bytes that a connection has, however many compete."""
 

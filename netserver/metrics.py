@@ -106,7 +106,7 @@ class ServerCollector(Collector):
         """All families."""
         started = time.perf_counter()
         yield from self._process()
-        yield from self._protocols(list(self._server.counters.values()))
+        yield from self._protocols(list(self._server.counters.values()), self._server.admin_published)
         yield from self._commits()
         yield from self._storage()
         yield from self._cursors()
@@ -126,7 +126,7 @@ class ServerCollector(Collector):
         yield histogram("loop_lag_seconds", "How late the event loop ran a timer.", (), [((), server.loop_lag)])
 
     @staticmethod
-    def _protocols(all_counters: list[Counters]) -> Iterator[Metric]:
+    def _protocols(all_counters: list[Counters], admin: Sequence[int]) -> Iterator[Metric]:
         label = ("protocol",)
 
         def each(name: str) -> list[tuple[Sequence[str], float]]:
@@ -139,8 +139,10 @@ class ServerCollector(Collector):
                 for word, value in getattr(counters, name).items()
             ]
 
-        yield counter("records_published", "Records stored.", label, each("records_published"))
-        yield counter("published_bytes", "Their bytes as received.", label, each("published_bytes"))
+        records = [*each("records_published"), (("admin",), admin[0])]
+        yield counter("records_published", "Records stored.", label, records)
+        size_bytes = [*each("published_bytes"), (("admin",), admin[1])]
+        yield counter("published_bytes", "Their bytes as received.", label, size_bytes)
         yield counter("records_delivered", "Records sent to readers.", label, each("records_delivered"))
         yield counter("delivered_bytes", "Their bytes as sent.", label, each("delivered_bytes"))
         text = "Records that a reader's protocol could not carry, or that damage or retention took."

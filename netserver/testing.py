@@ -50,6 +50,7 @@ class ServerProcess:
         settings: further settings; a listener is switched off by ``{"tank": {"listen": "off"}}``.
         arguments: further arguments of the command.
         environment: further variables.
+        command: what runs the server; None: this Python. The arguments are put behind it.
 
     Attributes:
         addresses: listener -> (host, port); "admin" too.
@@ -61,7 +62,9 @@ class ServerProcess:
         settings: Settings | None = None,
         arguments: tuple[str, ...] = (),
         environment: Mapping[str, str] | None = None,
+        command: tuple[str, ...] | None = None,
     ) -> None:
+        self._command = command or (sys.executable, "-m", "tools.engine_server")
         self._temporary = tempfile.TemporaryDirectory(prefix="quintlog-") if data_dir is None else None
         self.data_dir = data_dir if data_dir is not None else Path(self._temporary.name) / "data"  # type: ignore[union-attr]
         self.addresses: dict[str, tuple[str, int]] = {}
@@ -163,7 +166,7 @@ class ServerProcess:
                     self._listen[section] = str(value)
                 else:
                     environment[f"QUINTLOG_{section}_{name}".upper()] = str(value)
-        command = [sys.executable, "-m", "tools.engine_server", "--data-dir", str(self.data_dir)]
+        command = [*self._command, "--data-dir", str(self.data_dir)]
         for section, where in self._listen.items():
             command += [f"--{section}", where]
         self._process = subprocess.Popen(

@@ -88,8 +88,8 @@ class Process:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop_signal, number)
-        await server.start()
         loop.add_signal_handler(signal.SIGHUP, self._reload, server)
+        await server.start()
         for name, address in server.addresses.items():
             say(f"{name} {address}")
         gc.collect()
@@ -114,6 +114,9 @@ class Process:
 
     def _reload(self, server: Server) -> None:
         """Take over a changed configuration, all or nothing."""
+        if not server.ready:
+            log.warning("SIGHUP while starting or stopping: nothing is reloaded")
+            return
         try:
             later = server.reload(self._load())
         except ServerError as error:

@@ -193,6 +193,9 @@ def test_publishing_tells_offsets_and_survives_a_restart(tmp_path: Path) -> None
         assert answer == (200, {"partition": 0, "first_offset": 1, "last_offset": 2})
         answer = await call("POST", "/v1/topics/orders/records", {"records": [{"value": ""}]})
         assert answer == (200, {"partition": 0, "first_offset": 3, "last_offset": 3})
+        _, text = await call("GET", "/metrics")
+        assert 'quintlog_records_published_total{protocol="admin"} 3.0' in text
+        assert 'quintlog_published_bytes_total{protocol="admin"} 4.0' in text
 
     async def second(call: Caller) -> None:
         _, topic = await call("GET", "/v1/topics/orders")

@@ -232,13 +232,20 @@ def test_descriptors_used_up_python_cpython_151615_asyncio_78_libuv_690() -> Non
 
 @pytest.mark.parametrize("limit", [64, 256])
 def test_low_descriptor_limit(limit: int) -> None:
-    """A start under ``ulimit -n``: publishing works, and the connection limit leaves room for the log's files."""
-    with server(settings={"engine": {"open_files_max": 16}}) as quintlog:
-        resource.prlimit(quintlog.pid, resource.RLIMIT_NOFILE, (limit, limit))
-        for number in range(40):
+    """A start under ``ulimit -n``: the log keeps fewer files open, and connections have room beside them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    arguments = ("bash", "-c", f'ulimit -n {limit}; exec {sys.executable} -m tools.engine_server "$@"', "engine-server")
+    with ServerProcess(command=arguments) as quintlog:
+        assert resource.prlimit(quintlog.pid, resource.RLIMIT_NOFILE) == (limit, limit)
+        assert f"the limit of {limit} open files allows" in quintlog.log_text
+        for number in range(100):
             body = {"records": [{"value": "x"}]}
             assert quintlog.admin("POST", f"/v1/topics/topic-{number}/records", body)["last_offset"] == 1
+        for number in range(100):
+            assert quintlog.admin("GET", f"/v1/topics/topic-{number}")["partition_details"][0]["next_offset"] == 2
+        assert quintlog.admin("GET", "/v1/status")["connections_max"] >= limit // 4
         assert quintlog.stop() == 0
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (soft, hard)
 
 
 def test_two_servers_share_nothing() -> None:
