@@ -295,6 +295,10 @@ class ClientBase:
     def _lost(self, reason: QuintlogError) -> None:
         """The connection is gone."""
 
+    def _proved(self, connected_s: float) -> bool:
+        """Whether the connection just lost was a good one, so that the next dial need not wait."""
+        return connected_s >= PROVEN_S
+
     def _ended(self, error: QuintlogError) -> None:
         """The client is over (``error`` is :class:`Closed` after close())."""
 
@@ -410,7 +414,7 @@ class ClientBase:
             self._link = None
             self._lost(reason)
             self._tell(ClientEvent("disconnected", reason))
-            failures = 0 if lost_at - connected_at >= PROVEN_S else failures + 1
+            failures = 0 if self._proved(lost_at - connected_at) else failures + 1
             again = await self._redial(lost_at, failures)
             if isinstance(again, QuintlogError):
                 return again

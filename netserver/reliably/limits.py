@@ -39,6 +39,16 @@ MESSAGE_BYTES_MAX: Final = 128 * 1024 * KIB
 """A line from the server, as the client accepts it: a record of the default largest size (15 MiB) stays below even when
 every byte of it needs an escape of six characters."""
 
+PREFETCH_MESSAGES: Final = 4096
+PREFETCH_BYTES: Final = 8 * 1024 * KIB
+"""What the client keeps for its application before it stops reading (lines, and their bytes)."""
+
+SESSION_FILE_BYTES_MAX: Final = 64 * KIB
+"""The client's session file: a few hundred bytes, unless it is none."""
+
+SILENT_CLOSES_MAX: Final = 5
+"""So many connections in a row that the server closed without a word are a refusal."""
+
 LINES_MAX: Final = 256
 """Lines of one connection that are handled in one turn of the event loop."""
 
