@@ -27,7 +27,7 @@ from engine.active import ActiveSegment, create_segment, new_header
 from engine.chunk import Chunk, Waiter
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
 from engine.files import NO_SPACE
-from engine.limits import INLINE_BYTES_MAX, SEGMENT_AGE_MS_MIN
+from engine.limits import INLINE_BYTES_MAX, ROUND_SIZES_MAX, SEGMENT_AGE_MS_MIN
 from engine.recovery import SealedSegment
 from engine.segment import HEADER_BYTES
 from engine.watermarks import Watermark
@@ -391,6 +391,3 @@ class Committer:
         counters.files += len(parts)
         if len(counters.round_sizes) < ROUND_SIZES_MAX:
             counters.round_sizes.append((records, size, len(parts), sync_seconds))
-
-
-ROUND_SIZES_MAX = 10_000

@@ -186,6 +186,9 @@ records, and as many numbers at most are left out after a crash."""
 TRANSACTION_BYTES_MAX = 64 << 20
 """A transaction is in memory until its round, which takes it whole."""
 
+ROUND_SIZES_MAX = 10_000
+"""Sizes of commit rounds kept for the histograms until the next scrape; later ones are only counted."""
+
 WAKE_SLICE = 500
 """Subscribers woken in one turn of the owner's loop: 9,000 in one turn stalled it for 94 ms."""
 
