@@ -439,7 +439,7 @@ def load(flat: Sequence[int], policy: DeliveryPolicy) -> Deliveries:
     Raises:
         ValueError: not a dump
     """
-    if len(flat) % 3 != 1 or not all([isinstance(number, int) and 0 <= number < _NEVER for number in flat]):
+    if len(flat) % 3 != 1 or not all([isinstance(number, int) and 0 <= number < _NEVER for number in flat]):  # noqa: C419  (cpdef functions take no generators)
         raise ValueError("the deliveries of a cursor are a list of 1 + 3n numbers")
     deliveries = Deliveries(flat[0], policy)
     end = 0
