@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from engine.errors import DataDirectoryError, EngineError, LogLocked
+from engine.errors import EngineError, LogLocked
 from engine.log import Log
 from netserver import config as configuration
 from netserver.admin import AdminServer
@@ -273,7 +273,7 @@ class Server:
             opened = Log.open(self.data_dir, self.config.engine, post)
         except EngineError as error:
             problem = ServerError(str(error))
-            problem.exit_code = 6 if isinstance(error, LogLocked) else 3 if isinstance(error, DataDirectoryError) else 1
+            problem.exit_code = 6 if isinstance(error, LogLocked) else 3
             raise problem from error
         self.open_seconds = time.monotonic() - started
         return opened

@@ -300,6 +300,36 @@ def test_writes_after_the_end_are_ignored(loop: str) -> None:
     with_server(loop, test)
 
 
+def test_output_that_ends_before_input(loop: str) -> None:
+    """After ``end_output`` the peer sees the end, and what it still sends is parsed as before."""
+
+    async def test(place: Place) -> None:
+        reader, writer = await place.connect()
+        session = await place.session((reader, writer))
+        session.connection.write(b"last")
+        session.connection.end_output()
+        session.connection.end_output()
+        session.connection.write(b"never sent")
+        assert await ended(reader) == b"last"
+        writer.write(frame(b"l1"))
+        await until(lambda: session.later == [frame(b"l1")])
+        assert not session.connection.closed
+        session.later.clear()
+        writer.write_eof()
+        await until(lambda: session.gone)
+        assert dict(place.counters.closed) == {"peer": 1}
+
+        reader, writer = await place.connect()
+        session = await place.session((reader, writer))
+        session.connection.end_output()
+        session.connection.close()
+        assert await ended(reader) == b""
+        writer.close()
+        await until(lambda: session.gone)
+
+    with_server(loop, test)
+
+
 def test_peer_that_never_closes_is_given_up(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell_module, "LINGER_S", 0.05)
     monkeypatch.setattr(shell_module, "FLUSH_S", 0.2)

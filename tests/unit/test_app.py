@@ -1,0 +1,137 @@
+"""The server as an object: listeners of every kind, failing starts, low descriptor limits, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import socket
+from pathlib import Path
+
+import pytest
+
+from netserver import app as app_module
+from netserver import metrics as metrics_module
+from netserver.app import Server
+from netserver.config import ServerConfig, build
+from netserver.errors import ListenError, ServerError
+from netserver.testing import running
+from tests import other_listener
+from tests.echo import ALONE, Echo, frame, run
+
+
+def test_a_listener_that_is_not_tcp(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setitem(app_module.OTHER_PROTOCOLS, "fujin", "tests.other_listener")
+    other_listener.started.clear()
+
+    async def main() -> None:
+        settings = {**ALONE, "fujin": {"listen": "127.0.0.1:0"}}
+        async with running(settings=settings, protocols={"echo": Echo()}) as server:
+            address = server.addresses["fujin"]
+            document = json.loads((server.data_dir / "server.json").read_text())
+            assert document["listeners"]["fujin"] == str(address)
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+                client.setblocking(False)
+                client.connect((address.host, address.port))
+                loop = asyncio.get_running_loop()
+                await loop.sock_sendall(client, b"hello")
+                assert await loop.sock_recv(client, 10) == b"hello"
+            assert server.counters["fujin"].records_published == 1
+            reader, writer = await asyncio.open_connection(*socket_address(server))
+            writer.write(frame(b"e"))
+            await reader.readexactly(5)
+            writer.close()
+
+    with caplog.at_level(logging.ERROR, "netserver.app"):
+        run("uvloop", main())
+    (listener,) = other_listener.started
+    assert listener.calls == ["stop_accepting", "drain", "close"]
+    assert "a defect while draining" in caplog.text  # told, and the rest of the stop goes on
+
+
+def socket_address(server: Server) -> tuple[str, int]:
+    address = server.addresses["echo"]
+    return address.host, address.port
+
+
+def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+    async def main() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as holder:
+            taken = {"figg": {"listen": f"127.0.0.1:{holder.getsockname()[1]}"}}
+            with pytest.raises(ListenError):
+                async with running(tmp_path, {**ALONE, **taken}):
+                    pass
+        assert not (tmp_path / "server.json").exists()
+        async with running(tmp_path, ALONE) as server:  # the lock is free again
+            with pytest.raises(ServerError, match="in use by process") as caught:
+                async with running(tmp_path, ALONE):
+                    pass
+            assert caught.value.exit_code == 6
+            assert server.ready
+
+    run("uvloop", main())
+
+
+def test_other_formats_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "VERSION").write_text('{"format": 99, "id": 5}\n')
+
+    async def main() -> None:
+        with pytest.raises(ServerError, match="has format 99") as caught:
+            async with running(tmp_path, ALONE):
+                pass
+        assert caught.value.exit_code == 3
+
+    run("uvloop", main())
+
+
+def test_a_disk_that_does_not_take_what_was_appended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(app_module, "DRAIN_LOG_S", 0.05)
+
+    async def main() -> None:
+        async with running(settings=ALONE) as server:
+            kept: list[object] = []
+            monkeypatch.setattr(server.log, "drain", kept.append)
+            assert await server.drain() is False
+            monkeypatch.undo()
+
+    run("uvloop", main())
+    assert "the disk did not take" in caplog.text
+
+
+def fitted(descriptors: int, wanted: int) -> int:
+    config = build(("test", {"engine": {"open_files_max": wanted}}))
+    return app_module._fitted(config, descriptors).engine.open_files_max
+
+
+def test_open_files_fit_the_descriptor_limit(caplog: pytest.LogCaptureFixture) -> None:
+    assert fitted(20_000, 512) == 512
+    assert "open segment files" not in caplog.text
+    assert fitted(1024, 512) == 256
+    assert "the limit of 1024 open files allows 256" in caplog.text
+    assert fitted(64, 512) == 16
+    assert fitted(1024, 100) == 100
+    assert fitted(300, 70) == 70
+
+
+def test_rounds_are_counted_between_scrapes_too() -> None:
+    async def main() -> None:
+        async with running(settings=ALONE) as server:
+            partition = server.log.partition(server.log.catalog.get_or_create(b"orders"))
+            partition.append([b"value"])
+            done = asyncio.Event()
+            server.log.drain(done.set)
+            await done.wait()
+            server._sweep()
+            assert server.log.committer.counters.round_sizes == []
+            assert sum(server.rounds.records.counts) == 1
+            assert isinstance(server.rounds, metrics_module.Rounds)
+
+    run("uvloop", main())
+
+
+def test_default_configuration_of_the_object() -> None:
+    server = Server(ServerConfig())
+    assert not server.ready
+    assert server.addresses == {}
