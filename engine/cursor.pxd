@@ -11,6 +11,7 @@ cdef class Cursor:
     cdef readonly str owner
     cdef readonly bytes name
     cdef readonly object partition
+    cdef readonly bytes topic_name
     cdef readonly int qos
     cdef readonly long long base
     cdef readonly Deliveries deliveries

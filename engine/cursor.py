@@ -54,6 +54,7 @@ class Cursor:
         self.owner = entry.owner
         self.name = entry.name
         self.partition = partition
+        self.topic_name = partition.topic.name
         self.qos = entry.qos
         self.base = entry.base
         self.deliveries = deliveries

@@ -1,9 +1,8 @@
 # cython: annotation_typing=False
-"""Hot loops of BlipMQ: runs of PUBLISH, POLL and ACK frames, stored records into deliveries (compiled; the twin is
-frames_pure, ``hot`` chooses).
+"""Hot loops of BlipMQ: runs of PUBLISH, POLL and ACK frames, stored records into deliveries.
 
-They handle frames of the usual shape only and stop before anything else, which the codec then explains; layouts as in
-``codec.py``.
+Compiled; where it is not, the names of this module are those of its twin, frames_pure. They handle frames of the usual
+shape only and stop before anything else, which the codec then explains; layouts as in ``codec.py``.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from engine.batch import BatchWriter, RecordCursor
+from netserver.blipmq import frames_pure
 from netserver.blipmq.codec import check_length, check_type
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -257,3 +257,7 @@ def same(src: Buffer, position: int, text: Buffer) -> bool:
         if src[position + index] != text[index]:
             return False
     return True
+
+
+if not COMPILED:
+    globals().update({name: getattr(frames_pure, name) for name in ("ack_ranges", "deliver", "pack_publishes", "scan")})

@@ -4,6 +4,8 @@ from engine.batch cimport RecordCursor
 from engine.cursor cimport Cursor
 from engine.cursor_reader cimport Reader
 from engine.deliveries cimport Deliveries, Plan
+from engine.bundle cimport u64
+from netserver.blipmq.frames cimport ack_ranges, deliver, scan
 
 cdef Py_ssize_t _ID_FRAME
 cdef int _POLL
@@ -12,21 +14,32 @@ cdef int _END
 cdef int _FULL
 cdef int _SKIP
 
-cdef class Polling:
+cdef class ConsumingSession:
+    cdef public bint is_ready
+    cdef public Py_ssize_t length_max
+    cdef public Py_ssize_t owed
     cdef public Py_ssize_t unstored
     cdef public bint acked
-    cdef object _node
-    cdef object _connection
-    cdef object _answer
-    cdef object _flush
-    cdef object _identity
+    cdef readonly list out
+    cdef readonly object node
+    cdef readonly object connection
+    cdef readonly object counters
+    cdef readonly object identity
     cdef Cursor _cursor
     cdef Cursor _waiting
+    cdef bytearray _buffer
+    cdef Py_ssize_t _used
 
+    @cython.locals(position=Py_ssize_t, before=Py_ssize_t)
+    cpdef Py_ssize_t received(self, data, Py_ssize_t length) except -1
+    cpdef Py_ssize_t other(self, data, Py_ssize_t position, Py_ssize_t length) except -1
+    cpdef answer(self, frame)
+    cpdef answer_later(self, frame)
+    cpdef flush(self)
     cpdef allow(self, identity)
-    cpdef close(self)
+    cpdef stop_reading(self)
     @cython.locals(kind=int, behind=Py_ssize_t, count=Py_ssize_t, cursor=Cursor)
-    cpdef Py_ssize_t run(self, data, Py_ssize_t position, Py_ssize_t length, Py_ssize_t length_max) except -1
+    cdef Py_ssize_t _run(self, data, Py_ssize_t position, Py_ssize_t length) except -1
     @cython.locals(cursor=Cursor)
     cdef Cursor _find(self, subscription_id)
     cdef int _refuse(self, data, Py_ssize_t position, Py_ssize_t behind, int kind, subscription_id) except -1
@@ -34,15 +47,16 @@ cdef class Polling:
         deliveries=Deliveries, ranges=list, index=Py_ssize_t, first="long long", last="long long", seq="long long"
     )
     cdef int _ack(self, Cursor cursor, data, Py_ssize_t position, Py_ssize_t count) except -1
-    @cython.locals(plan=Plan, now_ms="long long", used=Py_ssize_t, answered=Py_ssize_t, taken=Py_ssize_t, at=Py_ssize_t)
+    @cython.locals(plan=Plan, now_ms="long long", answered=Py_ssize_t)
     cdef Py_ssize_t _poll(self, Cursor cursor, data, Py_ssize_t position, Py_ssize_t count) except -1
     @cython.locals(
-        reader=Reader, records=RecordCursor, first="long long", last="long long", end=Py_ssize_t, taken=Py_ssize_t,
-        state=int, qos0=bint
+        reader=Reader, records=RecordCursor, topic=bytes, oldest_ms=u64, first="long long", last="long long",
+        out=bytearray, start=Py_ssize_t, end=Py_ssize_t, taken=Py_ssize_t, state=int, qos0=bint
     )
-    cdef tuple _deliver(
-        self, Cursor cursor, Plan plan, Py_ssize_t used, polls, Py_ssize_t position, Py_ssize_t limit, long long now_ms
-    )
-    cdef int _reply(self, Py_ssize_t used) except -1
+    cdef Py_ssize_t _deliver(
+        self, Cursor cursor, Plan plan, polls, Py_ssize_t position, Py_ssize_t limit, long long now_ms
+    ) except -1
+    @cython.locals(used=Py_ssize_t)
+    cdef int _reply(self) except -1
 
 cpdef object cid_at(data, Py_ssize_t position)

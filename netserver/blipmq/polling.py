@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
 from engine.errors import EngineError
 from engine.record import BatchError, BundleError
 from netserver.blipmq import codec
-from netserver.blipmq.hot import END, FULL, SKIP, ack_ranges, deliver, scan
+from netserver.blipmq.codec import FramingError
+from netserver.blipmq.frames import END, FULL, SKIP, ack_ranges, deliver, scan
+from netserver.blipmq.limits import AUTH_LENGTH_MAX
+from netserver.errors import ProtocolError
 
 if TYPE_CHECKING:
     from engine.cursor import Cursor
@@ -39,55 +42,99 @@ _FULL = FULL
 _SKIP = SKIP
 
 
-class Polling:
-    """POLLs and ACKs of one connection.
+class ConsumingSession:
+    """A session as far as deliveries go: it reads, carries out POLLs and ACKs, and sends answers in their turn.
 
-    Args:
-        answer: sends frames in their turn.
-        flush: hands what was answered to the connection, so that ``connection.writable`` tells whether the peer reads.
+    The rest of the protocol is in the class derived from it, which has ``other()``.
 
     Attributes:
-        unstored: runs of publishes in front that are not stored yet: POLL and ACK wait for them.
+        is_ready: logged in: POLLs and ACKs are carried out.
+        length_max: largest length word at present.
+        owed: answers (and publishes) that are outstanding: what is answered now has to wait behind them.
+        unstored: of these, runs of publishes that are not stored yet: POLL and ACK wait for them.
         acked: acknowledgements were taken since this was last set to False.
+        out: answers that leave at the next ``flush``.
     """
 
-    def __init__(
-        self, node: Node, connection: Connection, answer: Callable[[Frames], None], flush: Callable[[], None]
-    ) -> None:
+    def __init__(self, node: Node, connection: Connection) -> None:
+        self.is_ready = False
+        self.length_max = AUTH_LENGTH_MAX
+        self.owed = 0
         self.unstored = 0
         self.acked = False
-        self._node = node
-        self._connection = connection
-        self._answer = answer
-        self._flush = flush
-        self._identity: Identity | None = None
+        self.out: list[Frames] = []
+        self.node = node
+        self.connection = connection
+        self.counters = node.counters
+        self.identity: Identity | None = None
         self._cursor: Cursor | None = None  # the one used last
         self._waiting: Cursor | None = None  # one whose record is being read from the disk
+        self._buffer = node.out  # deliveries are gathered here, all within one call
+        self._used = 0
+
+    def received(self, data: memoryview, length: int) -> int:
+        position = 0
+        try:
+            while True:
+                if self.is_ready:
+                    position = self._run(data, position, length)
+                    if position == length or self.connection.held:
+                        break
+                before = position
+                position = self.other(data, position, length)
+                if position in (before, length) or self.connection.held:
+                    break
+        except FramingError as error:
+            raise ProtocolError(str(error), error.kind) from None
+        finally:
+            self.flush()
+        return position
+
+    def other(self, data: memoryview, position: int, length: int) -> int:
+        """Handle what stands at ``position`` and is no POLL or ACK of the usual shape; the position behind it."""
+        return position
+
+    def answer(self, frame: Frames) -> None:
+        """Send a frame behind everything that is outstanding."""
+        if self.owed:
+            self.answer_later(frame)
+        else:
+            self.out.append(frame)
+
+    def answer_later(self, frame: Frames) -> None:
+        """Send a frame when what is outstanding now has been settled."""
+
+    def flush(self) -> None:
+        """Hand what was answered to the connection."""
+        out = self.out
+        if out:
+            self.connection.write(out[0] if len(out) == 1 else b"".join(out))
+            out.clear()
 
     def allow(self, identity: Identity | None) -> None:
         """Whose rights count from now on."""
-        self._identity = identity
+        self.identity = identity
         self._cursor = None
 
-    def close(self) -> None:
-        """The connection is gone."""
+    def stop_reading(self) -> None:
+        """The connection is gone: wait for no record."""
         if self._waiting is not None:
             self._waiting.forget(self._disk_answered)
             self._waiting = None
         self._cursor = None
 
-    def run(self, data: memoryview, position: int, length: int, length_max: int) -> int:
+    def _run(self, data: memoryview, position: int, length: int) -> int:
         """Handle POLLs and ACKs as long as they come and nothing has to be waited for; the position behind them.
 
         Raises:
             FramingError: see ``codec.check_length`` and ``codec.check_type``
         """
-        while True:
-            kind, behind, count, subscription_id = scan(data, position, length, length_max)
+        while position < length:
+            kind, behind, count, subscription_id = scan(data, position, length, self.length_max)
             if not count or (kind != _POLL and kind != _ACK):
                 return position
             if self.unstored:
-                self._connection.hold(BARRIER)
+                self.connection.hold(BARRIER)
                 return position
             cursor = self._find(subscription_id)
             if cursor is None:
@@ -95,29 +142,32 @@ class Polling:
                 position = behind
             elif kind == _POLL:
                 position = self._poll(cursor, data, position, count)
+                if position != behind:
+                    return position
             else:
                 self._ack(cursor, data, position, count)
                 position = behind
-            if position != behind or self._connection.held:
+            if self.owed and self.connection.held:
                 return position
+        return position
 
     def _find(self, subscription_id: int) -> Cursor | None:
         """The subscription, if there is one that this connection may use."""
         cursor = self._cursor
         if cursor is not None and cursor.alive and cursor.id == subscription_id:
             return cursor
-        cursor = self._node.cursor(subscription_id)
-        if cursor is None or self._identity is None or not self._identity.may_subscribe(cursor.partition.topic.name):
+        cursor = self.node.cursor(subscription_id)
+        if cursor is None or self.identity is None or not self.identity.may_subscribe(cursor.topic_name):
             return None
         self._cursor = cursor
         return cursor
 
     def _refuse(self, data: memoryview, position: int, behind: int, kind: int, subscription_id: int) -> None:
         """Unknown subscription: silence to a POLL, as the original; a NACK when it is the key that forbids it."""
-        forbidden = self._node.cursor(subscription_id) is not None
+        forbidden = self.node.cursor(subscription_id) is not None
         code, text = (codec.UNAUTHORIZED, FORBIDDEN) if forbidden else (codec.NOT_FOUND, UNKNOWN)
         while position < behind and (forbidden or kind == _ACK):
-            self._answer(codec.nack(cid_at(data, position), code, text))
+            self.answer(codec.nack(cid_at(data, position), code, text))
             position += _ID_FRAME
 
     def _ack(self, cursor: Cursor, data: memoryview, position: int, count: int) -> None:
@@ -132,14 +182,14 @@ class Polling:
                 continue
             for seq in range(first, last + 1):
                 if not cursor.acknowledge(seq, seq):
-                    self._answer(codec.nack(cid_at(data, position), codec.NOT_FOUND, UNKNOWN))
+                    self.answer(codec.nack(cid_at(data, position), codec.NOT_FOUND, UNKNOWN))
                 position += _ID_FRAME
 
     def _poll(self, cursor: Cursor, data: memoryview, position: int, count: int) -> int:
         """Answer a run of POLLs; the position behind those that were answered (or have no answer)."""
-        connection = self._connection
-        now_ms = self._node.clock_ms()
-        used = answered = 0
+        connection = self.connection
+        now_ms = int(monotonic() * 1000)  # the clock of cursors
+        answered = 0
         try:
             while answered < count:
                 if not connection.writable:
@@ -156,83 +206,75 @@ class Polling:
                         cursor.used()
                     answered = count  # nothing is left: silence
                     break
-                at = position + answered * _ID_FRAME
-                used, taken = self._deliver(cursor, plan, used, data, at, count - answered, now_ms)
-                answered += taken
+                answered += self._deliver(cursor, plan, data, position + answered * _ID_FRAME, count - answered, now_ms)
                 if answered < count and connection.held:
                     break
         except EngineError as error:
-            self._reply(used)
-            used = 0
-            self._answer(codec.nack(cid_at(data, position + answered * _ID_FRAME), codec.SERVER_ERROR, str(error)))
+            self._reply()
+            self.answer(codec.nack(cid_at(data, position + answered * _ID_FRAME), codec.SERVER_ERROR, str(error)))
             answered += 1
-        if used:
-            self._reply(used)
+        self._reply()
         return position + answered * _ID_FRAME
 
-    def _deliver(
-        self, cursor: Cursor, plan: Plan, used: int, polls: memoryview, position: int, limit: int, now_ms: int
-    ) -> tuple[int, int]:
-        """Deliver the first stretch of a plan.
-
-        Returns:
-            (bytes used of the node's output, POLLs answered)
-        """
-        node = self._node
+    def _deliver(self, cursor: Cursor, plan: Plan, polls: memoryview, position: int, limit: int, now_ms: int) -> int:
+        """Gather deliveries of the first stretch of a plan; returns how many POLLs that answers."""
         reader = cursor.reader
         records = reader.records
         assert records is not None
-        topic = cursor.partition.topic.name
-        oldest_ms = node.oldest_ms()
+        topic = cursor.topic_name
+        oldest_ms = self.node.oldest_ms() if self.node.message_ttl_ms else 0
         first = records.seq
-        out = node.out
+        out = self._buffer
+        start = self._used
         plan_last = plan.last
         try:
             end, taken, state, qos0 = deliver(
-                out, used, records, plan_last, limit, cursor.base, cursor.qos, topic, polls, position, oldest_ms
+                out, start, records, plan_last, limit, cursor.base, cursor.qos, topic, polls, position, oldest_ms
             )
             if not taken and state == _FULL:
-                if used:
-                    self._reply(used)
-                    return 0, 0
+                if start:
+                    self._reply()
+                    return 0
                 out = bytearray(16 + len(topic) + records.value_end - records.value_start)
                 end, taken, state, qos0 = deliver(
                     out, 0, records, plan_last, 1, cursor.base, cursor.qos, topic, polls, position, oldest_ms
                 )
             if not taken and state == _SKIP:
-                node.counters.skipped["expired" if records.timestamp < oldest_ms else "too large"] += 1
+                self.counters.skipped["expired" if records.timestamp < oldest_ms else "too large"] += 1
                 reader.advance()
                 reader.moved(first + 1, reader.current)
                 cursor.finished(plan, first)
-                return used, 0
+                return 0
         except (BatchError, BundleError) as problem:
             cursor.skip_slab(plan, problem)
-            return used, 0
+            return 0
         last = first + taken - 1
         reader.moved(last + 1, state != _END)
         if qos0:
             cursor.finished(plan, last)
         else:
             cursor.delivered(plan, first, last, now_ms)
-        node.counters.records_delivered += taken
-        if out is not node.out:
-            node.counters.delivered_bytes += len(out)
-            self._answer(out)
-            self._flush()
-            return 0, taken
-        node.counters.delivered_bytes += end - used
-        return end, taken
+        self.counters.records_delivered += taken
+        self.counters.delivered_bytes += end - start
+        if out is self._buffer:
+            self._used = end
+        else:
+            self.answer(out)
+            self.flush()
+        return taken
 
-    def _reply(self, used: int) -> None:
-        """Send what the node's output holds."""
-        out = self._node.out
-        self._answer(bytes(memoryview(out)[:used]))
-        if used * 2 >= len(out):
-            self._flush()
+    def _reply(self) -> None:
+        """Send what was gathered."""
+        used = self._used
+        if used:
+            self._used = 0
+            self.answer(bytes(self._buffer[:used]))
+            if used * 2 >= len(self._buffer):
+                self.flush()  # so that the connection's ``writable`` tells whether the peer reads
 
     def _disk_answered(self) -> None:
         self._waiting = None
-        self._connection.release(DISK)
+        self.connection.release(DISK)
 
 
 def cid_at(data: memoryview, position: int) -> int:

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.batch_header import QOS0_ATTRIBUTE
 from engine.errors import EngineError, NotStored
-from netserver.auth import ANYBODY, Identity
+from netserver.auth import ANYBODY
 from netserver.blipmq import codec
-from netserver.blipmq.codec import FrameType, FramingError, PayloadError
-from netserver.blipmq.hot import pack_publishes, scan
+from netserver.blipmq.codec import FrameType, PayloadError
+from netserver.blipmq.frames import pack_publishes, scan
 from netserver.blipmq.limits import (
     ANSWERS_BYTES_MAX,
     AUTH_LENGTH_MAX,
@@ -31,17 +31,12 @@ from netserver.blipmq.limits import (
     SUBSCRIPTIONS_MAX,
 )
 from netserver.blipmq.node import OWNER, Node
-from netserver.blipmq.polling import BARRIER, FORBIDDEN, OUTPUT, Frames, Polling, cid_at
-from netserver.errors import ProtocolError
+from netserver.blipmq.polling import BARRIER, FORBIDDEN, OUTPUT, ConsumingSession, Frames, cid_at
 from netserver.outstanding import Outstanding, Promise, Released
 
 if TYPE_CHECKING:
     from engine.partition import Partition
     from netserver.connection import Connection, Services, SessionFactory
-
-NEW: Final = 0
-GREETED: Final = 1
-READY: Final = 2
 
 # Reasons for which a connection is not parsed (others: polling.py).
 OPENING: Final = "a partition is being opened"
@@ -68,133 +63,103 @@ class Subscribed(NamedTuple):
     subscription_id: int
 
 
-class BlipmqSession:
+class BlipmqSession(ConsumingSession):
     """See the module, and ``netserver.connection.Session`` for the methods that the connection calls."""
 
     def __init__(self, node: Node, connection: Connection) -> None:
+        super().__init__(node, connection)
         self.frame_bytes_max = AUTH_LENGTH_MAX + LENGTH_BYTES
-        self._node = node
-        self._connection = connection
-        self._counters = connection.counters
-        self._state = NEW
-        self._length_max = AUTH_LENGTH_MAX
-        self._identity: Identity | None = None
+        self._is_greeted = False
         self._rights: dict[tuple[bool, bytes], bool] = {}  # (to publish, topic) -> allowed
         self._outstanding = Outstanding(connection, self._released)
-        self._out: list[Frames] = []
-        self._answers_bytes = 0  # of answers that wait behind them
+        self._waiting_bytes = 0  # of answers that wait
         self._opening: Partition | None = None
-        self._polling = Polling(node, connection, self._answer, self._flush)
         self._is_ending = False
         self._timer: asyncio.TimerHandle | None = connection.loop.call_later(
             node.handshake_timeout_ms / 1000, connection.guarded(self._too_slow)
         )
         node.keys.listen(self._keys_changed)
 
-    # --- netserver.connection.Session
+    # --- netserver.connection.Session (received() is in the base class)
 
-    def received(self, data: memoryview, length: int) -> int:
-        position = 0
-        connection = self._connection
-        try:
-            while not connection.held:
-                if self._state == READY:
-                    position = self._polling.run(data, position, length, self._length_max)
-                    if position == length or connection.held:
-                        break
-                kind, behind, count, number = scan(data, position, length, self._length_max)
-                if kind == 0:
-                    if length - position >= 4:
-                        connection.expect(4 + int.from_bytes(data[position : position + 4], "big"))
-                    break
-                if self._state != READY or not count:
-                    self._one_frame(kind, data, position, behind)
-                    position = behind
-                elif kind == FrameType.PUBLISH:
-                    position = self._publish(data, position, behind, length, number)
-                elif kind == FrameType.SUBSCRIBE:
-                    position = self._subscribe(data, position, behind)
-                else:
-                    self._one_frame(kind, data, position, behind)
-                    position = behind
-        except FramingError as error:
-            raise ProtocolError(str(error), error.kind) from None
-        finally:
-            self._flush()
-        return position
+    def other(self, data: memoryview, position: int, length: int) -> int:
+        kind, behind, count, number = scan(data, position, length, self.length_max)
+        if kind == 0:
+            if length - position >= LENGTH_BYTES:
+                self.connection.expect(LENGTH_BYTES + int.from_bytes(data[position : position + LENGTH_BYTES], "big"))
+            return position
+        if self.is_ready and count:
+            if kind == FrameType.PUBLISH:
+                return self._publish(data, position, behind, length, number)
+            if kind == FrameType.SUBSCRIBE:
+                return self._subscribe(data, position, behind)
+        self._one_frame(kind, data, position, behind)
+        return behind
 
     def eof(self) -> None:
         self._is_ending = True
         self._close_when_idle()
 
     def resume_output(self) -> None:
-        self._connection.release(OUTPUT)
+        self.connection.release(OUTPUT)
 
     def closed(self) -> None:
-        self._node.keys.forget(self._keys_changed)
+        self.node.keys.forget(self._keys_changed)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._polling.close()
+        self.stop_reading()
 
     def idle(self) -> bool:
-        return not len(self._outstanding)
+        return not self.owed
 
     def drain(self) -> None:
         self.eof()
 
     # --- answers
 
-    def _answer(self, frame: Frames) -> None:
-        """Send a frame behind everything that is outstanding."""
-        if not len(self._outstanding):
-            self._out.append(frame)
-            return
+    def answer_later(self, frame: Frames) -> None:
         self._outstanding.add_done(frame)
-        self._answers_bytes += len(frame)
-        if self._answers_bytes > ANSWERS_BYTES_MAX:
-            self._connection.hold(ANSWERS)
+        self.owed += 1
+        self._waiting_bytes += len(frame)
+        if self._waiting_bytes > ANSWERS_BYTES_MAX:
+            self.connection.hold(ANSWERS)
 
     def _nack(self, cid: int, code: int, text: str) -> None:
-        self._answer(codec.nack(cid, code, text))
-
-    def _flush(self) -> None:
-        out = self._out
-        if out:
-            self._connection.write(out[0] if len(out) == 1 else b"".join(out))
-            self._out = []
+        self.answer(codec.nack(cid, code, text))
 
     def _released(self, released: Released) -> None:
         """What was outstanding is stored or refused."""
+        self.owed -= len(released)
         frames: list[Frames] = []
         for token, error in released:
             if isinstance(token, bytes | bytearray):
-                self._answers_bytes -= len(token)
+                self._waiting_bytes -= len(token)
                 frames.append(token)
             elif isinstance(token, Published):
-                self._polling.unstored -= 1
+                self.unstored -= 1
                 if error is not None:
                     frames += token.nacks(error)
                     if not token.cids:
-                        self._counters.skipped["not stored"] += 1
+                        self.counters.skipped["not stored"] += 1
             elif isinstance(token, Subscribed):
                 frames.append(
                     codec.ack(token.cid, token.subscription_id)
                     if error is None
                     else codec.nack(token.cid, codec.SERVER_ERROR, f"durable subscribe failed: {error}")
                 )
-        self._flush()
+        self.flush()
         if frames:
-            self._connection.write(b"".join(frames))
-        if not self._polling.unstored:
-            self._connection.release(BARRIER)
-        if self._answers_bytes <= ANSWERS_BYTES_MAX // 2:
-            self._connection.release(ANSWERS)
+            self.connection.write(b"".join(frames))
+        if not self.unstored:
+            self.connection.release(BARRIER)
+        if self._waiting_bytes <= ANSWERS_BYTES_MAX // 2:
+            self.connection.release(ANSWERS)
         self._close_when_idle()
 
     def _close_when_idle(self) -> None:
         if self._is_ending and self.idle():
-            self._connection.close()
+            self.connection.close()
 
     # --- frames of all kinds, one at a time
 
@@ -207,7 +172,7 @@ class BlipmqSession:
                 self._hello(cid, payload)
             elif kind == FrameType.AUTH:
                 self._auth(cid, payload)
-            elif self._state != READY:
+            elif not self.is_ready:
                 raise PayloadError("unauthenticated", codec.UNAUTHORIZED)
             elif kind == FrameType.PING:
                 self._ping(cid)
@@ -219,50 +184,51 @@ class BlipmqSession:
             self._nack(cid, error.code, error.text)
 
     def _hello(self, cid: int, payload: memoryview) -> None:
-        if self._state != NEW:
+        if self._is_greeted:
             raise PayloadError("HELLO already performed")
         if codec.parse_hello(payload) != codec.VERSION:
             raise PayloadError("unsupported protocol version", codec.VERSION_MISMATCH)
-        self._state = GREETED
-        self._answer(codec.ack(cid))
+        self._is_greeted = True
+        self.answer(codec.ack(cid))
 
     def _auth(self, cid: int, payload: memoryview) -> None:
-        if self._state == NEW:
+        if not self._is_greeted:
             raise PayloadError("HELLO not performed")
-        if self._state == READY:
+        if self.is_ready:
             raise PayloadError("already authenticated")
         key = codec.parse_auth(payload)
-        keys = self._node.keys
+        keys = self.node.keys
         if keys.is_open:
-            self._identity = ANYBODY if _is_loopback(self._connection.peer) or self._node.insecure else None
+            identity = ANYBODY if _is_loopback(self.connection.peer) or self.node.insecure else None
         else:
-            self._identity = keys.check(key)
-        if self._identity is None:
-            self._counters.auth_failures += 1
+            identity = keys.check(key)
+        if identity is None:
+            self.counters.auth_failures += 1
             raise PayloadError("invalid API key", codec.UNAUTHORIZED)
-        self._state = READY
-        self._polling.allow(self._identity)
-        self._length_max = FRAME_LENGTH_MAX
+        self.allow(identity)
+        self.is_ready = True
+        self.length_max = FRAME_LENGTH_MAX
         self.frame_bytes_max = FRAME_LENGTH_MAX + LENGTH_BYTES
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._answer(codec.ack(cid))
+        self.answer(codec.ack(cid))
 
     def _ping(self, cid: int) -> None:
-        if self._polling.acked and self._node.is_synced:
-            self._polling.acked = False
+        if self.acked and self.node.is_synced:
+            self.acked = False
             promise = Promise()
             self._outstanding.add_promise(promise, b"")
+            self.owed += 1
 
             def written(error: EngineError | None) -> None:
                 if error is not None:
-                    self._polling.acked = True  # the next PING tries again; a crash only repeats messages
+                    self.acked = True  # the next PING tries again; a crash only repeats messages
                 promise.settle(error)
                 self._outstanding.round_done()
 
-            self._node.cursors.flush(written)
-        self._answer(codec.pong(cid))
+            self.node.cursors.flush(written)
+        self.answer(codec.pong(cid))
 
     # --- publishing
 
@@ -283,9 +249,9 @@ class BlipmqSession:
             if qos:
                 self._nack(cid_at(data, position), codec.SERVER_ERROR, _text(error))
             else:
-                self._counters.skipped["not stored"] += 1
+                self.counters.skipped["not stored"] += 1
             return behind
-        node = self._node
+        node = self.node
         end, count = pack_publishes(
             data, position, length, writer, topic, qos, partition.config.record_bytes_max, node.cids
         )
@@ -295,7 +261,8 @@ class BlipmqSession:
         size_bytes = end - position
         chunk = partition.appended(self._outstanding, size_bytes)
         token = Published(bytes(node.cids[: CID_BYTES * count]) if qos else b"")
-        self._polling.unstored += 1
+        self.owed += 1
+        self.unstored += 1
         self._outstanding.add(chunk, token, size_bytes, count)
         return end
 
@@ -310,7 +277,7 @@ class BlipmqSession:
         if allowed is None:
             if not codec.is_utf8(topic):
                 raise PayloadError(f"invalid {frame} payload")
-            identity = self._identity
+            identity = self.identity
             assert identity is not None
             allowed = identity.may_publish(topic) if publish else identity.may_subscribe(topic)
             if len(self._rights) >= 1024:
@@ -319,7 +286,7 @@ class BlipmqSession:
         if not allowed:
             raise PayloadError(FORBIDDEN, codec.UNAUTHORIZED)
         try:
-            partition = self._node.route(topic)
+            partition = self.node.route(topic)
         except EngineError as error:
             raise PayloadError(str(error)) from None
         if partition is None or partition.topic.deleting:
@@ -338,12 +305,12 @@ class BlipmqSession:
             self._opening = None
             raise NotStored(str(partition.error))
         self._opening = partition
-        self._connection.hold(OPENING)
+        self.connection.hold(OPENING)
         partition.when_open(self._opened)
         return False
 
     def _opened(self) -> None:
-        self._connection.release(OPENING)
+        self.connection.release(OPENING)
 
     # --- subscribing
 
@@ -354,7 +321,7 @@ class BlipmqSession:
             partition = self._route(request.topic, "SUBSCRIBE", publish=False)
             if not self._is_open(partition):
                 return position
-            if len(self._node.cursors) >= SUBSCRIPTIONS_MAX:
+            if len(self.node.cursors) >= SUBSCRIPTIONS_MAX:
                 raise PayloadError("too many subscriptions")
         except PayloadError as error:
             self._nack(cid, error.code, error.text)
@@ -368,27 +335,27 @@ class BlipmqSession:
             promise.settle(error)
             self._outstanding.round_done()
 
-        cursor = self._node.cursors.create(
+        cursor = self.node.cursors.create(
             OWNER, partition, after_seq=partition.last_seq, qos=request.qos, on_durable=stored
         )
         self._outstanding.add_promise(promise, Subscribed(cid, cursor.id))
+        self.owed += 1
         return behind
 
     # --- time and keys
 
     def _too_slow(self) -> None:
         self._timer = None
-        self._counters.protocol_errors["handshake_timeout"] += 1
-        self._connection.close("no HELLO and AUTH in time", "handshake")
+        self.counters.protocol_errors["handshake_timeout"] += 1
+        self.connection.close("no HELLO and AUTH in time", "handshake")
 
     def _keys_changed(self) -> None:
-        if self._identity is None:
+        if self.identity is None:
             return
-        self._identity = self._node.keys.current(self._identity)
+        self.allow(self.node.keys.current(self.identity))
         self._rights.clear()
-        self._polling.allow(self._identity)
-        if self._identity is None:
-            self._connection.abort("its API key was revoked", "revoked")
+        if self.identity is None:
+            self.connection.abort("its API key was revoked", "revoked")
 
 
 def _is_loopback(peer: str) -> bool:
