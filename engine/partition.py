@@ -66,6 +66,8 @@ class Partition:
         self.tail: list[Chunk | None] = []
         """Committed chunks still in memory, oldest first; None where the cache gave one up."""
         self.tail_head = 0
+        self.tail_next = 0
+        """Where in `tail` the chunk behind the one read last may be."""
         self.fetching: dict[int, list[Callable[[], None]]] = {}
         self.position_hints: dict[int, tuple[int, int]] = {}
         """Sequence number -> (segment id, position of the batch that follows the one before it)."""

@@ -71,12 +71,17 @@ def read(log: Log, partition: Partition, seq: int, max_bytes: int, on_ready: Cal
 
 def _from_tail(partition: Partition, seq: int) -> Slab:
     tail = partition.tail
-    at = bisect_right(tail, seq, lo=partition.tail_head, key=_first_seq) - 1
-    chunk = tail[at]
-    assert chunk is not None
-    if seq > chunk.last_seq:  # in a gap between two chunks
-        chunk = tail[at + 1]
+    at = partition.tail_next  # right for a sequential reader, and cheaper than a search where chunks are small
+    chunk = tail[at] if partition.tail_head <= at < len(tail) else None
+    if chunk is None or chunk.first_seq != seq:
+        at = bisect_right(tail, seq, lo=partition.tail_head, key=_first_seq) - 1
+        chunk = tail[at]
         assert chunk is not None
+        if seq > chunk.last_seq:  # in a gap between two chunks
+            at += 1
+            chunk = tail[at]
+            assert chunk is not None
+    partition.tail_next = at + 1
     view = memoryview(chunk.buffer)
     if seq <= chunk.first_seq:
         return Slab(view[: chunk.end], chunk.first_seq, chunk.last_seq)

@@ -55,12 +55,14 @@ class Fetch:
         state: PENDING, AT_END (there is nothing to read, one may wait) or DONE (records or an error).
         start_seq: number that reading begins with, 0 until it is known.
         position: number to read next.
+        limit_bytes: chunk size after which no further bundle is begun.
         pieces: what was read, with the slabs that it lies in.
     """
 
     __slots__ = (
         "code",
         "job",
+        "limit_bytes",
         "opening",
         "partition",
         "pieces",
@@ -82,6 +84,7 @@ class Fetch:
         self.position = 0
         self.tail_seq = 0
         self.opening = False
+        self.limit_bytes = min(max(request.fetch_bytes, FETCH_BYTES_MIN), FETCH_BYTES_MAX, job.share_bytes)
         self.size_bytes = 0
         self.pieces: list[tuple[Slab, ChunkCut]] = []
 
@@ -162,7 +165,7 @@ class Fetch:
             job.connection.counters.skipped["damaged"] += last_seq - first_seq + 1
         cut = ChunkCut()
         expected_seq = self.position if self.pieces else 0
-        if not cut.cut(slab.buffer, self.position, expected_seq, job.limit_bytes(self.request) - self.size_bytes):
+        if not cut.cut(slab.buffer, self.position, expected_seq, self.limit_bytes - self.size_bytes):
             self.position = slab.last_seq + 1
             return cut.stopped
         if job.size_bytes and job.size_bytes + cut.size_bytes > ANSWER_BYTES_MAX:
@@ -239,6 +242,8 @@ class ConsumeJob:
         self.size_bytes = 0
         self.fetches: list[Fetch] = []
         self._request = request
+        count = sum(len(partitions) for _, partitions in request.topics)
+        self.share_bytes = max(SHARE_BYTES_MIN, min(CHUNK_BYTES_TARGET, ANSWER_BYTES_TARGET // max(count, 1)))
         self._topics: list[list[Fetch] | None] = []
         for name, partitions in request.topics:
             topic = node.topic(name)
@@ -248,15 +253,9 @@ class ConsumeJob:
             fetches = [Fetch(self, entry, node.partition(topic, entry.partition_id)) for entry in partitions]
             self._topics.append(fetches)
             self.fetches += fetches
-        share_bytes = ANSWER_BYTES_TARGET // max(len(self.fetches), 1)
-        self.share_bytes = max(SHARE_BYTES_MIN, min(CHUNK_BYTES_TARGET, share_bytes))
         self._pending = 0
         self._came_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
-
-    def limit_bytes(self, request: ConsumePartition) -> int:
-        """Chunk size after which no further bundle is begun."""
-        return min(max(request.fetch_bytes, FETCH_BYTES_MIN), FETCH_BYTES_MAX, self.share_bytes)
 
     def start(self) -> None:
         """Read, and answer or wait; also again after ``park``."""
