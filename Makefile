@@ -38,7 +38,7 @@ test-wheel:
 
 test-pure:
 	@.ci/venv $(VENV) $(INSTALL) test
-	QUINTLOG_PURE=1 $(PY) -m pytest $(if $(filter tests,$(TESTS)),$(wildcard tests/unit tests/property),$(TESTS))
+	QUINTLOG_PURE=1 $(PY) -m pytest --ignore=tests/unit/test_tidy.py $(if $(filter tests,$(TESTS)),$(wildcard tests/unit tests/property),$(TESTS))
 
 lint:
 	@.ci/venv $(VENV) editable lint
