@@ -64,8 +64,8 @@ TOPICS_MAX = 10_000_000
 TOPIC_ID_MAX = (1 << 63) - 1
 """Ids fit a signed 64-bit number, as readers in other languages have it."""
 
-TOPIC_NAME_BYTES_MAX = 1024
-"""A topic's name is part of many frames; the longest of the protocols' own limits is far below."""
+TOPIC_NAME_BYTES_MAX = 65_535
+"""BlipMQ's frames allow as much, and its clients may use it; a file is never named after a topic."""
 
 PARTITIONS_PER_TOPIC_MAX = 65_535
 """TANK states partitions in 16 bits."""

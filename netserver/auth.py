@@ -110,7 +110,7 @@ class Keys:
     def __init__(self, allowed: Sequence[str] = (), path: Path | None = None) -> None:
         self.generation = 0
         self._path = path
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: dict[Callable[[], None], None] = {}
         self._keys = read_key_file(path) if path is not None else []
         # Keys in clear are compared as digests too: equal lengths, equal times.
         for number, key in enumerate(allowed, 1):
@@ -147,12 +147,11 @@ class Keys:
 
     def listen(self, listener: Callable[[], None]) -> None:
         """``listener`` is called after each `replace`."""
-        self._listeners.append(listener)
+        self._listeners[listener] = None
 
     def forget(self, listener: Callable[[], None]) -> None:
         """Undo :meth:`listen`."""
-        if listener in self._listeners:
-            self._listeners.remove(listener)
+        self._listeners.pop(listener, None)
 
 
 # --- the key file
