@@ -9,6 +9,8 @@ import socket
 import struct
 from collections.abc import AsyncIterator, Callable
 
+RETRY_S = 0.02
+
 Watch = Callable[[int, bytes], None]
 """Told what passes from the server to the client: (number of the connection, bytes)."""
 
@@ -18,6 +20,7 @@ class ChaosProxy:
 
     Args:
         cut_bytes: a connection is broken after about so many bytes; None: never.
+        fin: break some of them by FIN in mid-line; else all by reset.
         to_server, to_client: told what arrives at the server, and what leaves it.
 
     Attributes:
@@ -31,6 +34,7 @@ class ChaosProxy:
         cut_bytes: int | None,
         to_server: Watch | None = None,
         to_client: Watch | None = None,
+        fin: bool = True,
     ) -> None:
         self.target = target
         self.cut_bytes = cut_bytes
@@ -38,6 +42,7 @@ class ChaosProxy:
         self.cuts = 0
         self.port = 0
         self._rng = rng
+        self._fin = fin
         self._to_server = to_server
         self._to_client = to_client
         self._tasks: set[asyncio.Task[None]] = set()
@@ -68,11 +73,12 @@ class ChaosProxy:
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         number = self.connections
-        try:
-            far_reader, far_writer = await asyncio.open_connection(*self.target)
-        except OSError:
-            _reset(writer)
-            return
+        while True:  # a server that is down is waited for: a client that redials without pause would only spin
+            try:
+                far_reader, far_writer = await asyncio.open_connection(*self.target)
+                break
+            except OSError:
+                await asyncio.sleep(RETRY_S)
         left = self._rng.randrange(1, 2 * self.cut_bytes) if self.cut_bytes is not None else 1 << 62
 
         async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, watch: Watch | None) -> bool:
@@ -107,7 +113,7 @@ class ChaosProxy:
             if left < 0:
                 self.cuts += 1
             for end in (writer, far_writer):
-                if left < 0 and self._rng.random() < 0.5:
+                if not self._fin or (left < 0 and self._rng.random() < 0.5):
                     _reset(end)
                 end.close()
 

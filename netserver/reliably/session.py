@@ -9,12 +9,17 @@ Life of a connection::
               After an error, or when another connection has taken the session, all input is thrown away.
 
 FIN is only ever sent between two lines, and the socket is not closed under a client that may still acknowledge: the
-reset that would answer it ends the original's client.
+reset that would answer it ends the original's client, because behind a FIN it is a broken pipe. A reset without a FIN
+is a lost connection to it, which it makes again; so until a connection is ended in good order its socket is set up so
+that the death of this process resets it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -83,6 +88,7 @@ class ReliablySession:
         self.frame_bytes_max = LONG_LINE_BYTES_MAX + LINE_BYTES_MAX  # longer lines are refused here, with an answer
         self.connection = connection
         connection.transport.set_write_buffer_limits(OUTPUT_HIGH_BYTES)
+        self._reset_on_death(True)
         self._node = node
         self._stream: SessionStream | StatelessSender | None = None
         self._uuid: str | None = None
@@ -124,7 +130,7 @@ class ReliablySession:
 
     def eof(self) -> None:
         self._stop_stream()
-        self.connection.close()
+        self._close()
 
     def resume_output(self) -> None:
         if self._stream is not None:
@@ -140,7 +146,7 @@ class ReliablySession:
 
     def drain(self) -> None:
         self._stop_stream()
-        self.connection.close()
+        self._close()
 
     # --- requests
 
@@ -299,6 +305,7 @@ class ReliablySession:
         self._stop_stream()
         self._state = FINISHED
         self._deaf = self._deaf or deaf
+        self._reset_on_death(False)
         self.connection.end_output()
         if not self.connection.closed:
             self._timer_in(DRAIN_S, self._drain_wait)
@@ -308,7 +315,16 @@ class ReliablySession:
         if quiet_s < DRAIN_S:
             self._timer_in(DRAIN_S - quiet_s, self._drain_wait)
         else:
-            self.connection.close("the client has not closed after its stream ended", "stalled")
+            self._close("the client has not closed after its stream ended", "stalled")
+
+    def _close(self, reason: str = "", kind: str = "server") -> None:
+        self._reset_on_death(False)
+        self.connection.close(reason, kind)
+
+    def _reset_on_death(self, wanted: bool) -> None:
+        sock = self.connection.transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # it is lost already
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", wanted, 0))
 
     def _timer_in(self, delay_s: float, function: Callable[[], None]) -> None:
         self._cancel_timer()
