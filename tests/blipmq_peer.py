@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import socket
 from types import TracebackType
@@ -92,3 +93,84 @@ class Peer:
         """Acknowledge; the refusals."""
         self.send(b"".join(codec.ack(tag, subscription_id) for tag in tags))
         return [codec.parse_nack(frame.payload) for frame in self.until_pong()]
+
+
+class AsyncPeer:
+    """The same in an event loop, for servers that run in it."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self._decoder = Decoder()
+        self._cids = itertools.count(1 << 63)
+
+    @classmethod
+    async def open(cls, address: tuple[str, int], *, login: bool = True, key: str = KEY) -> Self:
+        peer = cls(*await asyncio.open_connection(*address))
+        if login:
+            peer.send(codec.hello(1) + codec.auth(2, key))
+            assert await peer.frames(2) == [Frame(FrameType.ACK, 1, bytes(8)), Frame(FrameType.ACK, 2, bytes(8))]
+        return peer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def frame(self) -> Frame:
+        """The next frame. Raises EOFError at the end of the stream."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while (frame := self._decoder.next_frame()) is None:
+                data = await self.reader.read(1 << 18)
+                if not data:
+                    assert self._decoder.pending_bytes == 0, "the stream ends inside a frame"
+                    raise EOFError
+                self._decoder.receive(data)
+        return frame
+
+    async def frames(self, count: int) -> list[Frame]:
+        return [await self.frame() for _ in range(count)]
+
+    async def at_eof(self) -> bool:
+        """Whether the server closes the connection without another byte."""
+        try:
+            frame = await self.frame()
+        except (EOFError, ConnectionResetError):
+            return True
+        raise AssertionError(f"a frame instead of the end: {frame}")
+
+    async def nack(self) -> tuple[int, int, str]:
+        """The next frame, a NACK: cid, code, text."""
+        frame = await self.frame()
+        assert frame.type == FrameType.NACK, frame
+        return (frame.cid, *codec.parse_nack(frame.payload))
+
+    async def until_pong(self, cid: int | None = None) -> list[Frame]:
+        """Send a PING and take everything up to its PONG."""
+        if cid is None:
+            cid = next(self._cids)
+            self.send(codec.ping(cid))
+        got = []
+        while (frame := await self.frame()) != Frame(FrameType.PONG, cid, b""):
+            got.append(frame)
+        return got
+
+    async def subscribe(self, topic: bytes, qos: int = 1) -> int:
+        cid = next(self._cids)
+        self.send(codec.subscribe(cid, topic, qos))
+        frame = await self.frame()
+        assert (frame.type, frame.cid) == (FrameType.ACK, cid), frame
+        return codec.parse_ack(frame.payload)
+
+    async def publish(self, topic: bytes, *bodies: bytes, qos: int = 1) -> None:
+        """Publish and wait until it is stored."""
+        self.send(b"".join(codec.publish(next(self._cids), qos, topic, body) for body in bodies))
+        assert await self.until_pong() == []
+
+    async def poll(self, subscription_id: int, count: int = 1) -> list[tuple[int, bytes]]:
+        """(cid, body) of what ``count`` POLLs give."""
+        self.send(b"".join(codec.poll(next(self._cids), subscription_id) for _ in range(count)))
+        return [(frame.cid, codec.parse_publish(frame.payload).body) for frame in await self.until_pong()]
+
+    async def ack(self, subscription_id: int, *tags: int) -> list[codec.Nack]:
+        """Acknowledge; the refusals."""
+        self.send(b"".join(codec.ack(tag, subscription_id) for tag in tags))
+        return [codec.parse_nack(frame.payload) for frame in await self.until_pong()]

@@ -1,0 +1,656 @@
+"""The BlipMQ session in a running server: barriers, refusals, rights, limits, bounded memory, ends of connections."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.bundle import check_bundle
+from engine.bundle_encode import encode_bundle
+from engine.partition import Partition
+from netserver import config as configuration
+from netserver.app import Server
+from netserver.auth import add_key, revoke_key
+from netserver.blipmq import codec
+from netserver.blipmq.codec import Frame, FrameType
+from netserver.blipmq.limits import AUTH_LENGTH_MAX
+from netserver.blipmq.session import _is_loopback
+from netserver.errors import ConfigError
+from netserver.testing import running
+from tests.blipmq_peer import AsyncPeer
+from tests.echo import ALONE, LOOPS, run, until
+
+FORBIDDEN = (401, "not allowed by this API key")
+UNKNOWN = (404, "unknown subscription or delivery tag")
+Settings = dict[str, dict[str, Any]]
+
+
+class Place:
+    """A running server and peers of it."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.peers: list[AsyncPeer] = []
+
+    async def peer(self, **options: Any) -> AsyncPeer:
+        address = self.server.addresses["blipmq"]
+        peer = await AsyncPeer.open((address.host, address.port), **options)
+        self.peers.append(peer)
+        return peer
+
+    def partition(self, name: bytes) -> Partition:
+        topic = self.server.log.catalog.get(name)
+        assert topic is not None
+        return self.server.log.partition(topic)
+
+
+def with_server(
+    test: Callable[[Place], Awaitable[None]],
+    loop: str = "uvloop",
+    data_dir: Path | None = None,
+    **sections: dict[str, Any],
+) -> None:
+    """Run ``test`` with a server in the same event loop; keyword arguments are sections of its configuration."""
+    settings = {**ALONE, **sections}
+    settings["blipmq"] = {"listen": "127.0.0.1:0", **sections.get("blipmq", {})}
+
+    async def main() -> None:
+        async with running(data_dir, settings) as server:
+            place = Place(server)
+            try:
+                await test(place)
+            finally:
+                for peer in place.peers:
+                    peer.writer.transport.abort()
+
+    run(loop, main())
+
+
+class Disk:
+    """Holds up the syncs of a log until ``release``."""
+
+    def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.event = threading.Event()
+        self.waiting = threading.Event()
+        files = place.server.log.files
+        sync = files.sync_data
+
+        def wait(*arguments: Any) -> None:
+            self.waiting.set()
+            assert self.event.wait(20)
+            sync(*arguments)
+
+        monkeypatch.setattr(files, "sync_data", wait)
+
+    def release(self) -> None:
+        self.event.set()
+
+
+# --- order
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_pong_waits_for_the_publishes_before_it(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(place: Place) -> None:
+        peer, other = await place.peer(), await place.peer()
+        await peer.publish(b"t", b"first")
+        disk = Disk(place, monkeypatch)
+        for qos in (1, 0):
+            disk.event.clear()
+            peer.send(
+                codec.publish(1, qos, b"t", b"x") + codec.ping(2) + codec.publish(3, 2, b"t", b"x") + codec.ping(4)
+            )
+            await until(disk.waiting.is_set)
+            assert await other.until_pong() == [], "others do not wait"
+            answer = asyncio.ensure_future(peer.frame())
+            await asyncio.sleep(0.05)
+            assert not answer.done()
+            disk.release()
+            assert await answer == Frame(FrameType.PONG, 2, b"")
+            assert await peer.nack() == (3, 400, "invalid QoS value")
+            assert await peer.frame() == Frame(FrameType.PONG, 4, b"")
+            disk.waiting.clear()
+
+    with_server(test, loop)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_poll_sees_what_was_published_before_it_in_the_same_write(loop: str) -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        for round_number in range(50):
+            peer.send(
+                codec.publish(1, 1, b"t", b"a%d" % round_number)
+                + codec.publish(2, 0, b"t", b"b%d" % round_number)
+                + codec.poll(3, subscription)
+                + codec.poll(4, subscription)
+                + codec.poll(5, subscription)
+                + codec.ack(2 * round_number + 1, subscription)
+            )
+            assert [(frame.cid, codec.parse_publish(frame.payload).body) for frame in await peer.until_pong()] == [
+                (2 * round_number + 1, b"a%d" % round_number),
+                (4, b"b%d" % round_number),
+            ]
+
+    with_server(test, loop)
+
+
+def test_polls_and_acks_wait_for_publishes_in_front(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(place: Place) -> None:
+        peer, other = await place.peer(), await place.peer()
+        subscription = await peer.subscribe(b"t")
+        await peer.publish(b"t", b"job")
+        assert await peer.poll(subscription) == [(1, b"job")]
+        disk = Disk(place, monkeypatch)
+        peer.send(codec.publish(1, 1, b"done", b"result") + codec.ack(1, subscription) + codec.ping(2))
+        await until(disk.waiting.is_set)
+        cursor = place.server.log.cursors.get(subscription)
+        assert cursor is not None
+        assert await other.until_pong() == []
+        assert cursor.deliveries.unacknowledged == 1, "the result is not stored yet"
+        disk.release()
+        assert await peer.frame() == Frame(FrameType.PONG, 2, b"")
+        assert cursor.deliveries.unacknowledged == 0
+
+    with_server(test)
+
+
+def test_a_subscription_sees_only_publishes_behind_it() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        peer.send(
+            codec.publish(1, 1, b"t", b"before")
+            + codec.subscribe(2, b"t", 1)
+            + codec.publish(3, 1, b"t", b"behind")
+            + codec.subscribe(4, b"t", 0)
+        )
+        first, second = await peer.frames(2)
+        assert (first.cid, second.cid) == (2, 4)
+        assert await peer.poll(codec.parse_ack(first.payload), 3) == [(1, b"behind")]
+        assert await peer.poll(codec.parse_ack(second.payload), 3) == []
+
+    with_server(test)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_frames_cut_anywhere(loop: str) -> None:
+    async def test(place: Place) -> None:
+        stream = codec.hello(1) + codec.auth(2, "k")
+        stream += codec.subscribe(3, b"t", 1) + codec.frame(FrameType.POLL, 4, b"xx") + codec.ping(5)
+        whole = await place.peer(login=False)
+        whole.send(stream)
+        expected = await whole.frames(5)
+        for step in (1, 2, 3, 7, 20):
+            peer = await place.peer(login=False)
+            peer.writer.transport.set_write_buffer_limits(0)
+            for start in range(0, len(stream), step):
+                peer.send(stream[start : start + step])
+                await peer.writer.drain()
+            got = await peer.frames(5)
+            assert [frame[:2] for frame in got] == [frame[:2] for frame in expected]
+            peer.writer.close()
+
+    with_server(test, loop)
+
+
+def test_many_answers_behind_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        await peer.publish(b"t", b"first")
+        disk = Disk(place, monkeypatch)
+        count = 60_000
+        peer.send(codec.publish(1, 1, b"t", b"x") + b"".join(codec.ping(n) for n in range(count)))
+        await until(disk.waiting.is_set)
+        (connection,) = place.server.shell.connections
+        await until(lambda: connection.held)
+        disk.release()
+        assert [frame.cid for frame in await peer.frames(count)] == list(range(count))
+
+    with_server(test)
+
+
+# --- refusals
+
+
+def test_a_failing_disk_refuses_each_publish_and_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        await peer.publish(b"t", b"kept")
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "injected")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(place.server.log.files, "write", fail)
+            peer.send(
+                b"".join(codec.publish(n, 1, b"t", b"lost") for n in range(10, 15))
+                + codec.publish(15, 0, b"t", b"lost")
+                + codec.publish(16, 1, b"t", b"lost")
+                + codec.ping(17)
+            )
+            for cid in (10, 11, 12, 13, 14, 16):
+                got_cid, code, text = await peer.nack()
+                assert (got_cid, code) == (cid, 500)
+                assert text.startswith("durable publish failed: ")
+                assert "space" in text
+            assert await peer.frame() == Frame(FrameType.PONG, 17, b"")
+            assert await peer.poll(subscription, 5) == [(1, b"kept")], "reading goes on"
+        await peer.publish(b"t", b"again")
+        assert [body for _, body in await peer.poll(subscription, 5)] == [b"again"]
+        assert place.server.counters["blipmq"].skipped["not stored"] == 1
+
+    with_server(test)
+
+
+def test_a_read_only_partition_refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        await peer.publish(b"t", b"kept")
+
+        def fail(*_: object) -> None:
+            raise OSError(errno.EIO, "injected")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(place.server.log.files, "sync_data", fail)
+            peer.send(codec.publish(1, 1, b"t", b"lost"))
+            assert (await peer.nack())[:2] == (1, 500)
+        peer.send(codec.publish(2, 1, b"t", b"lost") + codec.publish(3, 0, b"t", b"lost") + codec.ping(4))
+        cid, code, text = await peer.nack()
+        assert (cid, code) == (2, 500)
+        assert "restart" in text
+        assert await peer.frame() == Frame(FrameType.PONG, 4, b"")
+
+    with_server(test)
+
+
+def test_a_subscription_that_cannot_be_stored_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        await peer.publish(b"t", b"x")
+        state = place.server.log.state
+        before = len(place.server.log.cursors)
+        from engine.errors import DiskFull
+
+        with monkeypatch.context() as patch:
+            patch.setattr(state, "_commit", lambda _batch: DiskFull("injected: no space"))
+            peer.send(codec.subscribe(7, b"t", 1) + codec.ping(8))
+            assert await peer.nack() == (7, 500, "durable subscribe failed: injected: no space")
+            assert await peer.frame() == Frame(FrameType.PONG, 8, b"")
+        assert len(place.server.log.cursors) == before
+        assert await peer.subscribe(b"t") > 0
+
+    with_server(test)
+
+
+def test_a_message_that_is_too_large() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        peer.send(
+            codec.publish(1, 1, b"t", b"a" * 1001)
+            + codec.publish(2, 1, b"t", b"b" * 1000)
+            + codec.publish(3, 0, b"t", b"c" * 5000)
+            + codec.publish(4, 1, b"t", b"")
+            + codec.ping(5)
+        )
+        assert await peer.nack() == (1, 400, "message too large")
+        assert await peer.nack() == (3, 400, "message too large")
+        assert await peer.frame() == Frame(FrameType.PONG, 5, b"")
+        assert await peer.poll(subscription, 5) == [(1, b"b" * 1000), (2, b"")]
+
+    with_server(test, topics={"record_bytes_max": "1000"})
+
+
+def test_messages_of_many_sizes_make_the_round_trip() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        sizes = (0, 1, 100, 65_000, 262_144, 300_000, 3_000_000, 15 << 20, 5)
+        for size in sizes:
+            await peer.publish(b"t", bytes(size))
+        for qos_subscription in (subscription,):
+            got = await peer.poll(qos_subscription, len(sizes) + 1)
+            assert [len(body) for _, body in got] == list(sizes)
+        assert place.server.counters["blipmq"].delivered_bytes > sum(sizes)
+
+    with_server(test)
+
+
+def test_a_record_that_no_frame_can_carry_is_passed() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        await peer.publish(b"t", b"before")
+        partition = place.partition(b"t")
+        bundle = encode_bundle([bytes(16 << 20)], None, [1])
+        partition.append_bundle(bundle, 0, len(bundle), check_bundle(bundle, 0, len(bundle)))
+        await peer.publish(b"t", b"behind")
+        assert await peer.poll(subscription, 5) == [(1, b"before"), (3, b"behind")]
+        assert place.server.counters["blipmq"].skipped["too large"] == 1
+        assert await peer.ack(subscription, 2) == [UNKNOWN]
+
+    with_server(test)
+
+
+def test_topics_that_cannot_be_made() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        peer.send(codec.publish(1, 1, b"t", b"x") + codec.publish(2, 0, b"t", b"x") + codec.subscribe(3, b"t", 1))
+        for cid in (1, 2, 3):
+            assert await peer.nack() == (cid, 404, "unknown topic")
+        place.server.log.catalog.create(b"t")
+        await peer.publish(b"t", b"x")
+
+    with_server(test, topics={"auto_create": "false"})
+
+    async def full(place: Place) -> None:
+        peer = await place.peer()
+        await peer.publish(b"a", b"x")
+        peer.send(codec.publish(1, 1, b"b", b"x"))
+        cid, code, text = await peer.nack()
+        assert (cid, code) == (1, 400)
+        assert "topics" in text
+
+    with_server(full, engine={"topics_max": "1"})
+
+
+def test_a_deleted_topic(tmp_path: Path) -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        await peer.publish(b"t", b"x")
+        assert await peer.poll(subscription) == [(1, b"x")]
+        done: list[object] = []
+        catalog = place.server.log.catalog
+        topic = catalog.get(b"t")
+        assert topic is not None
+        catalog.delete(topic, done.append)
+        peer.send(codec.publish(1, 1, b"t", b"y"))
+        assert await peer.nack() == (1, 404, "unknown topic")
+        await until(lambda: bool(done))
+        assert await peer.poll(subscription) == []
+        assert await peer.ack(subscription, 1) == [UNKNOWN]
+        await until(lambda: not catalog.tombstones)
+        again = await peer.subscribe(b"t")
+        await peer.publish(b"t", b"new")
+        assert await peer.poll(again) == [(1, b"new")]
+
+    with_server(test)
+
+
+# --- logging in
+
+
+@pytest.mark.parametrize("early", [codec.ping(1), codec.hello(1)])
+def test_login_has_a_deadline(early: bytes) -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer(login=False)
+        quick = await place.peer()
+        peer.send(early)
+        await peer.frame()
+        assert await peer.at_eof()
+        assert await quick.until_pong() == []
+        assert place.server.counters["blipmq"].protocol_errors == {"handshake_timeout": 1}
+
+    with_server(test, blipmq={"handshake_timeout": "150"})
+
+
+def test_a_stranger_cannot_announce_a_large_frame() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer(login=False)
+        peer.send(codec.hello(1) + codec.auth(2, "k" * 0xFFFF))
+        assert [frame.type for frame in await peer.frames(2)] == [FrameType.ACK, FrameType.ACK]
+        peer = await place.peer(login=False)
+        peer.send(codec.hello(1) + (AUTH_LENGTH_MAX + 1).to_bytes(4, "big"))
+        assert (await peer.frame()).type == FrameType.ACK
+        assert await peer.at_eof()
+
+    with_server(test)
+
+
+@pytest.mark.parametrize(
+    ("peer", "near"),
+    [
+        ("127.0.0.1:5", True), ("127.8.9.1:5", True), ("[::1]:5", True), ("[::ffff:127.0.0.1]:5", True),
+        ("10.0.0.1:5", False), ("[::ffff:10.0.0.1]:5", False), ("[fe80::1]:5", False), ("?", False),
+    ],
+)  # fmt: skip
+def test_who_is_near(peer: str, near: bool) -> None:
+    assert _is_loopback(peer) == near
+
+
+def test_without_keys_anybody_from_this_machine_may_come_in() -> None:
+    async def test(place: Place) -> None:
+        for key in ("", "anything"):
+            await place.peer(key=key)
+
+    with_server(test)
+
+
+def test_keys_and_rights(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    writer_key = add_key(path, "writer", publish=["orders.*"], subscribe=[])
+    reader_key = add_key(path, "reader", publish=[], subscribe=["orders.*"])
+
+    async def test(place: Place) -> None:
+        stranger = await place.peer(login=False)
+        stranger.send(codec.hello(1) + codec.auth(2, "x") + codec.auth(3, "") + codec.auth(4, writer_key))
+        assert (await stranger.frame()).type == FrameType.ACK
+        assert await stranger.nack() == (2, 401, "invalid API key")
+        assert await stranger.nack() == (3, 401, "invalid API key")
+        assert (await stranger.frame()).type == FrameType.ACK
+        assert place.server.counters["blipmq"].auth_failures == 2
+        writer, reader, admin = stranger, await place.peer(key=reader_key), await place.peer(key="root-key")
+        subscription = await reader.subscribe(b"orders.1")
+        other = await admin.subscribe(b"other")
+        await writer.publish(b"orders.1", b"x")
+        await admin.publish(b"other", b"y")
+        writer.send(codec.publish(5, 1, b"other", b"x") + codec.subscribe(6, b"orders.1", 1))
+        assert await writer.nack() == (5, *FORBIDDEN)
+        assert await writer.nack() == (6, *FORBIDDEN)
+        writer.send(codec.poll(7, subscription) + codec.ack(1, subscription))
+        assert await writer.nack() == (7, *FORBIDDEN)
+        assert await writer.nack() == (1, *FORBIDDEN)
+        reader.send(codec.publish(8, 0, b"orders.1", b"x") + codec.poll(9, other))
+        assert await reader.nack() == (8, *FORBIDDEN)
+        assert await reader.nack() == (9, *FORBIDDEN)
+        assert await reader.poll(subscription, 3) == [(1, b"x")]
+        assert await reader.ack(subscription, 1) == []
+        assert await admin.poll(other) == [(1, b"y")]
+
+    with_server(test, blipmq={"key_file": str(path), "allowed_api_keys": "root-key"})
+
+
+def test_revoked_keys_lose_their_connections(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    first_key, second_key = add_key(path, "first"), add_key(path, "second", publish=["a"], subscribe=["a"])
+
+    async def test(place: Place) -> None:
+        first, second = await place.peer(key=first_key), await place.peer(key=second_key)
+        await second.publish(b"a", b"x")
+        revoke_key(path, "first")
+        revoke_key(path, "second")
+        second_again = add_key(path, "second", publish=["b"], subscribe=[])
+        reload(place, {"blipmq": {"key_file": str(path)}})
+        assert await first.at_eof()
+        await second.publish(b"b", b"x")
+        second.send(codec.publish(1, 1, b"a", b"x"))
+        assert await second.nack() == (1, *FORBIDDEN)
+        await place.peer(key=second_again)
+        path.write_text("nonsense")
+        with pytest.raises(ConfigError, match="line 1"):
+            reload(place, {"blipmq": {"key_file": str(path)}})
+        await place.peer(key=second_again)
+
+    with_server(test, blipmq={"key_file": str(path)})
+
+
+def reload(place: Place, settings: Settings) -> None:
+    """As SIGHUP does, with these settings beside those at the start."""
+    now = place.server.config
+    start = {"server": {"data_dir": now.server.data_dir}}
+    listen = {name: {"listen": str(now.listener(name).listen or "off")} for name in configuration.PROTOCOL_SECTIONS}
+    place.server.reload(configuration.build(("test", start), ("test", listen), ("test", settings)))
+
+
+def test_a_reload_changes_how_subscriptions_behave() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        await peer.publish(b"t", *(b"%d" % n for n in range(10)))
+        assert len(await peer.poll(subscription)) == 1
+        reload(place, {"blipmq": {"queue_capacity": "3", "retry_backoff_ms": "60000"}})
+        assert await peer.poll(subscription, 10) == [(9, b"8"), (10, b"9")]
+        reload(place, {"blipmq": {"message_ttl": "1ms"}})
+        await peer.publish(b"t", b"old")
+        await asyncio.sleep(0.01)
+        assert await peer.poll(subscription) == []
+        assert place.server.counters["blipmq"].skipped["expired"] == 1
+
+    with_server(test)
+
+
+def test_settings_of_the_original_that_mean_nothing_here(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        await peer.publish(b"t", b"x")
+        topic = place.server.log.catalog.get(b"t")
+        assert topic is not None
+        assert (topic.config.durability, topic.config.sync_interval_ms) == ("interval", 20)
+
+    with_server(test, blipmq={"wal_path": "blipmq.wal", "metrics_port": "9100", "fsync_policy": "interval_ms:20"})
+    assert [record.message for record in caplog.records if "no effect" in record.message] == [
+        "[blipmq] metrics_port is a setting of the original and has no effect here",
+        "[blipmq] wal_path is a setting of the original and has no effect here",
+    ]
+
+
+# --- memory and ends
+
+
+def test_who_does_not_read_gets_no_more_than_the_output_may_hold() -> None:
+    async def test(place: Place) -> None:
+        peer, other = await place.peer(), await place.peer()
+        subscription = await peer.subscribe(b"t")
+        for n in range(40):
+            await other.publish(b"t", b"%d" % n + bytes(1 << 20))
+        peer.send(b"".join(codec.poll(n, subscription) for n in range(40)) + codec.ping(99))
+        await until(lambda: any(connection.held for connection in place.server.shell.connections))
+        await asyncio.sleep(0.1)
+        assert sum(connection.bytes_out for connection in place.server.shell.connections) < 20 << 20
+        assert await other.until_pong() == []
+        for n in range(40):
+            frame = await peer.frame()
+            assert frame.cid == n + 1
+            assert codec.parse_publish(frame.payload).body.startswith(b"%d\0" % n)
+        assert await peer.frame() == Frame(FrameType.PONG, 99, b"")
+
+    with_server(test, blipmq={"retry_backoff_ms": "60000"})
+
+
+def test_half_closed_connections_get_their_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        await peer.publish(b"t", b"x")
+        disk = Disk(place, monkeypatch)
+        peer.send(codec.poll(1, subscription) + codec.publish(2, 1, b"t", b"y") + codec.ping(3) + b"\0\0")
+        peer.writer.write_eof()
+        await until(disk.waiting.is_set)
+        disk.release()
+        assert (await peer.frame()).cid == 1
+        assert await peer.frame() == Frame(FrameType.PONG, 3, b"")
+        assert await peer.at_eof()
+
+    with_server(test)
+
+
+def test_a_drained_server_answers_what_is_outstanding(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(place: Place) -> None:
+        peer, idle = await place.peer(), await place.peer()
+        await peer.publish(b"t", b"x")
+        disk = Disk(place, monkeypatch)
+        peer.send(codec.publish(2, 1, b"t", b"y") + codec.ping(3))
+        await until(disk.waiting.is_set)
+        for connection in tuple(place.server.shell.connections):
+            connection.drain()
+        assert await idle.at_eof()
+        disk.release()
+        assert await peer.frame() == Frame(FrameType.PONG, 3, b"")
+        assert await peer.at_eof()
+
+    with_server(test)
+
+
+def test_partitions_open_on_first_use_after_a_restart(tmp_path: Path) -> None:
+    async def first(place: Place) -> None:
+        peer = await place.peer()
+        for topic in (b"a", b"b", b"c"):
+            assert await peer.subscribe(topic) > 0
+            await peer.publish(topic, *(b"%d" % n + bytes(2000) for n in range(500)))
+
+    async def second(place: Place) -> None:
+        peer = await place.peer()
+        assert len(await peer.poll(1, 1000)) == 500
+        await peer.publish(b"b", b"more")
+        assert len(await peer.poll(2, 1000)) == 501
+        subscription = await peer.subscribe(b"c")
+        await peer.publish(b"c", b"new")
+        assert await peer.poll(subscription, 2) == [(1, b"new")]
+        assert len(await peer.poll(3, 1000)) == 501
+
+    with_server(first, data_dir=tmp_path)
+    with_server(second, data_dir=tmp_path, engine={"tail_cache_bytes": "1 MiB"})
+
+
+def test_a_partition_that_cannot_be_opened(tmp_path: Path) -> None:
+    async def first(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.subscribe(b"a") == 1
+        await peer.publish(b"a", b"x")
+
+    async def second(place: Place) -> None:
+        peer = await place.peer()
+        peer.send(
+            codec.poll(1, 1) + codec.publish(2, 1, b"a", b"y") + codec.publish(3, 0, b"a", b"y")
+            + codec.subscribe(4, b"a", 1) + codec.ping(5)
+        )  # fmt: skip
+        for cid in (1, 2, 4):
+            got_cid, code, _ = await peer.nack()
+            assert (got_cid, code) == (cid, 500)
+        assert await peer.frame() == Frame(FrameType.PONG, 5, b"")
+
+    with_server(first, data_dir=tmp_path)
+    for path in (tmp_path / "topics" / "1" / "0").iterdir():
+        path.unlink()
+    with_server(second, data_dir=tmp_path)
+
+
+def test_connections_that_end_while_something_is_outstanding(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(place: Place) -> None:
+        stays = await place.peer()
+        subscription = await stays.subscribe(b"t")
+        await stays.publish(b"t", b"x")
+        disk = Disk(place, monkeypatch)
+        tails = (codec.ping(3), codec.poll(4, subscription), codec.subscribe(5, b"u", 1), b"\0\0\0\0")
+        for number, tail in enumerate(tails):
+            peer = await place.peer()
+            peer.send(codec.publish(1, 1, b"t", b"y") + tail)
+            await until(lambda number=number: place.partition(b"t").last_seq == number + 2)
+            peer.writer.transport.abort()
+        disk.release()
+        assert await stays.until_pong() == []
+        await until(lambda: len(place.server.shell.connections) == 1)
+        await until(lambda: place.partition(b"t").committed_seq == 5)
+        assert len(await stays.poll(subscription, 10)) == 5
+        assert place.server.counters["blipmq"].session_errors == 0
+
+    with_server(test)
