@@ -22,6 +22,7 @@ from pathlib import Path
 
 from bench import machine, peers
 from bench.peers import Load
+from bench.tank_loads import Tank
 from netserver.testing import ServerProcess
 
 HERE = Path(__file__).parent
@@ -181,6 +182,40 @@ def figg_loads(bench: Bench, program: Path) -> None:
             )  # type: ignore[misc]
 
 
+def tank_loads(bench: Bench, program: Path) -> None:
+    """Producing and consuming through TANK, in bundles of 100 messages and of one."""
+    for durability in ("always", "never"):
+        with server(bench, durability) as process:
+            tank = Tank(program, process, bench.directory)
+            tank_produce(bench, tank, durability)
+            if durability == "always":
+                tank_consume(bench, tank)
+
+
+def tank_produce(bench: Bench, tank: Tank, durability: str) -> None:
+    """Bundles of 100 messages and of one."""
+    for records, window in ((100, 16), (100, 64), (1, 64)):
+        topic = f"{records}-{window}".encode()
+        bench.add(
+            f"tank produce {records} x {window}",
+            durability,
+            100,
+            lambda t=topic, r=records, w=window: tank.produce(t, r, w, bench.seconds),  # type: ignore[misc]
+        )
+
+
+def tank_consume(bench: Bench, tank: Tank) -> None:
+    """The topics of ``tank_produce``, from their beginning, as often as it takes."""
+    for records in (100, 1):
+        name, topic = f"tank consume, bundles of {records}", f"{records}-64".encode()
+        if not bench.wants(name):
+            continue
+        if not bench.wants(f"tank produce {records} x 64"):
+            tank.produce(topic, records, 64, bench.seconds)
+        count = int(8_000_000 * bench.seconds)
+        bench.add(name, "-", 100, lambda t=topic, n=count: tank.consume(t, n))  # type: ignore[misc]
+
+
 def during(load: Load, seconds: float) -> Load:
     """Deliveries by the time that the publisher ran, not by that which the subscribers were connected."""
     return Load(load.messages, seconds, load.cpu_seconds)
@@ -268,6 +303,7 @@ def main() -> int:
         bench = Bench(options.seconds, Path(name), options.only)
         measure_limits(bench)
         figg_loads(bench, build(bench.directory, "load_figg"))
+        tank_loads(bench, build(bench.directory, "load_tank"))
         peer_loads(bench)
     if options.json:
         fields = {"machine": machine.describe(), "limits": bench.limits, "rows": [asdict(row) for row in bench.rows]}
