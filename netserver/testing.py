@@ -219,11 +219,10 @@ class ServerProcess:
             try:
                 line = self._lines.get(timeout=max(deadline - time.monotonic(), 0.001))
             except queue.Empty:
+                self.kill()
                 line = None
-            if line is None:
-                code = self._process.poll() if self._process is not None else None
-                if self.is_running:
-                    self.kill()
+            if line is None:  # its output has ended, so it is ending; or it was killed just now
+                code = self._process.wait(TEST_STOP_S) if self._process is not None else None
                 raise RuntimeError(f"the server did not get ready (exit code {code}); its log:\n{self.log_text}")
             self.output.append(line)
             if line == "ready":
