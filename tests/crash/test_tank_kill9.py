@@ -149,3 +149,32 @@ async def rounds(quintlog: ServerProcess) -> int:
 def test_rounds(tmp_path: Path) -> None:
     with server(tmp_path) as quintlog:
         assert asyncio.run(asyncio.wait_for(rounds(quintlog), 60 + 5 * ROUNDS)) > 10 * ROUNDS
+
+
+def test_a_torn_tail_is_cut_and_the_topic_goes_on(tmp_path: Path) -> None:
+    """A half-written bundle at the end made the original hang its readers until an operator came."""
+    kept = [bundle(b"%d" % n) for n in range(20)]
+
+    async def publish(address: tuple[str, int], bundles: list[bytes]) -> None:
+        peer = await Peer.open(address)
+        await peer.create(b"t", PARTITIONS)
+        for data in bundles:
+            assert await peer.produce(b"t", data, partition_id=1) == b"\0"
+        await peer.close()
+
+    async def read(address: tuple[str, int]) -> list[bytes]:
+        peer = await Peer.open(address)
+        found, _ = await asyncio.wait_for(stored(peer, 1, 1), 10)
+        await peer.close()
+        return found
+
+    with server(tmp_path) as quintlog:
+        asyncio.run(publish(quintlog.address("tank"), kept[:10]))
+        quintlog.kill()
+        (segment,) = tmp_path.glob("topics/*/1/*.log")
+        whole = segment.read_bytes()
+        segment.write_bytes(whole + whole[-60:] + b"\x7f" * 100)
+        quintlog.restart()
+        assert asyncio.run(read(quintlog.address("tank"))) == kept[:10]
+        asyncio.run(publish(quintlog.address("tank"), kept[10:]))
+        assert asyncio.run(read(quintlog.address("tank"))) == kept
