@@ -1,0 +1,247 @@
+"""BlipMQ under random damage: any stream decodes or raises the codec's own error, alike however it is cut; the hot
+loops agree with their twin and with the codec; a running server survives it all, answers whole frames, and serves
+others meanwhile.
+
+Meant to run with QUINTLOG_BUILD=checked too. QUINTLOG_NIGHTLY=1 makes it run for minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.batch import BatchWriter, RecordCursor, records
+from netserver.blipmq import codec, frames, frames_pure
+from netserver.blipmq.codec import CodecError, Decoder, Frame, FrameType, FramingError, PayloadError
+from netserver.blipmq.limits import FRAME_LENGTH_MAX
+from netserver.testing import running
+from tests.blipmq_peer import KEY, AsyncPeer
+from tests.echo import ALONE
+
+NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
+ROUNDS = 500_000 if NIGHTLY else 50_000
+INTERESTING = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0x10, 0x7F, 0x80, 0xFF)
+VECTORS = Path(__file__).parents[1] / "data" / "blipmq.jsonl"
+ROWS = [json.loads(line) for line in VECTORS.read_text().splitlines()][1:]
+CORPUS = sorted({bytes.fromhex(row["hex"]) for row in ROWS if row["hex"]})
+PARSERS: dict[int, Callable[[bytes], Any]] = {
+    FrameType.HELLO: codec.parse_hello,
+    FrameType.AUTH: codec.parse_auth,
+    FrameType.PUBLISH: codec.parse_publish,
+    FrameType.SUBSCRIBE: codec.parse_subscribe,
+    FrameType.ACK: codec.parse_ack,
+    FrameType.NACK: codec.parse_nack,
+    FrameType.POLL: lambda payload: codec.parse_subscription_id(payload, "POLL"),
+}
+
+
+def damaged(rng: random.Random, data: bytes) -> bytes:
+    """A variant: bytes changed, cut, repeated, taken out; mostly near the beginning of some frame."""
+    found = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        if not found:
+            break
+        position = min(int(rng.expovariate(rng.choice((0.1, 0.02, 0.004)))), len(found) - 1)
+        action = rng.random()
+        if action < 0.6:
+            found[position] = rng.choice(INTERESTING)
+        elif action < 0.75:
+            found[position] ^= 1 << rng.randrange(8)
+        elif action < 0.85:
+            del found[position + 1 :]
+        elif action < 0.92:
+            del found[position : position + rng.randint(1, 3)]
+        else:
+            found[position:position] = found[position : position + rng.randint(1, 9)]
+    return bytes(found)
+
+
+def cut_anywhere(rng: random.Random, data: bytes) -> Iterator[bytes]:
+    position = 0
+    while position < len(data):
+        size = rng.choice((1, 2, 5, 30, 1000))
+        yield data[position : position + size]
+        position += size
+
+
+def events(pieces: Iterator[bytes]) -> tuple[list[tuple[Frame, Any]], str]:
+    """(frame, what its payload says) of a stream, and the kind of the error that ends it."""
+    decoder = Decoder()
+    found: list[tuple[Frame, Any]] = []
+    try:
+        for piece in pieces:
+            decoder.receive(piece)
+            while (frame := decoder.next_frame()) is not None:
+                try:
+                    found.append((frame, PARSERS.get(frame.type, bytes)(frame.payload)))
+                except PayloadError as error:
+                    found.append((frame, error.text))
+    except FramingError as error:
+        return found, error.kind
+    return found, ""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_codec(seed: int) -> None:
+    rng = random.Random(seed)
+    refused = decoded = 0
+    for _ in range(ROUNDS):
+        variant = damaged(rng, b"".join(rng.choice(CORPUS) for _ in range(rng.choice((1, 1, 1, 3)))))
+        whole = events(iter([variant]))
+        assert events(cut_anywhere(rng, variant)) == whole, variant.hex()
+        if rng.random() < 0.02:
+            assert events(variant[at : at + 1] for at in range(len(variant))) == whole, variant.hex()
+        refused += bool(whole[1])
+        decoded += bool(whole[0])
+    assert refused > ROUNDS // 20
+    assert decoded > ROUNDS // 10
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_hot_loops(seed: int) -> None:
+    """Frame by frame through a damaged stream: both agree, and what they take is what the codec sees."""
+    rng = random.Random(seed)
+    good = [
+        codec.publish(1, 1, b"orders", b"a"), codec.publish(2, 1, b"orders", b"b" * 200), codec.ack(3, 9),
+        codec.publish(3, 0, b"orders", b""), codec.poll(4, 7), codec.poll(5, 7), codec.ack(1, 7), codec.ack(2, 7),
+        codec.ping(6), codec.subscribe(7, b"orders", 1),
+    ]  # fmt: skip
+    taken = 0
+    for _ in range(ROUNDS // 5):
+        data = damaged(rng, b"".join(rng.choices(good, k=rng.randint(1, 6))))
+        decoder = Decoder()
+        decoder.receive(data)
+        position = 0
+        while position < len(data):
+            outcome = look(frames, data, position)
+            assert outcome == look(frames_pure, data, position), data.hex()
+            kind, behind, count = outcome[0][:3]
+            if kind in (0, -1):
+                break
+            if outcome[1]:
+                for value in outcome[1]:
+                    frame = decoder.next_frame()
+                    assert frame is not None
+                    assert codec.parse_publish(frame.payload) == (1, b"orders", value)
+                    taken += 1
+                position = outcome[2]
+                continue
+            for _ in range(max(count, 1)):
+                frame = decoder.next_frame()
+                assert frame is not None
+                assert frame.type == kind
+            position = behind
+    assert taken > ROUNDS // 50
+
+
+def look(loops: Any, data: bytes, position: int) -> tuple[tuple[int, int, int, int], list[bytes], int, list[int]]:
+    """What ``scan`` says, the values packed from there, the position behind them, the ranges of ACKs."""
+    try:
+        scanned = loops.scan(data, position, len(data), FRAME_LENGTH_MAX)
+    except FramingError as error:
+        return (-1, hash(error.kind), 0, 0), [], 0, []
+    writer = BatchWriter(bytearray(3000), 1)
+    writer.begin(1_700_000_000_000)
+    behind, count = loops.pack_publishes(data, position, len(data), writer, b"orders", 1, 150, bytearray(80))
+    writer.close_batch()
+    values = [record.value for record in records(writer.buffer, 0, writer.position)]
+    assert len(values) == count
+    ranges = loops.ack_ranges(data, position, scanned[2], 1000) if scanned[0] == FrameType.ACK else []
+    return scanned, values, behind, ranges
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_deliveries(seed: int) -> None:
+    """Random slabs, limits and rooms: both write the same bytes and stop at the same record."""
+    rng = random.Random(seed)
+    polls = b"".join(codec.poll(n, 3) for n in range(12))
+    for _ in range(ROUNDS // 20):
+        slab = bytearray()
+        seq = rng.randint(1, 100)
+        for _ in range(rng.randint(1, 4)):
+            writer = BatchWriter(bytearray(4000), seq)
+            writer.begin(rng.randint(100, 200), rng.randrange(2))
+            for _ in range(rng.randint(1, 4)):
+                assert writer.put_record(bytes(rng.randrange(60)), b"k" * rng.randrange(3), rng.randint(100, 200))
+            writer.close_batch()
+            slab += writer.buffer[: writer.position]
+            seq = writer.next_seq + rng.choice((0, 0, 3))
+        out_bytes, qos, oldest_ms = rng.randrange(30, 500), rng.randrange(2), rng.choice((0, 0, 150))
+        outcomes = []
+        for loops in (frames, frames_pure):
+            cursor = RecordCursor(bytes(slab), 0, len(slab), 0)
+            assert cursor.next()
+            found = []
+            limits = random.Random(seed)
+            for _ in range(20):
+                out = bytearray(out_bytes)
+                last, limit = cursor.seq + limits.randrange(8), limits.randint(1, 12)
+                result = loops.deliver(out, 0, cursor, last, limit, 0, qos, b"topic", polls, 0, oldest_ms)
+                found.append((result, bytes(out[: result[0]])))
+                if result[2] == frames.END:
+                    break
+                if result[2] in (frames.SKIP, frames.FULL) and not cursor.next():
+                    break
+            outcomes.append(found)
+        assert outcomes[0] == outcomes[1]
+
+
+def test_builders_refuse_what_no_frame_can_hold() -> None:
+    for make in (
+        lambda: codec.publish(1, 1, b"t", bytes(FRAME_LENGTH_MAX)),
+        lambda: codec.subscribe(1, b"t" * 70_000, 1),
+        lambda: codec.auth(1, "k" * 70_000),
+    ):
+        with pytest.raises(CodecError):
+            make()
+
+
+def test_running_server() -> None:
+    """Damaged streams of many connections, before and after the login; a good connection is served all the time."""
+    rng = random.Random(5)
+    login = codec.hello(1) + codec.auth(2, KEY)
+
+    async def attack(address: tuple[str, int]) -> None:
+        reader, writer = await asyncio.open_connection(*address)
+        stream = damaged(rng, b"".join(rng.choices(CORPUS, k=rng.randint(1, 20))))
+        if rng.random() < 0.7:
+            stream = login + stream
+        for piece in cut_anywhere(rng, stream) if rng.random() < 0.3 else [stream]:
+            writer.write(piece)
+            await asyncio.sleep(0)
+        writer.write_eof()
+        decoder = Decoder()
+        try:
+            while data := await reader.read(1 << 16):
+                decoder.receive(data)
+        except ConnectionResetError:
+            return
+        finally:
+            writer.close()
+        while (frame := decoder.next_frame()) is not None:
+            assert frame.type in (FrameType.ACK, FrameType.NACK, FrameType.PONG, FrameType.PUBLISH)
+        assert decoder.pending_bytes == 0
+
+    async def main() -> None:
+        async with running(settings={**ALONE, "blipmq": {"listen": "127.0.0.1:0"}}) as server:
+            address = (server.addresses["blipmq"].host, server.addresses["blipmq"].port)
+            peer = await AsyncPeer.open(address)
+            subscription = await peer.subscribe(b"good")
+            for number in range(10_000 if NIGHTLY else 300):
+                async with asyncio.timeout(20):
+                    await asyncio.gather(*(attack(address) for _ in range(10)))
+                await peer.publish(b"good", b"%d" % number)
+                ((tag, body),) = await peer.poll(subscription)
+                assert body == b"%d" % number
+                assert await peer.ack(subscription, tag) == []
+            assert server.counters["blipmq"].session_errors == 0
+            peer.writer.close()
+
+    asyncio.run(main())
