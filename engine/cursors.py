@@ -33,7 +33,7 @@ from engine.cursor_reader import SlabCache
 from engine.dead_letters import DeadLetters
 from engine.deliveries import Deliveries, DeliveryPolicy, load
 from engine.errors import Corrupt, EngineError, InvalidConfig
-from engine.limits import CURSOR_NAME_BYTES_MAX, CURSOR_ROUND_NUMBERS_MAX
+from engine.limits import CURSOR_NAME_BYTES_MAX, CURSOR_ROUND_NUMBERS_MAX, CURSORS_LOADED_MAX
 from engine.state import COUNTER, Delete, OnDone, Put
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ _KEY = struct.Struct(">Q")
 
 IDLE_MS = 60_000
 """A cursor without use for so long is forgotten until it is used again."""
+CROWDED_IDLE_MS = 1_000
+"""The same while there are more than ``CURSORS_LOADED_MAX`` in memory."""
 SWEEP_MS = 10_000
 """Interval of the look for idle and expired cursors."""
 EXPIRY_SLICE = 256
@@ -362,8 +364,9 @@ class CursorStore:
             self._expire(self._expiry_queue.pop())
 
     def _let_go(self, now_ms: int) -> None:
+        idle_ms = IDLE_MS if len(self._loaded) <= CURSORS_LOADED_MAX else CROWDED_IDLE_MS
         for cursor in list(self._loaded.values()):
-            if cursor.is_idle(now_ms - IDLE_MS) and cursor not in self._flushing:
+            if cursor.is_idle(now_ms - idle_ms) and cursor not in self._flushing:
                 del self._loaded[cursor.id]
                 self.watched.discard(cursor)
                 cursor.close()

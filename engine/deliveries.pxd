@@ -24,7 +24,7 @@ cdef class Deliveries:
     cdef list _attempts
     cdef list _dues
     cdef long long _next_due_ms
-    cdef object _queue
+    cdef list _queue
     cdef long long _backoff_ms
     cdef long long _backoff_max_ms
     cdef long long _unacknowledged_max
@@ -37,7 +37,7 @@ cdef class Deliveries:
     cpdef bint covers(self, long long first, long long last) except -1
     @cython.locals(barrier="long long", last="long long")
     cpdef Plan plan(self, long long committed_seq, long long now_ms)
-    @cython.locals(first="long long", last="long long", index=Py_ssize_t)
+    @cython.locals(queue=list, first="long long", last="long long", index=Py_ssize_t)
     cdef Plan _next_retry(self)
     @cython.locals(room="long long", dropped="long long")
     cdef int _drop_oldest(self, long long committed_seq) except -1

@@ -153,6 +153,9 @@ chunks do not add entries, so twice that is never reached."""
 SCAN_BYTES = 1 << 20
 """Blocks in which a segment is walked: large enough for the disk, small enough for the cache."""
 
+UNREADABLE_BYTES = 4096
+"""Where the disk cannot read a block, it is read in pieces of a page: no more than that is given up for one sector."""
+
 READ_BYTES_MIN = 64 << 10
 """A read for one subscriber reads at least this, so that a small request does not become many."""
 
@@ -161,6 +164,12 @@ POSITION_HINTS_MAX = 1024
 
 FETCHED_MAX = 64
 """Answers of reader threads that wait to be picked up; at a read's usual size 16 MiB in all."""
+
+CLOCK_STEP_MS = 60_000
+"""A clock that is off by more than this was set; less is the usual correction."""
+
+CLOCK_DOUBT_MS = 3_600_000
+"""How long a clock that was set forward has to stay there before retention believes it and removes records by it."""
 
 SMALL_FILE_BYTES_MAX = 1 << 20
 """VERSION, topic.json: a few hundred bytes; what is larger is no file of ours."""
@@ -208,6 +217,9 @@ CURSOR_SLABS_BYTES_MAX = 64 << 20
 
 CURSOR_ROUND_NUMBERS_MAX = 1 << 20
 """Numbers in the entries that one submission of moved cursors writes: about 3 MiB."""
+
+CURSORS_LOADED_MAX = 20_000
+"""Cursors in memory (about 1.5 KiB each) above which those not used for a second are let go."""
 
 DEAD_LETTERS_PENDING_MAX = 64
 """Dead letters appended and not yet stored."""

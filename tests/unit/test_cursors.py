@@ -503,9 +503,10 @@ def test_dead_letters_survive_a_crash_on_the_way(tmp_path: Path) -> None:
     cursor = fixture.subscribe()
     fixture.engine.append([b"a"])
     fixture.seqs(cursor)
+    fixture.flush()
     fixture.clock.now_ms += 1000
     cursor.fall_due(fixture.clock.now_ms)
-    fixture.flush()
+    assert len(fixture.store.dead_letters) == 1
     fixture.crash(tmp_path / "image")
     assert fixture.seqs(fixture.get(cursor)) == [1], "delivered once more rather than never"
     fixture.close()
