@@ -66,6 +66,10 @@ class Peer:
                 return
         raise AssertionError(f"closed before the ACK of {number}")
 
+    async def read_attached(self) -> codec.Attached:
+        """The next message, ATTACHED."""
+        return await self.expect(codec.Attached)
+
     async def read(self, topic: bytes, count: int) -> list[tuple[int, bytes]]:
         """(offset, data) of the next ``count`` DATA of a topic; ACKs are passed over."""
         found: list[tuple[int, bytes]] = []
