@@ -61,6 +61,7 @@ class Window:
         self.records = 0  # with the places granted but not filled yet
         self.size_bytes = 0
         self.error: QuintlogError | None = None  # why nothing is accepted any more
+        self.last_taken = 0  # last number of the entry that was handed to the connection last
         self._entries: deque[Entry] = deque()  # oldest first; the front one is never done
         self._unsent: deque[Entry] = deque()  # those to hand to the connection next
         self._added = 0  # entries ever added; those answered in one unbroken run from the first are _passed
@@ -148,6 +149,7 @@ class Window:
         while unsent and bytes_max > 0:
             entry = unsent.popleft()
             entry.sent = True
+            self.last_taken = entry.last
             if not entry.done:
                 frames.append(entry.frames)
                 bytes_max -= entry.size_bytes
@@ -196,10 +198,19 @@ class Window:
         self._finish(entry, result)
         self._pass()
 
-    def _finish(self, entry: Entry, result: object) -> None:
+    def withdraw(self, entry: Entry) -> None:
+        """Take an entry out without an outcome: its future is another entry's from now on."""
+        if not entry.done:
+            self._free(entry)
+            self._pass()
+
+    def _free(self, entry: Entry) -> None:
         entry.done = True
         self.records -= entry.count
         self.size_bytes -= entry.size_bytes
+
+    def _finish(self, entry: Entry, result: object) -> None:
+        self._free(entry)
         if not entry.future.done():
             entry.future.set_result(result)
 
