@@ -76,7 +76,8 @@ class SessionConfig:
         expiry_s: how long a session without an owner is kept.
         sessions_max: sessions at a time. Each takes about 1 KiB of memory and of disk.
         session_bytes_max: stored messages of one session, with what their blocks cost.
-        total_bytes_max: the same of all sessions together.
+        total_bytes_max: the same of all sessions together. Beyond it a session may still hold its equal share of that,
+            so that clients which never acknowledge do not stop the others; twice the bound is the worst.
         sweep_slice: sessions that one call of sweep() removes or stores: it must not hold up the owner thread.
     """
 

@@ -224,12 +224,13 @@ class Sessions(Generic[S, M]):
         Raises:
             UnknownSession
             SessionFull: too many unacknowledged messages; acknowledging makes room.
-            LimitReached: the same for all sessions together.
+            LimitReached: the same for all sessions together, and this one holds more than its share.
         """
         session = self._find(uuid)
         if session.stored_bytes >= self.config.session_bytes_max:
             raise SessionFull(f"Too many unacknowledged messages ({session.last - session.base})")
-        if self.stored_bytes >= self.config.total_bytes_max:
+        share_bytes = self.config.total_bytes_max // len(self._sessions)
+        if self.stored_bytes >= self.config.total_bytes_max and session.stored_bytes >= share_bytes:
             raise LimitReached(f"Unacknowledged messages of all sessions take {self.stored_bytes} bytes, the limit")
         first_id = session.last + 1
         limit = min(limit, LAST_ID - session.last)

@@ -92,5 +92,8 @@ a reset, of which the original's client dies."""
 RETRY_S: Final = 1.0
 """Messages could not be stored, or a topic not be read: the stream pauses for so long."""
 
+PAUSES_TOLD_S: Final = 10.0
+"""Streams that pause are told in the log at most so often."""
+
 SWEEP_S: Final = 1.0
 """Interval of the look at expired sessions and unstored acknowledgements."""

@@ -7,17 +7,19 @@ commit carries messages of many sessions.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
-from engine.errors import NotStored
+from engine.errors import EngineError, NotStored
 from engine.session_types import SessionConfig
 from engine.sessions import Sessions
 from netserver.reliably.applications import ApplicationCodec, Message, State
 from netserver.reliably.limits import (
     BLOCK_SHARE_MIN,
     END_WAIT_S,
+    PAUSES_TOLD_S,
     SWEEP_S,
     TURN_MESSAGES_MAX,
     UNSTORED_BYTES_MAX,
@@ -28,6 +30,8 @@ from netserver.reliably.values import random_seed
 if TYPE_CHECKING:
     from netserver.connection import Services
     from netserver.reliably.stream import SessionStream
+
+log = logging.getLogger(__name__)
 
 
 class Maker(Protocol):
@@ -82,6 +86,7 @@ class Node:
         self.streams: dict[str, SessionStream] = {}
         self._queue: deque[Maker] = deque()
         self._turning = False
+        self._silent_until = 0.0
         self.loop.call_later(SWEEP_S, self._sweep)
 
     def want(self, maker: Maker) -> None:
@@ -95,6 +100,13 @@ class Node:
         """The store has answered: there may be room for more."""
         if self._queue:
             self._turn_soon()
+
+    def paused(self, problem: EngineError) -> None:
+        """A stream pauses because of ``problem``: tell the operator, but not for every stream and every try."""
+        now = self.loop.time()
+        if now >= self._silent_until:
+            self._silent_until = now + PAUSES_TOLD_S
+            log.warning("streams pause: %s", problem)
 
     def _turn_soon(self) -> None:
         if not self._turning:

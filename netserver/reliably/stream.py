@@ -13,7 +13,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from engine.errors import Corrupt, EngineError, LimitReached
+from engine.errors import Corrupt, EngineError
 from engine.session_types import SessionFull
 from netserver.reliably.applications import Message, State
 from netserver.reliably.limits import (
@@ -149,10 +149,6 @@ class SessionStream:
             else:
                 self._window_full = True  # an acknowledgement makes room
             return 0
-        except LimitReached as problem:
-            log.warning("%s", problem)
-            self._later(RETRY_S)
-            return 0
         except EngineError as problem:
             self.retry(problem)
             return 0
@@ -187,7 +183,7 @@ class SessionStream:
 
     def retry(self, problem: EngineError) -> None:
         """Go on a little later, because of ``problem``: the client is not to blame, so it is not told."""
-        log.warning("%s: a stream pauses: %s", self._connection.peer, problem)
+        self._node.paused(problem)
         self._later(RETRY_S)
 
     # --- writing

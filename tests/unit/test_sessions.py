@@ -374,7 +374,7 @@ def test_what_tools_see() -> None:
 
 
 def test_bounds() -> None:
-    bench = Bench(sessions_max=2, session_bytes_max=600, total_bytes_max=1000)
+    bench = Bench(sessions_max=2, session_bytes_max=600, total_bytes_max=1000)  # a share is 500, a block about 170
     for uuid in ("a", "b"):
         bench.sessions.register(uuid, {"made": 0})
     with pytest.raises(LimitReached, match="Too many sessions"):
@@ -384,8 +384,9 @@ def test_bounds() -> None:
         bench.sessions.put("a", one, bench.done)
     with pytest.raises(SessionFull, match=r"Too many unacknowledged messages \(4\)"):
         bench.sessions.put("a", one, bench.done)
-    for _ in range(2):
+    for _ in range(3):
         bench.sessions.put("b", one, bench.done)
+    assert bench.sessions.stored_bytes > 1000
     with pytest.raises(LimitReached, match="all sessions"):
         bench.sessions.put("b", one, bench.done)
     bench.store.run()
