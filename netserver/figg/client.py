@@ -133,6 +133,10 @@ class Client(ClientBase):
         self._check_open()
         items = list(values)  # nobody may change it while it is being sent
         name = self._checked(topic, b"")
+        if any(type(value) is not bytes for value in items) or max(map(len, items), default=0) > self.value_bytes_max:
+            for row, value in enumerate(items):
+                self._checked(name, value)
+                items[row] = bytes(value)
         last: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if not items:
             last.set_result(None)
@@ -160,10 +164,7 @@ class Client(ClientBase):
         end = start
         stop = min(len(values), start + max(self.window.limit_records // 4, 1))
         while end < stop:
-            value = values[end]
-            if type(value) is not bytes or len(value) > self.value_bytes_max:
-                self._checked(name, value)
-            more = head + len(value)
+            more = head + len(values[end])
             if size_bytes + more > PACKED_BYTES and end > start:
                 break
             size_bytes += more

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_right
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
@@ -82,6 +81,7 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
         self._client = client
         self._answer: asyncio.Future[None] | None = None
         self._received_since_asking = False
+        self._may_repeat = False  # an old server may have several subscriptions of the topic on this connection
 
     @property
     def is_full(self) -> bool:
@@ -93,6 +93,7 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
     def asking(self, *, is_first: bool) -> None:
         """ATTACH is being sent."""
         self.is_first = is_first and self.tracked is not None
+        self._may_repeat = not is_first
         self._received_since_asking = False
 
     def attached(self, offset: int) -> bool:
@@ -109,14 +110,19 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
         return moved
 
     def take(self, offsets: list[int], values: list[bytes]) -> None:
-        """DATA has come. What was received before (by two subscriptions on an old server) is left out."""
+        """DATA has come. What was received before is left out."""
         self._received_since_asking = True
         tracked = self.tracked
-        if tracked is not None and offsets[0] <= tracked:
-            known = bisect_right(offsets, tracked)
-            if known == len(offsets):
+        if self._may_repeat or (tracked is not None and offsets[0] <= tracked):
+            highest = -1 if tracked is None else tracked
+            fresh = []
+            for offset, value in zip(offsets, values, strict=True):
+                if offset > highest:
+                    highest = offset
+                    fresh.append((offset, value))
+            if not fresh:
                 return
-            offsets, values = offsets[known:], values[known:]
+            offsets, values = [offset for offset, _ in fresh], [value for _, value in fresh]
         self.tracked = offsets[-1]
         self._queue.put(RecordBatch(offsets, values))
 
