@@ -312,7 +312,7 @@ class ReliablySession:
 
     def _drain_wait(self) -> None:
         quiet_s = time.monotonic() - self.connection.received_at
-        if quiet_s < DRAIN_S:
+        if quiet_s < DRAIN_S and not self._deaf:
             self._timer_in(DRAIN_S - quiet_s, self._drain_wait)
         else:
             self._close("the client has not closed after its stream ended", "stalled")
