@@ -86,14 +86,17 @@ class Progress:
         self.acknowledged = 0
         self.problem: BaseException | None = None
         """Why the first record that was refused was."""
+        self.pending: set[asyncio.Future[Any]] = set()
         self.shown = sys.stderr.isatty() and not output.quiet
         self._next = 0.0
 
     def add(self, future: asyncio.Future[Any], count: int) -> None:
         """Counts records as sent now, and as acknowledged once the future is done."""
         self.sent += count
+        self.pending.add(future)
 
         def done(future: asyncio.Future[Any]) -> None:
+            self.pending.discard(future)
             if future.cancelled():
                 return
             error = future.exception()
@@ -174,7 +177,8 @@ async def _publish(
                 if progress.problem is not None:
                     raise progress.problem
         await opened.flush()
-        await asyncio.sleep(0)  # the last futures tell their outcome
+        if progress.pending:  # answered, but their outcome is not told yet
+            await asyncio.wait(progress.pending)
         if progress.problem is not None:
             raise progress.problem
 
