@@ -17,7 +17,7 @@ from engine.errors import EngineError, OutOfRange
 from engine.record import BatchError, BundleError, Record
 from netserver.reliably.applications import Message, Offsets, RecordsState, State
 from netserver.reliably.codec import json_text
-from netserver.reliably.limits import READ_BYTES
+from netserver.reliably.limits import READ_BYTES, RETRY_S
 from netserver.reliably.stream import SessionStream
 
 if TYPE_CHECKING:
@@ -104,13 +104,17 @@ class TopicStream(SessionStream):
             if self.partition.topic.deleting:
                 self._link.fail(GONE, "topic")
             else:
-                self.retry(problem)
+                self._node.paused(problem)
+                self._later(RETRY_S, self._open_again)
             return None
         if slab is not None and slab.lost:
             lost = sum(last - first + 1 for first, last in slab.lost)
             log.warning("%s: a stream lost %d damaged records: %s", self.partition.title, lost, slab.lost)
             self._connection.counters.skipped["damaged"] += lost
         return slab
+
+    def _open_again(self) -> None:
+        self.partition.when_open(self._on_ready)
 
     def _records(self, slab: Slab, seq: int, limit: int) -> list[Record]:
         """Up to ``limit`` records of the slab from ``seq`` on."""
