@@ -33,7 +33,9 @@ OPENING = "a topic is being opened"
 NUMBERS = 1 << 64
 """Above every seq_num."""
 RUN_BYTES = 256
-"""What a run of publishes takes besides its data: also empty ones, to many topics by turns, must reach a bound."""
+"""What a run of publishes takes besides its data. With more than `RUNS_FREE` of them outstanding it is charged, so that
+a flood of empty ones, to many topics by turns, reaches the connection's bound too."""
+RUNS_FREE = 64
 
 
 def factory(services: Services) -> SessionFactory:
@@ -60,6 +62,7 @@ class FiggSession:
         self._ready: deque[Subscription] = deque()
         self._answers: list[bytes] = []
         self._runs: deque[tuple[int, int, Partition]] = deque()  # lowest and highest seq_num, as in _outstanding
+        self._runs_charged = 0
         self._highest = -1  # seq_num of those
         self._disordered = False  # some run has a lower number than one before it
         self._acknowledge = -1  # highest number that is stored and not yet acknowledged
@@ -184,7 +187,9 @@ class FiggSession:
                     self._highest = highest
                 self._runs.append((lowest, highest, partition))
                 self._outstanding.add(chunk, None, size_bytes, count)
-                connection.charge(RUN_BYTES)
+                if len(self._runs) > RUNS_FREE:
+                    self._runs_charged += 1
+                    connection.charge(RUN_BYTES)
             if not full or connection.held:
                 return position
             room_bytes = int.from_bytes(data[position + 4 : position + HEADER_BYTES], "big")
@@ -199,10 +204,16 @@ class FiggSession:
                 self._refuse(problem, partition.topic.name, partition, lowest)
             elif not self._refused and highest > self._acknowledge:
                 self._acknowledge = highest
-        self.connection.discharge(RUN_BYTES * len(released))
+        if self._runs_charged:
+            self._discharge_runs(max(len(self._runs) - RUNS_FREE, 0))
         self._write_ack()
         if self._ending and not self._outstanding:
             self.connection.close()
+
+    def _discharge_runs(self, charged: int) -> None:
+        if charged < self._runs_charged:
+            self.connection.discharge(RUN_BYTES * (self._runs_charged - charged))
+            self._runs_charged = charged
 
     def _write_ack(self) -> None:
         """Acknowledge what is stored, unless a lower number is not: an ACK covers every lower one."""
@@ -359,7 +370,7 @@ class FiggSession:
             self._stop(topic)
         self._ready.clear()
         self._shared.leave(self)
-        self.connection.discharge(RUN_BYTES * len(self._runs))
+        self._discharge_runs(0)
 
     def idle(self) -> bool:
         return not self._outstanding

@@ -76,6 +76,26 @@ def test_a_lower_number_that_is_pending_holds_up_the_ack() -> None:
     with_server(test)
 
 
+def test_many_small_runs_are_counted_and_given_back() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        peer.send(*(Publish(b"ab"[number % 2 : number % 2 + 1], number, b"") for number in range(3000)))
+        (connection,) = place.server.shell.connections
+        charged = 0
+        while (message := await peer.next()) != Ack(2999):
+            assert isinstance(message, Ack)
+            charged = max(charged, connection.charged)
+        assert charged > 0
+        assert (connection.charged, place.server.shell.pressure.total) == (0, 0)
+        peer.send(*(Publish(b"ab"[number % 2 : number % 2 + 1], number, b"") for number in range(3000)))
+        await until(lambda: connection.charged)
+        await peer.close()
+        await until(lambda: not place.server.log.pending_bytes and not place.server.shell.connections)
+        assert place.server.shell.pressure.total == 0
+
+    with_server(test)
+
+
 def test_a_large_record_and_many_small_ones() -> None:
     async def test(place: Place) -> None:
         peer = await place.peer()
@@ -663,11 +683,9 @@ def test_numbers_below_a_failed_one_are_acknowledged_and_none_above() -> None:
         session: Any = connection.session
         partition = place.server.log.partition(place.server.log.catalog.get_or_create(b"t"))
         session._runs.extend([(1, 3, partition), (4, 6, partition), (7, 9, partition)])
-        connection.charge(3 * 256)
         session._released([(None, None), (None, OSError("no")), (None, None)])
         assert await peer.next() == Ack(3)
         session._runs.append((2, 2, partition))
-        connection.charge(256)
         session._released([(None, None)])
         await peer.silent()
 
