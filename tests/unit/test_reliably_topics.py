@@ -237,7 +237,7 @@ def test_retention_of_what_was_not_acknowledged() -> None:
     async def test() -> None:
         async with place() as here:
             catalog = here.server.log.catalog
-                    catalog.create(b"t", config=TopicConfig(segment_bytes=64 << 10))
+            catalog.create(b"t", config=TopicConfig(segment_bytes=64 << 10))
             partition = here.server.log.partition(catalog.get(b"t"))  # type: ignore[arg-type]
             here.publish("t", b"x" * 100)
             peer = await here.peer(start())
