@@ -39,3 +39,26 @@ SUBSCRIPTIONS_MAX = 10_000_000
 
 ROUTES_MAX = 100_000
 """Topics found by name without asking the catalog."""
+
+# --- our client
+
+DEFAULT_PORT = 5555
+"""Of the original."""
+
+CLIENT_WINDOW_RECORDS = 16_384
+"""Publishes sent and not yet confirmed: at 100 bytes one round of the server's log."""
+
+CLIENT_WINDOW_BYTES = 8 * 1024 * 1024
+"""The same in bytes of frames."""
+
+CLIENT_ENTRY_BYTES = 64 * 1024
+"""publish_many packs frames up to this size into one entry of the window."""
+
+PREFETCH_RECORDS_MAX = 1024
+"""Messages received ahead of the application; the original has no more in flight."""
+
+PREFETCH_BYTES_MAX = 16 * 1024 * 1024
+"""The same in bytes."""
+
+POLLS_MAX = 256
+"""POLLs of one round: more gain nothing."""
