@@ -15,6 +15,9 @@ POST   /v1/topics/NAME/trim            ``{"partition", "before": offset}``: rais
 POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets
 GET    /v1/connections                 open connections
 DELETE /v1/connections/NUMBER          abort one
+GET    /v1/sessions                    sessions of the JSON streaming protocol; ``?uuid=GLOB``
+GET    /v1/sessions/UUID               one session
+DELETE /v1/sessions/UUID               remove it; its connection ends
 ====== =============================== ==================================================================
 
 ``/v1`` needs ``Authorization: Bearer`` with the content of ``admin.token`` in the data directory. NAME is
@@ -53,6 +56,7 @@ from engine.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from engine.session_types import UnknownSession
 from netserver.admin_api import Api, BadRequest, NotFound
 from netserver.errors import ListenError, ServerError
 from netserver.limits import ADMIN_BODY_BYTES, ADMIN_KEEPALIVE_S
@@ -70,6 +74,7 @@ STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (NotFound, 404, "not_found"),
     (UnknownTopic, 404, "unknown_topic"),
     (UnknownPartition, 404, "unknown_partition"),
+    (UnknownSession, 404, "unknown_session"),
     (TopicExists, 409, "topic_exists"),
     (LimitReached, 409, "limit_reached"),
     (InvalidConfig, 400, "invalid_config"),
@@ -215,6 +220,12 @@ class AdminServer:
                 route = api.connections
             case [b"connections", number] if method == "DELETE":
                 route = lambda: api.abort_connection(number)  # noqa: E731
+            case [b"sessions"] if method == "GET":
+                route = lambda: api.sessions(request.query.get("uuid"))  # noqa: E731
+            case [b"sessions", uuid] if method == "GET":
+                route = lambda: api.session(uuid)  # noqa: E731
+            case [b"sessions", uuid] if method == "DELETE":
+                route = lambda: api.drop_session(uuid)  # noqa: E731
         if route is None:
             return _error(404, "not_found", f"no {method} {path[:200]}")
         return web.json_response(await route(), status=status)

@@ -16,8 +16,11 @@ from engine.chunk import COMMITTED, PENDING, Chunk
 from engine.config import TopicConfig
 from engine.errors import EngineError, UnknownTopic
 from engine.partition import Partition
+from engine.session_types import UnknownSession
+from engine.sessions import Sessions
 from engine.topics import Topic
 from netserver.limits import ADMIN_PUBLISHES
+from netserver.reliably.describe import session_item
 from netserver.version import product_version
 
 if TYPE_CHECKING:
@@ -198,6 +201,38 @@ class Api:
                 connection.abort("by the admin API", "admin")
                 return {"closed": connection.number}
         raise NotFound("no such connection")
+
+    # --- sessions
+
+    async def sessions(self, glob: str | None) -> Document:
+        """Sessions of the JSON streaming protocol, or those whose uuid matches."""
+        served = self._sessions
+        found = [info for info in served or () if glob is None or fnmatchcase(info.uuid, glob)]
+        return {"schema": 1, "items": [session_item(info, self._topic_name) for info in found]}
+
+    async def session(self, uuid: bytes) -> Document:
+        """One session."""
+        served = self._sessions
+        if served is None:
+            raise UnknownSession(uuid.decode("utf-8", "replace"))
+        return session_item(served.info(uuid.decode("utf-8", "replace")), self._topic_name)
+
+    async def drop_session(self, uuid: bytes) -> Document:
+        """Remove a session; its connection ends."""
+        name, served = uuid.decode("utf-8", "replace"), self._sessions
+        if served is None:
+            raise UnknownSession(name)
+        await self._durable(lambda done: served.drop(name, done))
+        return {"dropped": name}
+
+    @property
+    def _sessions(self) -> Sessions[Any, Any] | None:
+        services = self._server.services.get("reliably")
+        return services.sessions if services is not None else None
+
+    def _topic_name(self, topic_id: int) -> bytes | None:
+        topic = self._server.log.catalog.by_id(topic_id)
+        return topic.name if topic is not None else None
 
     # --- inside
 

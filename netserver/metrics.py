@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from engine import batch
 from engine.index import Index
+from engine.sessions import Sessions
 from engine.state import LmdbState, StateStore
 from netserver.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, TIME_BUCKETS_S, Counters, Histogram
 from netserver.limits import METRICS_TOPICS
@@ -214,6 +215,7 @@ class ServerCollector(Collector):
         owners = [name for name in self._server.counters if name in CURSOR_PROTOCOLS]
         label = ("protocol",)
         yield single("subscriptions", "Durable subscriptions of all protocols.", len(cursors))
+        yield from self._sessions()
         for name, text, field in (
             ("acks", "Records acknowledged by consumers.", "acknowledged"),
             ("nacks", "Records given back by consumers.", "given_back"),
@@ -221,6 +223,24 @@ class ServerCollector(Collector):
             ("dead_letters", "Records given up and put into a dead letter topic.", "dead_letters"),
         ):
             yield counter(name, text, label, [((owner,), getattr(cursors.totals(owner), field)) for owner in owners])
+
+    def _sessions(self) -> Iterator[Metric]:
+        found = [(name, services.sessions) for name, services in self._server.services.items()]
+        label = ("protocol",)
+
+        def each(value: Callable[[Sessions[Any, Any]], float]) -> list[tuple[Sequence[str], float]]:
+            return [((name,), value(sessions)) for name, sessions in found if sessions is not None]
+
+        text = "Sessions that clients can resume."
+        yield gauge("sessions", text, label, each(lambda sessions: len(sessions)))
+        text = "Bytes of their messages that were not acknowledged."
+        yield gauge("sessions_stored_bytes", text, label, each(lambda sessions: sessions.stored_bytes))
+        text = "Sessions made."
+        yield counter("sessions_registered", text, label, each(lambda sessions: sessions.registered))
+        text = "Sessions resumed with messages to send again."
+        yield counter("sessions_replayed", text, label, each(lambda sessions: sessions.replays))
+        text = "Sessions removed because nobody resumed them."
+        yield counter("sessions_expired", text, label, each(lambda sessions: sessions.expired))
 
 
 def lmdb_figures(state: StateStore, index: Index) -> dict[str, dict[str, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from netserver.counters import Counters
 from netserver.flow import PublishPressure, ReceiveBudget
@@ -13,6 +13,7 @@ from netserver.limits import FRAME_PROGRESS_BYTES, FRAME_STALL_S, FRAME_STALL_SH
 
 if TYPE_CHECKING:
     from engine.log import Log
+    from engine.sessions import Sessions
     from netserver.config import ServerConfig
     from netserver.connection import Connection
 
@@ -94,6 +95,7 @@ class Services:
         config: the server's whole configuration.
         counters: this protocol's.
         shell: what the connections of this loop share (``pressure`` also takes publishers that are no connection).
+        sessions: those of this protocol, if it has any.
         reloaders: a protocol adds a function here that is given a new configuration: it raises ``ServerError``, or
             returns the function that takes it over.
     """
@@ -104,6 +106,7 @@ class Services:
         self.counters = counters
         self.shell = shell
         self.loop = shell.loop
+        self.sessions: Sessions[Any, Any] | None = None
         self.reloaders: list[Callable[[ServerConfig], Callable[[], None]]] = []
 
     @staticmethod

@@ -84,6 +84,7 @@ class Node:
             ),
         )
         self.streams: dict[str, SessionStream] = {}
+        services.sessions = self.sessions
         self._queue: deque[Maker] = deque()
         self._turning = False
         self._silent_until = 0.0

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote_from_bytes
+from urllib.parse import quote, quote_from_bytes
 
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import EngineError, UnknownTopic
@@ -47,6 +47,10 @@ class ServerChanges:
     def delete(self, name: bytes) -> None:
         """Deletes a topic. Raises Failure."""
         self.admin.call("DELETE", topic_path(name))
+
+    def drop_session(self, uuid: str) -> None:
+        """Removes a session of a JSON streaming client. Raises Failure."""
+        self.admin.call("DELETE", f"/v1/sessions/{quote(uuid, safe='')}")
 
 
 class FileChanges:
@@ -113,6 +117,14 @@ class FileChanges:
         topic = self._topic(name)
         self._durable(lambda done: self._log.catalog.delete(topic, done))
         self._inbox.run_until(lambda: topic.id not in self._log.catalog.tombstones, self._timeout_s)  # files removed
+
+    def drop_session(self, uuid: str) -> None:
+        """Removes a session of a JSON streaming client. Raises EngineError."""
+        from engine.sessions import Sessions
+        from netserver.reliably.applications import ApplicationCodec
+
+        sessions = Sessions(self._log.state, ApplicationCodec())
+        self._durable(lambda done: sessions.drop(uuid, done))
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ COMMANDS = {
     "cat": ("tools.logtool.cat", "cat", "Print records up to what is committed now."),
     "tail": ("tools.logtool.cat", "tail", "Print the newest records, then each new one as it is committed."),
     "publish": ("tools.logtool.publish", "publish", "Publish a file, several, or standard input."),
+    "sessions": ("tools.logtool.sessions", "sessions", "List, show and remove sessions of JSON streaming clients."),
     "dump": ("tools.logtool.dump", "dump", "Show what is in the files: segments, batches, records."),
     "verify": ("tools.logtool.verify", "verify", "Check every byte of the log and report all that is damaged."),
 }

@@ -22,6 +22,7 @@ _KNOWN: dict[str, tuple[int, str, str]] = {
     # engine.errors
     "UnknownTopic": (NOT_FOUND, "unknown_topic", "`logtool topics list` shows what is there"),
     "UnknownPartition": (NOT_FOUND, "unknown_partition", "`logtool topics show TOPIC` names its partitions"),
+    "UnknownSession": (NOT_FOUND, "unknown_session", "`logtool sessions list` shows what is there"),
     "TopicExists": (CONFLICT, "topic_exists", ""),
     "InvalidConfig": (USAGE, "invalid_setting", ""),
     "LogLocked": (CONFLICT, "in_use", "stop the process that holds the directory, or let it do the work"),

@@ -255,5 +255,5 @@ def confirm(settings: Settings, what: str, name: str) -> None:
     if settings.no_input or not sys.stdin.isatty():
         raise Failure(errors.USAGE, "unconfirmed", f"{what}; say --yes if that is meant")
     click.echo(what, err=True)
-    if click.prompt("Type the topic's name to go on", err=True) != name:
+    if click.prompt("Type the name to go on", err=True) != name:
         raise Failure(errors.USAGE, "unconfirmed", "that is another name; nothing was changed")

@@ -1,0 +1,107 @@
+"""`sessions`: list, show, drop."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from typing import Any, cast
+
+import click
+
+from tools.logtool import errors
+from tools.logtool.address import admin_of
+from tools.logtool.changes import changes
+from tools.logtool.cli import Group, Settings
+from tools.logtool.errors import Failure
+from tools.logtool.output import Column, number, size_text
+from tools.logtool.topics import confirm
+
+
+def _known(value: Any) -> str:
+    return "-" if value is None else "yes" if value is True else "no" if value is False else str(value)
+
+
+COLUMNS = (
+    Column("uuid"),
+    Column("application"),
+    Column("topic", show=_known),
+    number("last_id", "LAST"),
+    number("acknowledged_id", "ACKED"),
+    number("left", show=_known),
+    number("stored_bytes", "STORED", size_text),
+    Column("connected", show=_known),
+    number("expires_in_seconds", "EXPIRES", show=lambda value: "-" if value is None else f"{value:.0f} s"),
+)
+
+
+@click.group(cls=Group)
+def sessions() -> None:
+    """List, show and remove sessions of JSON streaming clients."""
+
+
+def _stored_items(settings: Settings) -> list[dict[str, Any]]:
+    """The sessions of the directory's files; nobody knows from there who is connected."""
+    from engine.reader import DirectoryReader
+    from engine.sessions import Sessions
+    from engine.state import StateReader, StateStore
+    from netserver.reliably.applications import ApplicationCodec
+    from netserver.reliably.describe import session_item
+    from tools.logtool.stored import STATE, stored_topics
+
+    data_dir = settings.need_directory()
+    names = {topic.id: topic.name for topic in stored_topics(DirectoryReader(data_dir))}
+    state = StateReader.open(data_dir / STATE)
+    try:
+        found = Sessions(cast(StateStore, state), ApplicationCodec())  # only looked at, so reading is enough
+        return [session_item(info, names.get, is_served=False) for info in found]
+    finally:
+        state.close()
+
+
+def _items(settings: Settings) -> list[dict[str, Any]]:
+    """From the server that runs on the address, else from the files."""
+    admin = admin_of(settings)
+    if admin is not None:
+        try:
+            return list(admin.call("GET", "/v1/sessions").get("items", []))
+        except Failure as failure:
+            if settings.data_dir is None or failure.exit_code != errors.UNREACHABLE:
+                raise
+    return _stored_items(settings)
+
+
+@sessions.command("list")
+@click.argument("pattern", metavar="[GLOB]", required=False)
+@click.pass_obj
+def list_sessions(settings: Settings, pattern: str | None) -> None:
+    """List the sessions, or those whose uuid matches GLOB (*, ?, [..]). From server or files."""
+    found = [item for item in _items(settings) if pattern is None or fnmatchcase(item["uuid"], pattern)]
+    settings.output.items(COLUMNS, sorted(found, key=lambda item: str(item["uuid"])))
+
+
+@sessions.command()
+@click.argument("uuid")
+@click.pass_obj
+def show(settings: Settings, uuid: str) -> None:
+    """Show one session. From server or files."""
+    for item in _items(settings):
+        if item["uuid"] == uuid:
+            if settings.output.form == "table":
+                settings.output.fields({key: _known(value) for key, value in item.items()})
+            else:
+                settings.output.items(COLUMNS, [item])
+            return
+    raise Failure(errors.NOT_FOUND, "unknown_session", f"no session {uuid!r}")
+
+
+@sessions.command()
+@click.argument("uuid")
+@click.pass_obj
+def drop(settings: Settings, uuid: str) -> None:
+    """Remove a session: its connection ends, and its client cannot resume. Through the server, or on the files."""
+    confirm(settings, f"session {uuid} will be removed", uuid)
+    with changes(settings) as change:
+        change.drop_session(uuid)
+    if settings.output.form == "table":
+        settings.output.note(f"removed {uuid}")
+    else:
+        settings.output.items([Column("dropped")], [{"dropped": uuid}])
