@@ -4,22 +4,44 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from engine.batch import seal
 from engine.chunk import Chunk
-from engine.files import Files
+from engine.files import Files, free_path
 from engine.handles import Handles
 from engine.segment import HEADER_BYTES, INDEX_INTERVAL_BYTES, Footer, IndexEntry, SegmentHeader, segment_name
+
+
+@dataclass(slots=True)
+class SealedSegment:
+    """A segment that is only read any more."""
+
+    path: Path
+    segment_id: int
+    first_seq: int
+    """First number it may hold (its file name)."""
+    last_seq: int
+    end: int
+    """Position behind its last batch."""
+    size_bytes: int
+    records: int
+    max_timestamp_ms: int
+    last_append_ms: int
+    created_ms: int
+    footer: Footer | None = None
+    """Read when the index does not know a position."""
 
 
 @dataclass(slots=True)
 class ActiveSegment:
     """The end of a partition's log.
 
-    Positions are bytes from the beginning of the file. Everything below `position` is whole batches;
-    everything below `durable_position` is on disk.
+    Positions are bytes from the beginning of the file. Everything below `position` is whole batches (or damage that
+    recovery left in its place); everything below `durable_position` is on disk.
     """
 
     directory: Path
@@ -32,6 +54,9 @@ class ActiveSegment:
     max_timestamp_ms: int = 0
     last_append_ms: int = 0
     index: list[IndexEntry] = field(default_factory=list)
+    sync_failed: bool = False
+    """A sync of the file failed: the kernel may have dropped what was to be synced and call it clean, so that a later
+    sync proves nothing. Nothing more is written here until a restart."""
 
     @property
     def path(self) -> Path:
@@ -81,26 +106,42 @@ class ActiveSegment:
         """Makes all that was written durable. Raises OSError: nothing may be taken as durable any more."""
         position = self.position
         with handles.use(self.path) as fd:
-            files.sync_data(fd)
-        self.durable_position = position
+            self._sync(files, fd)
+        self.durable_position = min(position, self.position)  # a failed round may have been cut off meanwhile
 
-    def state(self) -> tuple[int, int, int, int, int, int]:
+    def _sync(self, files: Files, fd: int) -> None:
+        try:
+            files.sync_data(fd)
+        except OSError:
+            self.sync_failed = True
+            raise
+
+    def state(self) -> State:
         """What `cut` needs to come back to here."""
-        return self.position, self.last_seq, self.records, self.batches, self.max_timestamp_ms, len(self.index)
+        return State(
+            self.position,
+            self.last_seq,
+            self.records,
+            self.batches,
+            self.max_timestamp_ms,
+            self.last_append_ms,
+            len(self.index),
+        )
 
-    def cut(self, files: Files, handles: Handles, state: tuple[int, int, int, int, int, int]) -> None:
+    def cut(self, files: Files, handles: Handles, state: State) -> None:
         """Takes back what a failed round wrote: file and counts as they were at `state`. Raises OSError."""
+        self.position, self.last_seq, self.records, self.batches, self.max_timestamp_ms, self.last_append_ms, n = state
+        self.durable_position = min(self.durable_position, self.position)
+        self.index = self.index[:n]  # another list: a reader may be searching this one
         with handles.use(self.path) as fd:
-            files.truncate(fd, state[0])
-            files.sync_data(fd)
-        self.position, self.last_seq, self.records, self.batches, self.max_timestamp_ms, entries = state
-        del self.index[entries:]
+            files.truncate(fd, self.position)
+            self._sync(files, fd)
 
     def footer(self) -> Footer:
         """What the segment will say of itself once sealed."""
         return Footer(
             first_seq=self.index[0].first_seq if self.index else self.header.first_seq,
-            last_seq=self.last_seq if self.records else self.header.first_seq - 1,
+            last_seq=self.last_seq if self.position > HEADER_BYTES else self.header.first_seq - 1,
             records=self.records,
             batches=self.batches,
             end=self.position,
@@ -109,13 +150,37 @@ class ActiveSegment:
             index=tuple(self.index),
         )
 
-    def seal(self, files: Files, handles: Handles) -> Footer:
+    def seal(self, files: Files, handles: Handles) -> SealedSegment:
         """Writes footer and trailer and makes the file durable. Raises OSError."""
         footer = self.footer()
+        packed = footer.pack(self.header.segment_id)
         with handles.use(self.path) as fd:
-            files.write(fd, [footer.pack(self.header.segment_id)], self.position)
-            files.sync_data(fd)
-        return footer
+            files.write(fd, [packed], self.position)
+            self._sync(files, fd)
+        return SealedSegment(
+            path=self.path,
+            segment_id=self.header.segment_id,
+            first_seq=self.header.first_seq,
+            last_seq=footer.last_seq,
+            end=footer.end,
+            size_bytes=footer.end + len(packed),
+            records=footer.records,
+            max_timestamp_ms=footer.max_timestamp_ms,
+            last_append_ms=footer.last_append_ms,
+            created_ms=self.header.created_ms,
+        )
+
+
+class State(NamedTuple):
+    """An active segment at the beginning of a round."""
+
+    position: int
+    last_seq: int
+    records: int
+    batches: int
+    max_timestamp_ms: int
+    last_append_ms: int
+    index_entries: int
 
 
 def create_segment(
@@ -124,9 +189,12 @@ def create_segment(
     """Makes an empty segment file, durable with its directory entry.
 
     Raises:
-        OSError: as the system gave it (also when a file of that name exists).
+        OSError: as the system gave it. The file is removed again, but a power cut may bring it back: recovery knows it
+            by being empty behind a segment that was not sealed.
     """
     segment = ActiveSegment(directory, header, last_seq=header.first_seq - 1, max_timestamp_ms=max_timestamp_ms)
+    if segment.path.name in files.list_dir(directory):  # left by an attempt that failed twice
+        files.rename(segment.path, free_path(files, segment.path.with_name(segment.path.name + ".unused")))
     fd = files.create(segment.path)
     try:
         files.write(fd, [header.pack()], 0)
@@ -134,7 +202,8 @@ def create_segment(
         files.sync_dir(directory)
     except OSError:
         files.close(fd)
-        files.remove(segment.path)
+        with suppress(OSError):  # the first failure is the one to tell
+            files.remove(segment.path)
         raise
     handles.add(segment.path, fd)
     return segment

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Any, Literal, TypeAlias
 
 from engine import topics
@@ -158,9 +158,16 @@ class Catalog:
         self._tell(topic, "created")
         return topic
 
-    def number(self, topic: Topic, index: int, on_durable: OnDone | None = None) -> int:
+    def keep_clear(self, topic_id: int) -> None:
+        """There is a directory of this id that nobody knows: no new topic gets it."""
+        self._next_id = max(self._next_id, topic_id + 1)
+
+    def number(self, topic: Topic, index: int, on_durable: OnDone | None = None, *, wanted: int = 0) -> int:
         """The number of a partition, given at the first call. `on_durable` gets None once topic and number are durable
         (at once when they are already), else the error; another call then tries again.
+
+        Args:
+            wanted: the number that its files say; taken if nobody has it.
 
         Raises:
             UnknownPartition: no such partition.
@@ -176,7 +183,7 @@ class Catalog:
         if topic.deleting:
             raise UnknownTopic(f"topic {title(topic.name)} is being deleted")
         if number is None:
-            number = topic.numbers[index] = self._new_number()
+            number = topic.numbers[index] = self._new_number(wanted)
             self._unsettled.add((topic.id, index))
         self._state.submit(
             [topics.put_number(topic, index, number)],
@@ -336,7 +343,16 @@ class Catalog:
                 log.warning("stored setting of a topic is not valid here, the default applies: %s", error)
         return config
 
-    def _new_number(self) -> int:
+    def _new_number(self, wanted: int) -> int:
+        if self._next_number <= wanted <= self._config.partitions_max:
+            for number in range(self._next_number, wanted):
+                heappush(self._free_numbers, number)
+            self._next_number = wanted + 1
+            return wanted
+        if wanted in self._free_numbers:
+            self._free_numbers.remove(wanted)
+            heapify(self._free_numbers)
+            return wanted
         if self._free_numbers:
             return heappop(self._free_numbers)
         self._next_number += 1

@@ -23,14 +23,21 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
-from engine.active import ActiveSegment, create_segment, new_header
+from engine.active import ActiveSegment, SealedSegment, State, create_segment, new_header
 from engine.chunk import Chunk, Waiter
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
 from engine.files import NO_SPACE
-from engine.limits import INLINE_BYTES_MAX, ROUND_SIZES_MAX, SEGMENT_AGE_MS_MIN
-from engine.recovery import SealedSegment
+from engine.limits import (
+    CLOCK_STEP_MS,
+    INLINE_BYTES_MAX,
+    ROUND_SIZES_MAX,
+    SEGMENT_AGE_MS_MIN,
+    SEGMENT_BYTES_MIN,
+    SHARED_ROUND_BYTES,
+    SHARED_ROUNDS,
+)
 from engine.segment import HEADER_BYTES
-from engine.watermarks import Watermark
+from engine.watermarks import Owner, Watermark
 
 if TYPE_CHECKING:
     from engine.config import TopicConfig
@@ -52,7 +59,8 @@ class Part:
     roll: bool = False
     """Begin a new segment even if there is nothing to write."""
     sealed: list[SealedSegment] = field(default_factory=list)
-    synced: bool = False
+    state: State | None = None
+    """Of `active`, before the chunks were written."""
     error: EngineError | None = None
 
 
@@ -78,6 +86,19 @@ def segment_age_ms(config: TopicConfig) -> int:
     return min(config.segment_age_ms, max(config.retention_ms // 4, SEGMENT_AGE_MS_MIN))
 
 
+def segment_bytes(config: TopicConfig) -> int:
+    """Size at which a segment is sealed: as for the age, a quarter of what is kept at most."""
+    if not config.retention_bytes:
+        return config.segment_bytes
+    return min(config.segment_bytes, max(config.retention_bytes // 4, SEGMENT_BYTES_MIN))
+
+
+def is_aged(config: TopicConfig, created_ms: int, now_ms: int) -> bool:
+    """Whether a segment that was made at `created_ms` is to be sealed for its age. One that comes from the future is:
+    the clock was set back, and by this one's time it would stay for as long."""
+    return now_ms - created_ms > segment_age_ms(config) or created_ms - now_ms > CLOCK_STEP_MS
+
+
 class Committer:
     """Owner-side queue of partitions with pending chunks, and the thread that commits them."""
 
@@ -85,9 +106,10 @@ class Committer:
         self._log = log
         self._dirty: deque[Partition] = deque()
         self._in_flight = False
-        self._rounds: SimpleQueue[list[Part] | None] = SimpleQueue()
+        self._shared_rounds = 0
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._pool = ThreadPoolExecutor(log.config.sync_threads, thread_name_prefix="quintlog-sync")
-        self._idle_callbacks: list[Callable[[], None]] = []
+        self._round_callbacks: list[Callable[[], None]] = []
         self._transactions: deque[Transaction] = deque()
         self.counters = Counters()
         self._thread = threading.Thread(target=self._run, name="quintlog-committer", daemon=True)
@@ -112,8 +134,12 @@ class Committer:
     def fail_transaction(self, transaction: Transaction, error: EngineError) -> None:
         """Takes a waiting transaction out of all its partitions."""
         self._transactions.remove(transaction)
-        for partition in {chunk.partition: None for chunk in transaction.chunks}:
+        partitions = dict.fromkeys(chunk.partition for chunk in transaction.chunks)
+        for partition in partitions:
             partition.drop_apart(transaction, error)
+        for partition in partitions:  # what waited behind the transaction
+            if partition.has_pending and partition.has_files and partition.error is None:
+                self.add(partition)
         self._log.post(lambda: transaction.finish(error))
 
     def touch(self, partition: Partition) -> None:
@@ -121,29 +147,35 @@ class Committer:
         if partition.has_files and partition.error is None:
             self.add(partition)
 
-    def when_idle(self, callback: Callable[[], None]) -> None:
-        """Calls back as soon as no round runs and nothing waits for one."""
-        if self._in_flight or self._dirty or self._transactions:
-            self._idle_callbacks.append(callback)
+    def after_round(self, callback: Callable[[], None]) -> None:
+        """Calls back when the round in flight, if any, is over, and before the next one begins."""
+        if self._in_flight:
+            self._round_callbacks.append(callback)
         else:
             callback()
 
     def stop(self) -> None:
         """Ends the thread after the round in flight; blocking. Call when idle."""
-        self._rounds.put(None)
+        self._jobs.put(None)
         self._thread.join()
         self._pool.shutdown()
+
+    def _round_bytes(self) -> int:
+        """Bytes that the next round takes: fewer while several partitions are in use, since each waits for all."""
+        limit = self._log.config.round_bytes_max
+        return min(limit, SHARED_ROUND_BYTES) if self._shared_rounds else limit
 
     def _start(self) -> None:
         if self._transactions and self._transactions[0].is_ready:
             self._start_transaction(self._transactions.popleft())
             return
         parts: dict[Partition, Part] = {}
-        bytes_left = self._log.config.round_bytes_max
+        round_bytes = self._round_bytes()
+        bytes_left = round_bytes
         files_max = self._log.config.round_files_max
         while self._dirty and len(parts) < files_max:
             partition = self._dirty[0]
-            if not partition.may_commit():
+            if partition.error is not None or not partition.may_commit():
                 self._dirty.popleft()
                 partition.queued = False
                 continue
@@ -167,10 +199,11 @@ class Committer:
             return
         self._in_flight = True
         taken = list(parts.values())
-        if bytes_left >= self._log.config.round_bytes_max - INLINE_BYTES_MAX and not any(map(self._waits, taken)):
+        self._shared_rounds = SHARED_ROUNDS if len(taken) > 1 else max(self._shared_rounds - 1, 0)
+        if bytes_left >= round_bytes - INLINE_BYTES_MAX and not any(map(self._waits, taken)):
             self._work(taken)
         else:
-            self._rounds.put(taken)
+            self._jobs.put(lambda: self._work(taken))
 
     def _start_transaction(self, transaction: Transaction) -> None:
         if transaction.needs_marker:
@@ -182,7 +215,7 @@ class Committer:
                 chunk.transaction_id = transaction.id
             parts.append(Part(partition, partition.active_segment, chunks, transaction=transaction))
         self._in_flight = True
-        self._rounds.put(parts)
+        self._jobs.put(lambda: self._work(parts))
 
     def _end_transaction(self, transaction: Transaction, parts: list[Part]) -> None:
         """All files of a transaction are synced, or it has failed: writes the marker, then ends the round."""
@@ -193,16 +226,20 @@ class Committer:
             transaction.finish(error)
             return
 
-        def marked(problem: EngineError | None) -> None:
-            for part in parts:
-                if problem is not None:  # whether the marker is on disk is not known
-                    part.error = ReadOnly(f"{part.partition.title}: a transaction's outcome is unknown: {problem}")
-                else:
-                    self._mark(part)
-            self._settle(parts)
-            transaction.finish(parts[0].error)
+        log.markers.commit(transaction.id, lambda problem: self._marked(transaction, parts, problem))
 
-        log.markers.commit(transaction.id, marked)
+    def _marked(self, transaction: Transaction, parts: list[Part], problem: EngineError | None) -> None:
+        """The marker is on disk, or was refused."""
+        if problem is not None and not isinstance(problem, ReadOnly):  # it is not there, and will not be
+            self._jobs.put(lambda: self._take_back(parts, problem))
+            return
+        for part in parts:
+            if problem is not None:
+                part.error = ReadOnly(f"{part.partition.title}: a transaction's outcome is unknown: {problem}")
+            else:
+                self._mark(part)
+        self._settle(parts)
+        transaction.finish(parts[0].error)
 
     def _waits(self, part: Part) -> bool:
         """Whether what a round does to this partition waits for the disk."""
@@ -217,7 +254,6 @@ class Committer:
 
     def _settle(self, parts: list[Part]) -> None:
         """Makes a round's outcome visible and tells everybody."""
-        self._in_flight = False
         waiters: dict[Waiter, None] = {}
         for part in parts:
             for chunk in part.chunks:
@@ -226,24 +262,30 @@ class Committer:
             if part.transaction is not None and part.partition.has_pending and not part.partition.queued:
                 part.partition.queued = True
                 self._dirty.append(part.partition)
+        self._in_flight = False
+        callbacks, self._round_callbacks = self._round_callbacks, []
+        for callback in callbacks:
+            callback()
         if self._dirty or self._transactions:
             self._start()  # the disk works while the answers are written
         for waiter in waiters:
             waiter.round_done()
-        if not self._in_flight and self._idle_callbacks:
-            callbacks, self._idle_callbacks = self._idle_callbacks, []
-            for callback in callbacks:
-                callback()
 
     # --- committer thread
 
     def _run(self) -> None:
-        while (parts := self._rounds.get()) is not None:
-            self._work(parts)
+        while (job := self._jobs.get()) is not None:
+            job()
 
     def _work(self, parts: list[Part]) -> None:
+        self._fenced(parts, lambda: self._commit(parts))
+
+    def _take_back(self, parts: list[Part], problem: EngineError) -> None:
+        self._fenced(parts, lambda: self._undo_transaction(parts, problem))
+
+    def _fenced(self, parts: list[Part], work: Callable[[], None]) -> None:
         try:
-            self._commit(parts)
+            work()
         except Exception as problem:  # noqa: BLE001 - whatever it was, nothing may be acknowledged and nobody may hang
             for part in parts:
                 part.error = ReadOnly(f"internal error in a commit round: {problem!r}; restart the server")
@@ -252,32 +294,38 @@ class Committer:
 
     def _commit(self, parts: list[Part]) -> None:
         log = self._log
-        states = []
         for part in parts:
-            state = part.active.state()
-            try:
-                if self._roll_due(part):
-                    self._roll(part)
-                    state = part.active.state()
-                if part.chunks:
-                    part.active.append(log.files, log.handles, part.chunks)
-            except OSError as problem:
-                self._undo(part, state, problem)
-            states.append(state)
+            self._write(part)
         started = time.perf_counter()
         if parts[0].transaction is not None:
-            self._undo_all_if_one_failed(parts, states)
+            self._undo_all_if_one_failed(parts)
         self._sync([part for part in parts if part.error is None and part.chunks and part.sync])
         sync_seconds = time.perf_counter() - started
         if parts[0].transaction is not None:
-            self._undo_all_if_one_failed(parts, states)
+            self._undo_all_if_one_failed(parts)
         for part in parts:
             if part.error is None:
                 if not (part.transaction and part.transaction.id):
                     self._mark(part)
                 if part.chunks and not part.sync:
-                    log.housekeeping.sync_later(part.partition)
+                    log.housekeeping.sync_later(part.partition, part.active)
         self._count(parts, sync_seconds)
+
+    def _write(self, part: Part) -> None:
+        """Rolls the segment when it is due, and writes the chunks; `part.error` when that failed."""
+        log = self._log
+        part.state = part.active.state()
+        if part.active.sync_failed:  # an earlier one, of a topic that is synced at intervals
+            part.error = self._sync_error(part, "an earlier sync failed")
+            return
+        try:
+            if self._roll_due(part):
+                self._roll(part)
+                part.state = part.active.state()
+            if part.chunks:
+                part.active.append(log.files, log.handles, part.chunks)
+        except OSError as problem:
+            self._undo(part, problem)
 
     def _roll_due(self, part: Part) -> bool:
         config = part.partition.config
@@ -287,63 +335,55 @@ class Committer:
         if part.roll:
             return True
         size = active.position + sum(chunk.end for chunk in part.chunks)
-        return size > config.segment_bytes or self._log.now_ms() - active.header.created_ms > segment_age_ms(config)
+        return size > segment_bytes(config) or is_aged(config, active.header.created_ms, self._log.now_ms())
 
     def _roll(self, part: Part) -> None:
         """Seals the active segment and begins the next one, both durable. Raises OSError."""
         log, old, partition = self._log, part.active, part.partition
         first_seq = part.chunks[0].first_seq if part.chunks else old.last_seq + 1
         header = new_header(partition.topic.id, partition.index, partition.number, first_seq, log.now_ms())
-        footer = old.seal(log.files, log.handles)
-        new = create_segment(log.files, log.handles, old.directory, header, max_timestamp_ms=old.max_timestamp_ms)
-        with log.handles.use(old.path) as fd:
-            size_bytes = log.files.size(fd)
-        part.sealed.append(
-            SealedSegment(
-                path=old.path,
-                segment_id=old.header.segment_id,
-                first_seq=old.header.first_seq,
-                last_seq=footer.last_seq,
-                end=footer.end,
-                size_bytes=size_bytes,
-                records=footer.records,
-                max_timestamp_ms=footer.max_timestamp_ms,
-                last_append_ms=footer.last_append_ms,
-            )
+        sealed = old.seal(log.files, log.handles)
+        part.active = create_segment(
+            log.files, log.handles, old.directory, header, max_timestamp_ms=old.max_timestamp_ms
         )
-        part.active = new
+        part.active.last_append_ms = old.last_append_ms
+        part.sealed.append(sealed)
 
-    def _undo(self, part: Part, state: tuple[int, int, int, int, int, int], problem: OSError) -> None:
+    def _undo(self, part: Part, problem: OSError) -> None:
         """Takes back a failed write."""
         name = part.partition.title
-        if problem.errno in NO_SPACE:
+        if part.active.sync_failed:
+            part.error = self._sync_error(part, problem.strerror or str(problem))
+        elif problem.errno in NO_SPACE:
             part.error = DiskFull(f"{name}: no space left on the disk; free some, and publishing goes on by itself")
+            self._cut(part)
         else:
             part.error = NotStored(f"{name}: cannot write {part.active.path}: {problem.strerror or problem}")
+            self._cut(part)
+
+    def _cut(self, part: Part) -> None:
+        """Takes back what the round wrote to one file; what cannot be taken back makes the partition read-only."""
+        assert part.state is not None
         try:
-            part.active.cut(self._log.files, self._log.handles, state)
-        except OSError as second:
+            part.active.cut(self._log.files, self._log.handles, part.state)
+        except OSError as problem:
             part.error = ReadOnly(
-                f"{name}: {problem.strerror or problem}, and what was written could not be taken back "
-                f"({second.strerror or second}): read-only until a restart"
+                f"{part.partition.title}: {part.error}; and what was written could not be taken back "
+                f"({problem.strerror or problem}): read-only until a restart"
             )
 
-    def _undo_all_if_one_failed(self, parts: list[Part], states: list[tuple[int, int, int, int, int, int]]) -> None:
+    def _undo_all_if_one_failed(self, parts: list[Part]) -> None:
         """A transaction of which one part failed leaves nothing in the other files either."""
         failed = next((part.error for part in parts if part.error is not None), None)
-        if failed is None:
-            return
-        for part, state in zip(parts, states, strict=True):
-            if part.error is not None:
-                continue
-            try:
-                part.active.cut(self._log.files, self._log.handles, state)
-                part.error = NotStored(f"{part.partition.title}: the transaction failed elsewhere: {failed}")
-            except OSError as problem:
-                part.error = ReadOnly(
-                    f"{part.partition.title}: a failed transaction could not be taken back "
-                    f"({problem.strerror or problem}): read-only until a restart"
-                )
+        if failed is not None:
+            self._undo_transaction(parts, failed)
+
+    def _undo_transaction(self, parts: list[Part], problem: EngineError) -> None:
+        for part in parts:
+            if part.error is None:
+                kind = DiskFull if isinstance(problem, DiskFull) else NotStored
+                part.error = kind(f"{part.partition.title}: the transaction failed: {problem}")
+                self._cut(part)
         self._log.markers.new_epoch()
 
     def _sync(self, parts: list[Part]) -> None:
@@ -355,30 +395,42 @@ class Committer:
     def _sync_part(self, part: Part) -> None:
         try:
             part.active.sync(self._log.files, self._log.handles)
-            part.synced = True
         except OSError as problem:
-            self.counters.sync_failures += 1
-            part.error = ReadOnly(
-                f"{part.partition.title}: cannot sync {part.active.path}: {problem.strerror or problem}; "
-                "the disk may have lost data: check it, then restart the server"
-            )
+            part.error = self._sync_error(part, problem.strerror or str(problem))
+
+    def _sync_error(self, part: Part, reason: str) -> ReadOnly:
+        self.counters.sync_failures += 1
+        return ReadOnly(
+            f"{part.partition.title}: cannot sync {part.active.path}: {reason}; "
+            "the disk may have lost data: check it, then restart the server"
+        )
 
     def _mark(self, part: Part) -> None:
-        active = part.active
+        self.write_mark(part.partition, part.active)
+        for chunk in part.chunks:
+            self._log.note_index(part, chunk)
+
+    def write_mark(self, partition: Partition, active: ActiveSegment) -> None:
+        """Writes the partition's watermark: everything in `active` is committed."""
+        log_start = partition.log_start
         mark = Watermark(
-            part.partition.log_start,
+            log_start,
             active.header.first_seq,
             active.last_seq,
             active.position,
             active.durable_position,
             active.header.segment_id,
         )
+        owner = Owner(partition.number, partition.topic.id, partition.index)
         try:
-            self._log.watermarks.write(part.partition.number, mark)
+            self._log.watermarks.write(owner, mark)
         except OSError as problem:  # a lower bound for recovery: old is allowed, and the data is on disk
-            self._log.report(f"cannot write watermarks: {problem.strerror or problem}")
-        for chunk in part.chunks:
-            self._log.note_index(part, chunk)
+            if not partition.mark_failed:
+                self._log.report(f"{partition.title}: cannot write its watermark: {problem.strerror or problem}")
+            partition.mark_failed = True
+        else:
+            partition.mark_failed = False
+            partition.marked_log_start = log_start
 
     def _count(self, parts: list[Part], sync_seconds: float) -> None:
         counters = self.counters

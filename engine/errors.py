@@ -82,14 +82,16 @@ class Corrupt(EngineError):
         path: file (or directory of an LMDB environment) that holds them.
         position: byte position in the file, or None where positions mean nothing (LMDB).
         reason: what is wrong, as a sentence.
+        key: of the damaged value, in LMDB.
     """
 
-    def __init__(self, path: str | Path, position: int | None, reason: str) -> None:
+    def __init__(self, path: str | Path, position: int | None, reason: str, key: bytes | None = None) -> None:
         where = path if position is None else f"{path} at byte {position}"
         super().__init__(f"{where}: {reason}")
         self.path = str(path)
         self.position = position
         self.reason = reason
+        self.key = key
 
 
 class LogLocked(EngineError):

@@ -180,6 +180,15 @@ def write_new_file(files: Files, path: Path, content: bytes) -> None:
     files.sync_dir(path.parent)
 
 
+def free_path(files: Files, path: Path) -> Path:
+    """`path`, or the first of ``path-2``, ``path-3`` ... that no file has: what is set aside replaces nothing."""
+    taken = set(files.list_dir(path.parent))
+    name = next(
+        name for n in range(1, len(taken) + 2) if (name := f"{path.name}-{n}" if n > 1 else path.name) not in taken
+    )
+    return path.with_name(name)
+
+
 def read_whole_file(files: Files, path: Path, size_bytes_max: int) -> bytes | None:
     """The content of a small file, None when there is none; at most `size_bytes_max` bytes of it."""
     try:

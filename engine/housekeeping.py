@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from engine import retention
-from engine.committer import segment_age_ms
+from engine.active import ActiveSegment, SealedSegment
+from engine.clock import RetentionClock
+from engine.committer import is_aged
 from engine.errors import EngineError, ReadOnly
-from engine.recovery import SealedSegment
 from engine.segment import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -27,19 +30,36 @@ if TYPE_CHECKING:
 OPENED_PER_PASS = 64
 """Closed partitions that one pass opens to look at their retention."""
 
+PARTITIONS_PER_TURN = 500
+"""Partitions looked at in one turn of the owner's loop: about a millisecond."""
+
+
+@dataclass(slots=True)
+class _Grave:
+    """Files below the start of the log, to be removed when nobody reads them any more."""
+
+    due_s: float
+    partition: Partition
+    segments: list[SealedSegment]
+
 
 class Housekeeping:
-    """Made and stopped by the log; everything but `_run` is on the owner's thread."""
+    """Made and stopped by the log; everything but `sync_later` and what `_run` calls is on the owner's thread."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._stop = threading.Event()
-        self._unsynced: dict[Partition, float] = {}
+        self._unsynced: dict[Partition, tuple[float, ActiveSegment]] = {}
+        self._unsynced_lock = threading.Lock()
         self._soonest_s = float("inf")
-        self._graves: deque[tuple[int, Partition, list[SealedSegment]]] = deque()
+        self._graves: list[_Grave] = []
+        self._burials_failing: dict[Partition, str] = {}
+        self._clock = RetentionClock(log.report, log.now_ms())
+        self._passing = False
         self.failing: dict[str, str] = {}
         """Partitions whose housekeeping failed in the last pass, and why."""
         self.last_success_ms = log.now_ms()
+        """When the last pass went through all topics."""
         log.catalog.listen(self._topic_changed)
         self._thread = threading.Thread(target=self._run, name="quintlog-housekeeping", daemon=True)
         self._thread.start()
@@ -49,104 +69,170 @@ class Housekeeping:
         self._stop.set()
         self._thread.join()
 
-    def remove_later(self, partition: Partition, segments: list[SealedSegment]) -> None:
-        """Removes files of segments that are no longer in the log after the grace time."""
-        if segments:
-            self._graves.append((self._log.now_ms() + self._log.config.retention_grace_ms, partition, segments))
+    # --- syncing of what was not synced in its round
 
-    def sync_later(self, partition: Partition) -> None:
+    def sync_later(self, partition: Partition, active: ActiveSegment) -> None:
         """Has a partition with durability "interval" synced in time (committer thread)."""
         config = partition.config
-        if config.durability == "interval":
-            self._unsynced.setdefault(partition, time.monotonic() + config.sync_interval_ms / 1000)
-            self._soonest_s = min(self._soonest_s, config.sync_interval_ms / 1000)
+        if config.durability != "interval":
+            return
+        interval_s = config.sync_interval_ms / 1000
+        with self._unsynced_lock:
+            entry = self._unsynced.get(partition)
+            if entry is None or entry[1] is not active:  # the one before was synced when it was sealed
+                self._unsynced[partition] = (time.monotonic() + interval_s, active)
+        self._soonest_s = min(self._soonest_s, interval_s)
 
     def sync_all(self) -> None:
         """Syncs what is still unsynced, whatever its policy: at a clean stop, after the last round."""
         for partition in self._log.known_partitions():
             if partition.has_files and partition.active_segment.durable_position < partition.active_segment.position:
-                self._sync(partition)
+                self._sync(partition, partition.active_segment)
 
     def _sync_due(self) -> None:
         now = time.monotonic()
-        for partition, deadline in list(self._unsynced.items()):
-            if deadline <= now:
+        with self._unsynced_lock:
+            due = [(partition, entry[1]) for partition, entry in self._unsynced.items() if entry[0] <= now]
+            for partition, _ in due:
                 del self._unsynced[partition]
-                self._sync(partition)
+        for partition, active in due:
+            if self._sync(partition, active):
+                self._log.post(lambda partition=partition: self._log.committer.touch(partition))  # type: ignore[misc]
 
-    def _sync(self, partition: Partition) -> None:
+    def _sync(self, partition: Partition, active: ActiveSegment) -> bool:
+        """Syncs a segment; False when that failed, or may not be tried again."""
+        if active.sync_failed:
+            return False
         try:
-            partition.active_segment.sync(self._log.files, self._log.handles)
+            active.sync(self._log.files, self._log.handles)
         except OSError as problem:
+            if partition.is_deleted:
+                return False
+            self._log.committer.counters.sync_failures += 1
             error = ReadOnly(
                 f"{partition.title}: cannot sync: {problem.strerror or problem}; records of the last "
                 f"{partition.config.sync_interval_ms} ms may be lost: check the disk, then restart the server"
             )
             self._log.report(str(error))
             self._log.post(lambda: partition.stop_writing(error))
+            return False
+        return True
+
+    # --- passes
 
     def clean(self) -> None:
         """One pass over all partitions."""
+        for _ in self._pass():
+            pass
+
+    def _clean_in_turns(self) -> None:
+        """One pass, in turns of the owner's loop; nothing when one is under way."""
+        if not self._passing:
+            self._passing = True
+            self._turn(self._pass())
+
+    def _turn(self, steps: Iterator[None]) -> None:
+        self._passing = sum(1 for _ in islice(steps, PARTITIONS_PER_TURN)) == PARTITIONS_PER_TURN
+        if self._passing and not self._stop.is_set():
+            self._log.post(lambda: self._turn(steps))
+
+    def _pass(self) -> Iterator[None]:
         log = self._log
         now_ms = log.now_ms()
-        failing: dict[str, str] = {}
+        retention_ms = self._clock.now_ms(now_ms)
+        failing = {partition.title: why for partition, why in self._burials_failing.items()}
         opened = 0
         for topic in log.catalog:
             for index in list(topic.numbers):
-                partition = log.partition(topic, index)
+                if topic.deleting:  # also since the last turn
+                    break
                 try:
+                    partition = log.partition(topic, index)
                     if partition.has_files:
-                        self._clean(partition, now_ms)
+                        self._clean(partition, now_ms, retention_ms)
                     elif _has_retention(partition) and partition.error is None and opened < OPENED_PER_PASS:
                         opened += 1
                         partition.when_open(lambda: None)
                 except Exception as problem:  # noqa: BLE001 - one topic must not stop the others
-                    failing[partition.title] = str(problem)
-                    log.report_exception(f"housekeeping of {partition.title}", problem)
+                    failing[f"{topic} partition {index}"] = str(problem)
+                    log.report_exception(f"housekeeping of {topic} partition {index}", problem)
+                yield
+        self._bury()
         self.failing = failing
-        while self._graves and self._graves[0][0] <= now_ms:
-            _, partition, segments = self._graves.popleft()
-            self._remove(partition, segments)
-        self.last_success_ms = now_ms
+        self.last_success_ms = log.now_ms()
 
-    def _clean(self, partition: Partition, now_ms: int) -> None:
-        active = partition.active_segment
-        if partition.committed_end > HEADER_BYTES and now_ms - active.header.created_ms > segment_age_ms(
-            partition.config
-        ):
+    def _clean(self, partition: Partition, now_ms: int, retention_ms: int) -> None:
+        created_ms = partition.active_segment.header.created_ms
+        if partition.committed_end > HEADER_BYTES and is_aged(partition.config, created_ms, now_ms):
             partition.roll_wanted = True
             self._log.committer.touch(partition)
-        retention.apply(self._log, partition, now_ms)
+        elif partition.mark_failed:
+            self._log.committer.touch(partition)
+        retention.apply(self._log, partition, retention_ms)
 
-    def _remove(self, partition: Partition, segments: list[SealedSegment]) -> None:
-        log = self._log
-        number = partition.topic.numbers.get(partition.index, 0)
+    # --- removing files
+
+    def remove_later(self, partition: Partition, segments: list[SealedSegment]) -> None:
+        """Removes files of segments that are no longer in the log after the grace time."""
+        if segments:
+            due_s = time.monotonic() + self._log.config.retention_grace_ms / 1000
+            self._graves.append(_Grave(due_s, partition, segments))
+
+    def _bury(self) -> None:
+        now = time.monotonic()
+        graves, self._graves = self._graves, []
+        for grave in graves:
+            partition = grave.partition
+            if partition.is_deleted:
+                continue  # its files go with it
+            if grave.due_s > now:
+                self._graves.append(grave)
+            elif partition.marked_log_start <= grave.segments[-1].last_seq:
+                self._graves.append(grave)
+                self._log.committer.touch(partition)
+            else:
+                self._remove(grave)
+
+    def _remove(self, grave: _Grave) -> None:
+        log, partition = self._log, grave.partition
 
         def done(result: object) -> None:
             if isinstance(result, EngineError):
+                self._burials_failing[partition] = f"cannot remove old segments: {result}"
                 log.report(f"{partition.title}: cannot remove old segments: {result}")
+                self._graves.append(grave)
+            else:
+                self._burials_failing.pop(partition, None)
 
-        log.opener.submit(lambda: retention.remove_files(log, number, segments), done)
+        log.opener.submit(lambda: retention.remove_files(log, partition.number, grave.segments), done)
 
     def _topic_changed(self, topic: Topic, change: Change) -> None:
         if change == "deleted":
-            self._log.opener.remove_topic(topic, self._log.drop_partitions(topic))
+            partitions = self._log.drop_partitions(topic)
+            for partition in partitions:
+                self._burials_failing.pop(partition, None)
+            self._log.opener.remove_topic(topic, partitions)
         elif change == "configured":
             self._log.opener.describe(topic)
+
+    # --- the thread
 
     def _run(self) -> None:
         log = self._log
         marks_s, pass_s = log.config.watermarks_sync_interval_ms / 1000, log.config.housekeeping_interval_ms / 1000
         next_marks = next_pass = time.monotonic()
         while not self._stop.wait(min(marks_s, pass_s, self._soonest_s)):
-            self._sync_due()
-            now = time.monotonic()
-            if now >= next_marks:
-                next_marks = now + marks_s
-                self._sync_watermarks()
-            if now >= next_pass:
-                next_pass = now + pass_s
-                log.post(self.clean)
+            try:
+                self._sync_due()
+                now = time.monotonic()
+                if now >= next_marks:
+                    next_marks = now + marks_s
+                    self._sync_watermarks()
+                if now >= next_pass:
+                    next_pass = now + pass_s
+                    log.post(self._clean_in_turns)
+            except Exception as problem:  # noqa: BLE001 - this thread must not end before the log
+                log.report_exception("housekeeping", problem)
 
     def _sync_watermarks(self) -> None:
         try:

@@ -179,7 +179,7 @@ SMALL_FILE_BYTES_MAX = 1 << 20
 CHUNK_BYTES_MIN = 4 << 10
 """The first chunk of an idle partition: thousands of partitions must not cost a MiB each."""
 
-CHUNK_BYTES_MAX = 1 << 20
+CHUNK_BYTES_MAX = 512 << 10
 """Beyond this a larger chunk gives no throughput; half of a round's usual size."""
 
 FREE_BUFFER_BYTES_MAX = 16 << 20
@@ -188,9 +188,19 @@ FREE_BUFFER_BYTES_MAX = 16 << 20
 INLINE_BYTES_MAX = 64 << 10
 """A round up to this size is written on the owner's thread if it needs no sync: about 10 microseconds."""
 
+SHARED_ROUND_BYTES = 512 << 10
+"""A round while several partitions are in use: a small one waits for a flood's share of this and the one before it."""
+
+SHARED_ROUNDS = 64
+"""Rounds of one partition alone after which larger ones are taken again: a small publisher comes and goes between."""
+
 SEQ_RESERVATION = 1 << 20
 """Numbers reserved at once for topics whose records are seen before they are on disk: one write of `state` a million
 records, and as many numbers at most are left out after a crash."""
+
+LOST_RESERVATION = 4 * SEQ_RESERVATION
+"""Numbers left out when the bound itself was lost with the state: what may have been given out since the watermarks
+were last synced, about a second before."""
 
 TRANSACTION_BYTES_MAX = 64 << 20
 """A transaction is in memory until its round, which takes it whole."""
@@ -217,6 +227,12 @@ CURSOR_SLABS_BYTES_MAX = 64 << 20
 
 CURSOR_ROUND_NUMBERS_MAX = 1 << 20
 """Numbers in the entries that one submission of moved cursors writes: about 3 MiB."""
+
+CURSOR_JOURNAL_VALUES_MAX = 256
+"""Values of the cursors' journal, about one each 100 ms, before their entries are written instead."""
+
+CURSOR_JOURNAL_BYTES_MAX = 16 << 20
+"""The same in bytes: what a start has to read."""
 
 CURSORS_LOADED_MAX = 20_000
 """Cursors in memory (about 1.5 KiB each) above which those not used for a second are let go."""

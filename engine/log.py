@@ -25,6 +25,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from engine.buffers import BufferPool
@@ -33,20 +34,30 @@ from engine.chunk import Chunk, Slab
 from engine.committer import Committer, Part
 from engine.config import EngineConfig
 from engine.cursors import CursorStore
-from engine.errors import DataDirectoryError, EngineError, LogLocked, UnknownPartition, UnsupportedFormat
+from engine.errors import (
+    Corrupt,
+    DataDirectoryError,
+    EngineError,
+    InvalidConfig,
+    LogLocked,
+    UnknownPartition,
+    UnsupportedFormat,
+)
 from engine.files import Files, SystemFiles, read_whole_file, write_new_file
 from engine.handles import Handles
 from engine.housekeeping import Housekeeping
 from engine.index import Index
-from engine.limits import SMALL_FILE_BYTES_MAX, WAKE_SLICE
+from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX, WAKE_SLICE
+from engine.lmdbenv import DATA_FILE
 from engine.opener import TOPIC_FILE, Opener
 from engine.partition import Partition
-from engine.state import LmdbState, Post, StateStore
+from engine.segment import HEADER_BYTES, parse_header, parse_segment_name
+from engine.state import LmdbState, Post, Put, StateStore
 from engine.tail import TailCache
-from engine.topics import Topic
+from engine.topics import Topic, reserved_key
 from engine.transactions import Markers
 from engine.watermarks import FILE_NAME as WATERMARKS_NAME
-from engine.watermarks import Watermarks
+from engine.watermarks import Owner, Watermarks
 
 FORMAT_VERSION = 1
 
@@ -71,6 +82,8 @@ class Log:
         """Chunks that wait for a round, or for the files of their partition."""
         self._drained: list[Callable[[], None]] = []
         self.damaged_batches = 0
+        self.lost_records = 0
+        """Numbers of committed records that recoveries found damaged or missing."""
         self.removed_bytes = 0
         """Bytes of segments that retention and trimming removed."""
         self.directory_id = _check_version(files, data_dir)
@@ -108,51 +121,38 @@ class Log:
         """
         data_dir = data_dir.absolute()
         try:
-            data_dir.mkdir(parents=True, exist_ok=True)
+            _make_directories(data_dir)
             lock_fd = lock(data_dir)
         except OSError as problem:
             raise DataDirectoryError(
                 f"cannot use data directory {data_dir}: {problem.strerror or problem}"
             ) from problem
-        try:
-            log = cls(data_dir, config, post, files or SystemFiles(), lock_fd)
-            log._open_parts(state, index)
-        except OSError as problem:
-            os.close(lock_fd)
-            raise DataDirectoryError(
-                f"cannot use data directory {data_dir}: {problem.filename or ''} {problem.strerror or problem}"
-            ) from problem
-        except BaseException:
-            os.close(lock_fd)
-            raise
+        with ExitStack() as stack:  # what was opened is closed again when something else cannot be
+            stack.callback(os.close, lock_fd)
+            try:
+                log = cls(data_dir, config, post, files or SystemFiles(), lock_fd)
+                log._open_parts(state, index, stack)
+            except OSError as problem:
+                raise DataDirectoryError(
+                    f"cannot use data directory {data_dir}: {problem.filename or ''} {problem.strerror or problem}"
+                ) from problem
+            stack.pop_all()
         return log
 
-    def _adopt_topics(self) -> None:
-        """Takes in topics whose directory describes them but that `state` does not know (an older copy, or none)."""
-        topics = self.data_dir / "topics"
-        for name in self.files.list_dir(topics):
-            topic_id = int(name) if name.isdigit() else 0
-            if not topic_id or self.catalog.by_id(topic_id) is not None or topic_id in self.catalog.tombstones:
-                continue
-            content = read_whole_file(self.files, topics / name / TOPIC_FILE, SMALL_FILE_BYTES_MAX)
-            try:
-                description = json.loads(content) if content is not None else {}
-                topic = self.catalog.adopt(description)
-            except (ValueError, EngineError) as problem:
-                self.report(f"{topics / name}: a directory of no known topic, left alone: {problem}")
-                continue
-            partitions = [int(entry) for entry in self.files.list_dir(topics / name) if entry.isdigit()]
-            for index in partitions:
-                self.catalog.number(topic, index)
-            self.report(
-                f"topic {topic.name!r} was not in the state: adopted with {len(partitions)} partitions with data"
-            )
-
-    def _open_parts(self, state: StateStore | None, index: Index | None) -> None:
+    def _open_parts(self, state: StateStore | None, index: Index | None, stack: ExitStack) -> None:
         config = self.config
         self.files.make_dir(self.data_dir / "topics")
         self.files.sync_dir(self.data_dir)
+        self.files.sync_dir(self.data_dir / "topics")  # a process that was killed may have left unsynced entries
+        if state is None:
+            self._look_for_state()
         self.watermarks = Watermarks(self.files, self.data_dir / WATERMARKS_NAME, self.directory_id)
+        stack.callback(self.watermarks.close)
+        if self.watermarks.missing and self._had_topics:
+            self.report(
+                f"{self.data_dir / WATERMARKS_NAME} was missing or damaged: what follows the last batches that say of "
+                "themselves that they were on disk may have been acknowledged"
+            )
         self.state = state or LmdbState(
             self.data_dir / "state",
             self.post,
@@ -161,28 +161,102 @@ class Log:
             map_bytes=config.state_map_bytes,
             reader_check_interval_ms=config.reader_check_interval_ms,
         )
+        stack.callback(self.state.close)
         self.catalog = Catalog(self.state, config, self.now_ms)
         self.markers = Markers(self.state)
-        for damage in self.catalog.damaged:
+        for damage in (*self.catalog.damaged, *self.markers.damaged):
             self.report(str(damage))
         self.cursors = CursorStore(self)
         self.index = index or Index(self.data_dir / "index", self.files, config)
+        stack.callback(self.index.close)
+        self._adopt_topics()
         self.readers = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="quintlog-reader")
         self.opener = Opener(self)
+        stack.callback(self.opener.stop)
         self.committer = Committer(self)
+        stack.callback(self.committer.stop)
         self.housekeeping = Housekeeping(self)
-        self._adopt_topics()
         for topic_id in list(self.catalog.tombstones):
             self.opener.remove_leftovers(topic_id)
+
+    # --- what `state` does not know
+
+    @property
+    def _had_topics(self) -> bool:
+        return bool(self.files.list_dir(self.data_dir / "topics"))
+
+    def _look_for_state(self) -> None:
+        """Says what is gone with a state that is not there although there are topics."""
+        path = self.data_dir / "state" / DATA_FILE
+        if self._had_topics and not (path.exists() and path.stat().st_size):
+            self.report(
+                f"{path} is missing: topics are taken in again from their directories. Gone are subscriptions and "
+                "their positions, sessions, topics without records, deletions that were not finished, and which "
+                "numbers had been given out in topics with a durability below always (theirs go on far behind)"
+            )
+
+    def _adopt_topics(self) -> None:
+        """Takes in topics whose directory describes them but that `state` does not know (an older copy, or none)."""
+        topics = self.data_dir / "topics"
+        for name in self.files.list_dir(topics):
+            topic_id = _number_of(name)
+            if not topic_id or self.catalog.by_id(topic_id) is not None or topic_id in self.catalog.tombstones:
+                continue
+            try:
+                content = read_whole_file(self.files, topics / name / TOPIC_FILE, SMALL_FILE_BYTES_MAX)
+                description = json.loads(content) if content is not None else {}
+                if not isinstance(description, dict) or description.get("id") != topic_id:
+                    raise InvalidConfig(f"no {TOPIC_FILE} that describes topic {topic_id}")
+                topic = self.catalog.adopt(description)
+            except (ValueError, RecursionError, EngineError, OSError) as problem:
+                self.catalog.keep_clear(topic_id)
+                self.report(f"{topics / name}: a directory of no known topic, left alone: {problem}")
+                continue
+            indexes = [_number_of(entry) for entry in self.files.list_dir(topics / name)]
+            adopted = [index for index in indexes if index is not None and self._adopt_partition(topic, index)]
+            self.report(f"topic {topic.name!r} was not in the state: adopted with {len(adopted)} partitions with data")
+
+    def _adopt_partition(self, topic: Topic, index: int) -> bool:
+        """Gives a partition that has files, but no number in `state`, the number that its files say."""
+        directory = self.data_dir / "topics" / str(topic.id) / str(index)
+        names = [name for name in self.files.list_dir(directory) if parse_segment_name(name) is not None]
+        if index in topic.numbers or index >= topic.partition_count or not names:
+            return False
+        wanted = 0
+        for name in reversed(names):
+            try:
+                fd = self.files.open(directory / name)
+            except OSError:
+                continue
+            try:
+                header = parse_header(self.files.read(fd, HEADER_BYTES, 0), directory / name)
+            except (Corrupt, UnsupportedFormat, OSError):
+                continue
+            finally:
+                self.files.close(fd)
+            wanted = header.number
+            break
+        number = self.catalog.number(topic, index, wanted=wanted)
+        if topic.config.durability != "always":
+            # Numbers that readers saw before they were on disk; the bound was in the state.
+            mark = self.watermarks.read(Owner(number, topic.id, index))
+            seen_seq = mark.committed_seq if mark is not None else parse_segment_name(names[-1]) or 0
+            key = reserved_key(topic.id, index)
+            self.state.submit([Put(key, max(self.state.get(key) or 0, seen_seq + LOST_RESERVATION))])
+        return True
 
     # --- use
 
     def partition(self, topic: Topic, index: int = 0) -> Partition:
-        """The partition of a topic. Raises UnknownPartition."""
+        """The partition of a topic. Raises UnknownPartition (also for a topic that was deleted)."""
         partition = self._partitions.get((topic.id, index))
         if partition is None:
             if not 0 <= index < topic.partition_count:
                 raise UnknownPartition(f"topic {topic.name!r} has partitions 0 to {topic.partition_count - 1}")
+            if self.catalog.by_id(topic.id) is not topic:
+                raise UnknownPartition(f"topic {topic.name!r} was deleted")
+            if index not in topic.numbers and not topic.deleting and self._adopt_partition(topic, index):
+                self.report(f"topic {topic.name!r} partition {index} was not in the state: its files were found")
             partition = self._partitions[topic.id, index] = Partition(self, topic, index)
         return partition
 
@@ -209,9 +283,14 @@ class Log:
         self.committer.stop()
         self.housekeeping.sync_all()
         for partition in self.known_partitions():
-            partition.release_reservation()
+            if partition.has_files and partition.error is None:
+                self.committer.write_mark(partition, partition.active_segment)
+                partition.release_reservation()
         self.readers.shutdown()
-        self.watermarks.sync()
+        try:
+            self.watermarks.sync()
+        except OSError as problem:
+            self.report(f"cannot sync watermarks: {problem.strerror or problem}")
         self.watermarks.close()
         self.index.close()
         self.cursors.close()
@@ -288,9 +367,25 @@ def lock(data_dir: Path) -> int:
             f"data directory {data_dir} is in use by process {holder or 'unknown'}; "
             "stop it first, or use another directory"
         ) from None
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    with suppress(OSError):  # only told to people; a full disk must not stop the start
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
+
+
+def _make_directories(data_dir: Path) -> None:
+    """Makes the data directory with its parents, each durable. Raises OSError."""
+    missing = [path for path in (data_dir, *data_dir.parents) if not path.exists()]
+    data_dir.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        SystemFiles().sync_dir(path.parent)
+
+
+def _number_of(name: str) -> int | None:
+    """The number that a directory is named by, None for any other name."""
+    if not name.isascii() or not name.isdigit() or len(name) > len(str(TOPIC_ID_MAX)) or str(int(name)) != name:
+        return None
+    return int(name)
 
 
 def _check_version(files: Files, data_dir: Path) -> int:

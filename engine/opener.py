@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 from engine.active import ActiveSegment
 from engine.errors import DataDirectoryError, DiskFull, EngineError
 from engine.files import NO_SPACE, write_new_file
-from engine.recovery import Place, Recovered, make_partition, recover_partition
-from engine.watermarks import Watermark
+from engine.headers import Place
+from engine.index import HIGHEST
+from engine.reading import load_footer
+from engine.recovery import Known, Recovered, Report, make_partition, recover_partition
+from engine.watermarks import Owner, Watermark
 
 if TYPE_CHECKING:
     from engine.log import Log
@@ -36,6 +39,8 @@ class Opener:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._synced_topics: set[Path] = set()
+        """Directories of topics whose entries were synced since the start."""
         self._thread = threading.Thread(target=self._run, name="quintlog-opener", daemon=True)
         self._thread.start()
 
@@ -47,15 +52,19 @@ class Opener:
                 partition.files_made(error)
                 return
             description = _description(self._log, partition.topic)
-            place = partition.place
-            self.submit(lambda: self._make(place, description), partition.files_made)
+            place, synced = partition.place, partition.sync_each_round
+            self.submit(lambda: self._make(place, description, synced=synced), partition.files_made)
 
-        self._log.catalog.number(partition.topic, partition.index, numbered)
+        try:
+            self._log.catalog.number(partition.topic, partition.index, numbered)
+        except EngineError as problem:  # the topic is being deleted
+            refusal = problem
+            self._log.post(lambda: partition.files_made(refusal))
 
     def recover(self, partition: Partition) -> None:
         """Opens the files of `partition`; ends in `Partition.opened`."""
-        place = partition.place
-        self.submit(lambda: self._recover(place), partition.opened)
+        place, synced = partition.place, partition.sync_each_round
+        self.submit(lambda: self._recover(place, synced=synced), partition.opened)
 
     def describe(self, topic: Topic) -> None:
         """Writes ``topic.json`` anew after a change of configuration, if there is one."""
@@ -72,7 +81,7 @@ class Opener:
         """Removes the files of a deleted topic once no round can touch them, then its tombstone."""
         for partition in partitions:
             partition.removed()
-        self._log.committer.when_idle(lambda: self.remove_leftovers(topic.id))
+        self._log.committer.after_round(lambda: self.remove_leftovers(topic.id))
 
     def remove_leftovers(self, topic_id: int) -> None:
         """Removes what is left of a deleted topic; its tombstone goes when that succeeded."""
@@ -95,8 +104,8 @@ class Opener:
         for name in files.list_dir(directory):
             if name.isdigit():
                 for segment in files.list_dir(directory / name):
-                    handles.forget(directory / name / segment)
                     files.remove(directory / name / segment)
+                    handles.forget(directory / name / segment)  # after the removal: a reader would open it again
                 files.remove_dir(directory / name)
             else:
                 files.remove(directory / name)
@@ -134,42 +143,67 @@ class Opener:
         while (job := self._jobs.get()) is not None:
             job()
 
-    def _make(self, place: Place, description: bytes) -> ActiveSegment:
+    def _make(self, place: Place, description: bytes, *, synced: bool) -> Recovered:
         log = self._log
         directory = place.topic_directory
         if TOPIC_FILE not in log.files.list_dir(directory):
             log.files.make_dir(directory)
             log.files.sync_dir(directory.parent)
             write_new_file(log.files, directory / TOPIC_FILE, description)
-        if log.files.list_dir(place.directory):  # left by a crash before the first record: nothing was acknowledged
-            return self._recover(place).active
+        log.index.drop(place.number)  # a former owner of the number may have left something at a crash
+        if log.files.list_dir(place.directory):  # left by a crash before the first record, or nobody knew of it
+            return self._recover(place, synced=synced)
         active = make_partition(log.files, log.handles, place, log.now_ms())
         self._mark(place, active, 1, 0)
-        return active
+        return Recovered([], active, 1, 0, 1, Report())
 
-    def _recover(self, place: Place) -> Recovered:
-        log = self._log
-        mark = log.watermarks.read(place.number)
-        recovered = recover_partition(log.files, log.handles, place, mark, log.now_ms(), log.markers.is_committed)
+    def _recover(self, place: Place, *, synced: bool) -> Recovered:
+        log, number = self._log, place.number
+        if place.topic_directory not in self._synced_topics and log.files.list_dir(place.topic_directory):
+            # A process that was killed may have left entries that only the kernel knows.
+            log.files.sync_dir(place.topic_directory)
+            self._synced_topics.add(place.topic_directory)
+        known = Known(
+            mark=log.watermarks.read(Owner(number, place.topic_id, place.partition)),
+            entry=log.index.floor(number, HIGHEST),
+            synced=synced,
+            is_committed=log.markers.is_committed,
+        )
+        recovered = recover_partition(log.files, log.handles, place, known, log.now_ms())
         for note in recovered.report.notes:
             log.report(f"topic {place.topic_id} partition {place.partition}: {note}")
-        self._mark(place, recovered.active, recovered.log_start, recovered.next_seq - 1)
-        number = place.number
-        log.index.truncate(number, recovered.next_seq - 1)
-        for entry in recovered.active.index:
-            log.index.add(
-                number,
-                entry.first_seq,
-                recovered.active.header.segment_id,
-                recovered.active.header.first_seq,
-                entry.position,
-                entry.max_timestamp_ms,
-            )
+        log.lost_records += sum(lost.last_seq - lost.first_seq + 1 for lost in recovered.report.lost)
+        self._mark(place, recovered.active, recovered.log_start, recovered.committed_seq)
+        self._index(number, recovered)
         return recovered
+
+    def _index(self, number: int, recovered: Recovered) -> None:
+        """Gives the index what it does not know: nothing as a rule, everything when it was lost."""
+        log = self._log
+        log.index.truncate(number, recovered.next_seq - 1)
+        for segment in recovered.sealed:
+            entry = log.index.floor(number, segment.last_seq)
+            if entry is not None and entry.segment_id == segment.segment_id:
+                continue
+            footer = load_footer(log, segment)
+            for found in footer.index if footer is not None else ():
+                log.index.add(
+                    number,
+                    found.first_seq,
+                    segment.segment_id,
+                    segment.first_seq,
+                    found.position,
+                    found.max_timestamp_ms,
+                )
+        header = recovered.active.header
+        for found in recovered.active.index:
+            log.index.add(
+                number, found.first_seq, header.segment_id, header.first_seq, found.position, found.max_timestamp_ms
+            )
 
     def _mark(self, place: Place, active: ActiveSegment, log_start: int, committed_seq: int) -> None:
         self._log.watermarks.write(
-            place.number,
+            Owner(place.number, place.topic_id, place.partition),
             Watermark(
                 log_start,
                 active.header.first_seq,

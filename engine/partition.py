@@ -8,7 +8,6 @@ partition are made by the opener thread before its first chunk enters a round; a
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -19,14 +18,16 @@ from engine.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
 from engine.bundle import BundleInfo
 from engine.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly, TooLarge
+from engine.headers import Place
 from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SEQ_RESERVATION
-from engine.recovery import Place, Recovered, SealedSegment
+from engine.recovery import Recovered
 from engine.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
-from engine.state import RESERVED, Put
+from engine.state import Put
+from engine.topics import reserved_key
 from engine.transactions import sizes
 
 if TYPE_CHECKING:
-    from engine.active import ActiveSegment
+    from engine.active import ActiveSegment, SealedSegment
     from engine.committer import Part
     from engine.config import TopicConfig
     from engine.log import Log
@@ -38,7 +39,7 @@ __all__ = ["COMMITTED", "FAILED", "PENDING", "Chunk", "Partition", "Slab", "Wait
 RECORD_OVERHEAD_BYTES = 32
 """Room asked for beside a record's own bytes: flags, timestamp, key length, value length, a new batch's bundle head."""
 
-NO_FILES, MAKING, OPENING, OPEN, CLOSED = range(5)
+NO_FILES, MAKING, OPENING, OPEN, CLOSED, DELETED = range(6)
 
 
 class Partition:
@@ -63,6 +64,10 @@ class Partition:
         """The next round begins a new segment."""
         self.queued = False
         """It stands in the committer's queue."""
+        self.mark_failed = False
+        """Its watermark could not be written; housekeeping has it tried again."""
+        self.marked_log_start = 1
+        """The start of the log as its watermark says: files below it may go."""
         self.tail: list[Chunk | None] = []
         """Committed chunks still in memory, oldest first; None where the cache gave one up."""
         self.tail_head = 0
@@ -102,6 +107,11 @@ class Partition:
     def is_open(self) -> bool:
         """Whether numbers are known: append, read and the attributes may be used."""
         return self._phase in (OPEN, NO_FILES, MAKING)
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether its topic was deleted: nothing of it may be used any more."""
+        return self._phase == DELETED
 
     @property
     def active_segment(self) -> ActiveSegment:
@@ -158,11 +168,12 @@ class Partition:
 
     @property
     def _reserved_key(self) -> bytes:
-        return RESERVED + struct.pack(">QI", self.topic.id, self.index)
+        return reserved_key(self.topic.id, self.index)
 
     def release_reservation(self) -> None:
-        """At a clean stop: the numbers go on without a gap."""
-        if self._reserved:
+        """At a clean stop, when everything is on disk: the numbers go on without a gap."""
+        active = self._active
+        if self._reserved and active is not None and active.durable_position == active.position:
             self._log.state.submit([Put(self._reserved_key, self.last_seq + 1)])
 
     @property
@@ -179,7 +190,7 @@ class Partition:
 
     def when_open(self, callback: Callable[[], None]) -> None:
         """Opens the partition when it is not; calls back when it is open, or has failed to (`error` says why)."""
-        if self.is_open:
+        if self.is_open or self._phase == DELETED:
             callback()
             return
         self._open_callbacks.append(callback)
@@ -191,37 +202,55 @@ class Partition:
     def opened(self, result: Recovered | EngineError) -> None:
         """Called with the outcome of recovery."""
         callbacks, self._open_callbacks = self._open_callbacks, []
-        if isinstance(result, EngineError):
+        if self._phase == DELETED:
+            pass
+        elif isinstance(result, EngineError):
             self._phase = CLOSED
             self.error = result
         else:
-            self.sealed = result.sealed
-            self._active = result.active
-            # 0 unless the topic has, or had, a durability below "always"
-            self._reserved = self._log.state.get(self._reserved_key) or 0
-            self.last_seq = max(result.next_seq, self._reserved) - 1
-            self.committed_seq = result.next_seq - 1
-            self.committed_end = result.active.position
-            self._append_ms = result.active.last_append_ms
-            self.log_start = result.log_start
-            self._phase = OPEN
+            self._use(result)
         for callback in callbacks:
             callback()
+
+    def _use(self, result: Recovered) -> None:
+        """Takes over what recovery found."""
+        self._active = result.active
+        # 0 unless the topic has, or had, a durability below "always", or numbers were once found without records.
+        self._reserved = self._log.state.get(self._reserved_key) or 0
+        self.last_seq = max(result.next_seq, self._reserved) - 1
+        self.committed_seq = result.committed_seq
+        self.committed_end = result.active.position
+        self._append_ms = result.active.last_append_ms
+        self.log_start = self.marked_log_start = result.log_start
+        self._phase = OPEN
+        if result.next_seq - 1 > max(result.committed_seq, self._reserved):
+            self._log.state.submit([Put(self._reserved_key, result.next_seq)])
+        due = 0  # segments that a former process had given up, but not removed yet
+        while due < len(result.sealed) and result.sealed[due].last_seq < self.log_start:
+            due += 1
+        self.sealed = result.sealed[due:]
+        self._log.housekeeping.remove_later(self, result.sealed[:due])
 
     def _make_files(self) -> None:
         """Starts making the files of a new partition; its chunks wait."""
         self._phase = MAKING
         self._log.opener.make(self)
 
-    def files_made(self, result: ActiveSegment | EngineError) -> None:
-        """Called with the outcome of making the first segment."""
+    def files_made(self, result: Recovered | EngineError) -> None:
+        """Called with the outcome of making the first segment, or of opening what was found in its place."""
+        if self._phase == DELETED:
+            return
         if isinstance(result, EngineError):
             self._phase = NO_FILES
             kind = DiskFull if isinstance(result, DiskFull) else NotStored
             self._fail_pending(kind(f"{self.title}: its files cannot be made: {result}"))
             return
-        self._active = result
-        self.committed_end = result.position
+        if result.next_seq > 1:
+            self._fail_pending(NotStored(f"{self.title}: it has records already, which nobody knew of: publish again"))
+            self._use(result)
+            return
+        self._active = result.active
+        self.committed_end = result.active.position
         self._phase = OPEN
         if self.has_pending:
             self._log.committer.add(self)
@@ -267,10 +296,7 @@ class Partition:
         assert chunk is not None, "appended() without writer()"
         if not self.last_seq:  # the first record ever may bring a number of its own: nothing is below it
             self.log_start = chunk.writer.first_seq
-        self.last_seq = chunk.writer.next_seq - 1
-        if not chunk.is_counted:
-            chunk.is_counted = True
-            self._log.pending_chunks += 1
+        self._register(chunk)
         chunk.pending_bytes += size_bytes
         self._log.pending_bytes += size_bytes
         if waiter is not None and (not chunk.waiters or chunk.waiters[-1] is not waiter):
@@ -297,13 +323,16 @@ class Partition:
         Records may spread over several chunks; those before it are committed, or fail, in earlier rounds or the same.
 
         Raises:
+            ValueError: no records.
             TooLarge: a record is larger than the topic allows; nothing was appended.
             NotStored: see `writer`.
         """
+        if not values:
+            raise ValueError("no records")
         self._check_sizes(values, headers)
         attributes = QOS0_ATTRIBUTE if qos0 else 0
         now_ms = self._log.now_ms()
-        writer = self.writer(len(values[0]) if values else 0, attributes)
+        writer = self.writer(len(values[0]), attributes)
         size = 0
         for row, value in enumerate(values):
             key = keys[row] if keys is not None else b""
@@ -338,10 +367,7 @@ class Partition:
     def _close_apart(self, transaction: Transaction) -> Chunk:
         chunk = self._open_chunk
         assert chunk is not None
-        self.last_seq = chunk.writer.next_seq - 1
         chunk.transaction = transaction
-        chunk.is_counted = True
-        self._log.pending_chunks += 1
         self._close_chunk(chunk)
         return chunk
 
@@ -391,10 +417,18 @@ class Partition:
             if size > limit:
                 raise TooLarge(f"a record of {size} bytes; {self.title} takes up to {limit}", limit)
 
+    def _register(self, chunk: Chunk) -> None:
+        """Gives out the numbers of what is in the open chunk; it waits for a round from now on."""
+        self.last_seq = chunk.writer.next_seq - 1
+        if not chunk.is_counted:
+            chunk.is_counted = True
+            self._log.pending_chunks += 1
+
     # --- committing (called by the committer, on the owner's thread)
 
     def _close_chunk(self, chunk: Chunk) -> None:
         if not chunk.is_empty:
+            self._register(chunk)
             chunk.close()
             self._pending.append(chunk)
             used = chunk.end
@@ -426,8 +460,7 @@ class Partition:
             for chunk in part.chunks:
                 self._settle(chunk, FAILED, part.error)
             if isinstance(part.error, ReadOnly):
-                self.error = part.error
-                self._fail_pending(part.error)
+                self.stop_writing(part.error)
             if part.sealed:
                 self.committed_end = SEGMENT_HEADER_BYTES
             log.report(str(part.error))
@@ -475,14 +508,15 @@ class Partition:
 
     def stop_writing(self, error: ReadOnly) -> None:
         """Takes no more records until a restart."""
-        self.error = error
-        self._fail_pending(error)
+        if self._phase != DELETED:
+            self.error = error
+            self._fail_pending(error)
 
     def removed(self) -> None:
         """The topic was deleted: nothing more is stored here, and readers are told."""
         self.error = NotStored(f"{self.title} was deleted")
+        self._phase = DELETED
         self._fail_pending(self.error)
-        self._phase = CLOSED
         self._log.wake(self.readers)
         self.readers = {}
 

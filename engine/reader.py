@@ -33,7 +33,7 @@ from engine.segment import (
     parse_segment_name,
     read_footer,
 )
-from engine.watermarks import Watermark, Watermarks
+from engine.watermarks import Owner, Watermark, Watermarks
 
 TOPICS = "topics"
 TOPIC_FILE = "topic.json"
@@ -177,8 +177,7 @@ class PartitionReader:
     def refresh(self) -> None:
         """Looks again at what is committed. Raises OSError, UnsupportedFormat."""
         names = self._names()
-        number = self._number(names)
-        self.mark = self.watermarks.read(number) if self.watermarks is not None and number else None
+        self.mark = self._read_mark(self._number(names))
         names = self._names()  # again: everything that the watermark names is there by now
         self.unreadable.clear()
         self.segments = [segment for name in names if (segment := self._segment(name)) is not None]
@@ -197,7 +196,12 @@ class PartitionReader:
         """Whether `refresh` would find something new: one small read. True when there is no watermark to ask."""
         if self.watermarks is None or not self.segments:
             return True
-        return self.watermarks.read(self.segments[-1].header.number) != self.mark
+        return self._read_mark(self.segments[-1].header.number) != self.mark
+
+    def _read_mark(self, number: int) -> Watermark | None:
+        if self.watermarks is None or not number:
+            return None
+        return self.watermarks.read(Owner(number, self.topic.id, self.index))
 
     def _names(self) -> list[str]:
         return [name for name in self.files.list_dir(self.directory) if parse_segment_name(name) is not None]

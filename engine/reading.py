@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.active import SealedSegment
 from engine.batch import locate
 from engine.batch_header import read_header
 from engine.chunk import Chunk, Slab
 from engine.errors import Corrupt, EngineError, OutOfRange
 from engine.limits import FETCHED_MAX, POSITION_HINTS_MAX, READ_BYTES_MIN
-from engine.recovery import SealedSegment
-from engine.scan import Damage, Found, find
+from engine.scan import Damage, Found, careful_read, find
 from engine.segment import HEADER_BYTES, Footer, IndexEntry, read_footer
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def _blocking(log: Log, request: Request) -> tuple[Found | None, list[Damage]] |
     try:
         with log.handles.use(request.path) as fd:
             result = find(
-                lambda position, size_bytes: log.files.read(fd, size_bytes, position),
+                careful_read(log.files, fd, log.report, request.path),
                 request.position,
                 request.limit,
                 request.segment_id,

@@ -2,64 +2,65 @@
 
 Runs on a worker thread, for one partition at a time; nothing else touches the partition's files meanwhile.
 
-1. Every file of the directory that is named like a segment is opened. Headers tell what belongs here; a file whose
-   header cannot be read, or that belongs elsewhere, is renamed aside (never removed) and reported.
-2. All segments but the last are sealed: their footer gives number range and end. A footer that is missing or damaged
+1. Files named like a segment are looked at (`engine.headers`): damaged headers are rebuilt, strangers renamed aside.
+   The directory is synced: a process that was killed may have made a file that only the kernel knows yet.
+2. An empty segment behind one without a footer was made by a roll that failed half-way: it is removed, and the one
+   before it is the active one again, unless the watermark says otherwise.
+3. If the segment that the watermark names is missing, its place is held by a file with a hole as long as the committed
+   part was: so the loss has a place in the log, and every reader is told of it.
+4. All segments but the last are sealed: their footer gives number range and end. A footer that is missing or damaged
    is rebuilt in memory from a walk of the file; damage inside is found again, batch by batch, by readers.
-3. The last segment is walked from its beginning. *Committed floor* = the highest of: the watermark's durable position
-   (when it names this segment), any valid batch's durable mark. Below the floor damage is isolated: the walk goes on
-   behind it. Above the floor the first invalid batch ends the log.
-4. What follows the end is kept in ``set-aside/`` (file name, position and time in its name) and cut off; with no
+5. The last segment is walked from its beginning. *Committed floor* = the highest of: the watermark's durable position
+   (when it names this segment), any valid batch's durable mark, the index's last entry (with durability "always").
+   Below the floor damage is isolated: the walk goes on behind it; damaged bytes that reach the floor stay where they
+   are, and the log goes on behind the floor. Above the floor the first invalid batch, or the first one of a
+   transaction that was not committed, ends the log.
+6. What follows the end is kept in ``set-aside/`` (file name, position and time in its name) and cut off; with no
    watermark of this segment the report calls it "possibly acknowledged".
-5. What is kept above the floor is written again, same bytes, and synced: after a failed sync the page cache may hold
+7. What is kept above the floor is written again, same bytes, and synced: after a failed sync the page cache may hold
    data that never reached the disk, and no reader may see what a power cut could take.
-6. Numbers go on behind the highest of: last batch, watermark's committed seq.
+8. Numbers go on behind the highest that is known from batches, file names, the watermark and the index, and, when the
+   watermark does not know the segment, from headers in what was cut off: a number that was acknowledged and read is
+   not given again.
 """
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from engine.active import ActiveSegment, create_segment, new_header
+from engine.active import ActiveSegment, SealedSegment, create_segment, new_header
 from engine.batch_header import read_header
 from engine.errors import Corrupt, DataDirectoryError
 from engine.files import Files
 from engine.handles import Handles
+from engine.headers import Place, segment_files
 from engine.limits import SCAN_BYTES
-from engine.scan import Damage, Found, walk
-from engine.segment import (
-    HEADER_BYTES,
-    Footer,
-    SegmentHeader,
-    parse_header,
-    parse_segment_name,
-    read_footer,
-)
+from engine.scan import Damage, Found, careful_read, highest_seq, walk
+from engine.segment import HEADER_BYTES, Footer, SegmentHeader, read_footer, segment_name
 from engine.watermarks import Watermark
+
+if TYPE_CHECKING:
+    from engine.index import SeqEntry
 
 SET_ASIDE = "set-aside"
 
+Segments = list[tuple[Path, SegmentHeader]]
 
-@dataclass(slots=True)
-class SealedSegment:
-    """A segment that is only read any more."""
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Numbers of committed records that recovery found damaged or missing, and where."""
 
     path: Path
-    segment_id: int
-    first_seq: int
-    """First number it may hold (its file name)."""
-    last_seq: int
+    position: int
     end: int
-    """Position behind its last batch."""
-    size_bytes: int
-    records: int
-    max_timestamp_ms: int
-    last_append_ms: int
-    footer: Footer | None = None
-    """Read when the index does not know a position."""
+    first_seq: int
+    last_seq: int
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Report:
     """What recovery found wrong and what it did about it, for the log and for `logtool`."""
 
     notes: list[str] = field(default_factory=list)
-    damages: list[tuple[Path, Damage]] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
     set_aside_bytes: int = 0
 
 
@@ -78,28 +79,46 @@ class Recovered:
     sealed: list[SealedSegment]
     active: ActiveSegment
     log_start: int
+    committed_seq: int
+    """Last number that readers may ask for: of the last record, or of the last one known to be lost."""
     next_seq: int
     report: Report
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a partition's files are and who it is."""
+class Known:
+    """What other places know of a partition."""
 
-    data_dir: Path
-    topic_id: int
-    partition: int
-    number: int
+    mark: Watermark | None = None
+    entry: SeqEntry | None = None
+    """The last entry of the index."""
+    synced: bool = True
+    """Whether the index only has entries of what was synced (durability "always")."""
+    is_committed: Callable[[int], bool] = bool
+    """Whether a transaction was committed."""
+
+    def segment_ids(self, first_seq: int) -> list[int]:
+        """Ids that are known for the segment with this first number."""
+        ids = []
+        if self.mark is not None and self.mark.active_first_seq == first_seq:
+            ids.append(self.mark.segment_id)
+        if self.entry is not None and self.entry.segment_first_seq == first_seq:
+            ids.append(self.entry.segment_id)
+        return ids
+
+    def floor(self, segment_id: int) -> int:
+        """Position in the segment below which everything is committed and was on disk."""
+        floor = HEADER_BYTES
+        if self.mark is not None and self.mark.segment_id == segment_id:
+            floor = max(floor, self.mark.durable_position)
+        if self.entry is not None and self.entry.segment_id == segment_id and self.synced:
+            floor = max(floor, self.entry.position)
+        return floor
 
     @property
-    def topic_directory(self) -> Path:
-        """Directory of the topic."""
-        return self.data_dir / "topics" / str(self.topic_id)
-
-    @property
-    def directory(self) -> Path:
-        """Directory of the segments."""
-        return self.topic_directory / str(self.partition)
+    def highest_seq(self) -> int:
+        """The highest number that was committed, as far as they know."""
+        return max(self.mark.committed_seq if self.mark else 0, self.entry.first_seq if self.entry else 0)
 
 
 def make_partition(files: Files, handles: Handles, place: Place, now_ms: int, first_seq: int = 1) -> ActiveSegment:
@@ -110,247 +129,328 @@ def make_partition(files: Files, handles: Handles, place: Place, now_ms: int, fi
     return create_segment(files, handles, place.directory, header)
 
 
-def recover_partition(
-    files: Files,
-    handles: Handles,
-    place: Place,
-    mark: Watermark | None,
-    now_ms: int,
-    is_committed: Callable[[int], bool],
-) -> Recovered:
+def recover_partition(files: Files, handles: Handles, place: Place, known: Known, now_ms: int) -> Recovered:
     """Opens the partition's files as described at the top of this module.
 
     Raises:
         OSError: a file cannot be read or written.
-        DataDirectoryError: segments are missing although the watermark names them.
+        DataDirectoryError: all segments are missing although the watermark names some.
         UnsupportedFormat: a segment was written by a newer version.
     """
-    report = Report()
-    found = _segment_files(files, handles, place, report)
-    if not found:
-        return _recover_empty(files, handles, place, mark, now_ms, report)
-    sealed: list[SealedSegment] = []
-    for position, (path, header) in enumerate(found):
-        following = found[position + 1][1].first_seq if position + 1 < len(found) else None
-        segment = _open_sealed(files, handles, path, header, following, report)
-        if segment is not None:
-            sealed.append(segment)
-    last_path, last_header = found[-1]
-    if sealed and sealed[-1].path == last_path:  # crash between sealing and making the next one
-        next_seq = max(sealed[-1].last_seq, mark.committed_seq if mark else 0) + 1
-        header = new_header(place.topic_id, place.partition, place.number, next_seq, now_ms)
-        active = create_segment(files, handles, place.directory, header, max_timestamp_ms=sealed[-1].max_timestamp_ms)
-        return _recovered(sealed, active, mark, report)
-    active = _recover_active(files, handles, place, last_path, last_header, mark, is_committed, report)
-    if sealed:
-        active.max_timestamp_ms = max(active.max_timestamp_ms, sealed[-1].max_timestamp_ms)
-    return _recovered(sealed, active, mark, report)
+    return _Recovery(files, handles, place, known, now_ms).run()
 
 
-def _recovered(sealed: list[SealedSegment], active: ActiveSegment, mark: Watermark | None, report: Report) -> Recovered:
-    first_seq = sealed[0].first_seq if sealed else active.header.first_seq
-    log_start = max(first_seq, mark.log_start if mark else 1)
-    last_seq = max(active.last_seq, active.header.first_seq - 1, mark.committed_seq if mark else 0)
-    return Recovered(sealed, active, log_start, last_seq + 1, report)
+@dataclass(slots=True)
+class _Recovery:
+    """One run; see the module's text for the steps."""
 
+    files: Files
+    handles: Handles
+    place: Place
+    known: Known
+    now_ms: int
+    report: Report = field(default_factory=Report)
+    seen_seq: int = 0
+    """Highest number met in what is no longer part of the log."""
 
-def _recover_empty(
-    files: Files, handles: Handles, place: Place, mark: Watermark | None, now_ms: int, report: Report
-) -> Recovered:
-    if mark is not None and mark.committed_seq > mark.log_start - 1:
-        raise DataDirectoryError(
-            f"{place.directory}: no segment files, but records {mark.log_start} to {mark.committed_seq} were "
-            "committed; put the files back, or delete the topic"
+    def run(self) -> Recovered:
+        """All steps."""
+        found = segment_files(self.files, self.handles, self.place, self.known.segment_ids, self.report.notes.append)
+        if self.files.list_dir(self.place.directory):
+            self.files.sync_dir(self.place.directory)
+        self._drop_unused(found)
+        self._check_entry(found)
+        if not found:
+            return self._empty()
+        self._hold_place_of_missing(found)
+        sealed: list[SealedSegment] = []
+        for at, (path, header) in enumerate(found):
+            following = found[at + 1][1].first_seq if at + 1 < len(found) else None
+            segment = self._open_sealed(path, header, following)
+            if segment is not None:
+                sealed.append(segment)
+        last_path, last_header = found[-1]
+        if sealed and sealed[-1].path == last_path:  # crash between sealing and making the next one
+            self._make_sure_of(sealed[-1])
+            return self._result(sealed, None)
+        return self._result(sealed, self._recover_active(last_path, last_header))
+
+    def _result(self, sealed: list[SealedSegment], active: ActiveSegment | None) -> Recovered:
+        """Numbers and limits; begins a new segment when the last one is sealed, or says another partition number."""
+        last_seq = max((segment.last_seq for segment in sealed), default=0)
+        committed_seq = last_seq
+        if active is not None:
+            last_seq = max(last_seq, active.last_seq, active.header.first_seq - 1)
+            committed_seq = active.last_seq if active.position > HEADER_BYTES else committed_seq
+        next_seq = max(last_seq, self.known.highest_seq, self.seen_seq) + 1
+        newest_ms = max((segment.max_timestamp_ms for segment in sealed), default=0)
+        if active is not None:
+            active.max_timestamp_ms = newest_ms = max(newest_ms, active.max_timestamp_ms)
+            if active.header.number != self.place.number:
+                active = self._renumber(active, sealed)
+        if active is None:
+            place = self.place
+            header = new_header(place.topic_id, place.partition, place.number, next_seq, self.now_ms)
+            active = create_segment(self.files, self.handles, place.directory, header, max_timestamp_ms=newest_ms)
+            active.last_append_ms = max((segment.last_append_ms for segment in sealed), default=0)
+        first_seq = sealed[0].first_seq if sealed else active.header.first_seq
+        mark = self.known.mark
+        log_start = max(first_seq, mark.log_start if mark else 1)
+        if mark is not None and mark.log_start < first_seq <= mark.committed_seq + 1:
+            self._lose(self.place.directory, 0, 0, mark.log_start, first_seq - 1, "their segment files are missing")
+        gap = self.known.highest_seq - committed_seq
+        if gap > 0 and not self.report.set_aside_bytes and committed_seq + 1 >= log_start:
+            self.report.notes.append(
+                f"{active.path}: records {committed_seq + 1} to {self.known.highest_seq} were acknowledged, but are "
+                "not in the files: their durability was below always, or files were taken away"
+            )
+        return Recovered(sealed, active, log_start, committed_seq, next_seq, self.report)
+
+    def _lose(self, path: Path, position: int, end: int, first_seq: int, last_seq: int, why: str) -> None:
+        if last_seq < first_seq:
+            return
+        self.report.lost.append(Lost(path, position, end, first_seq, last_seq))
+        self.report.notes.append(f"{path}: ACKNOWLEDGED records {first_seq} to {last_seq} are lost: {why}")
+
+    # --- which segments there are
+
+    def _empty(self) -> Recovered:
+        mark = self.known.mark
+        log_start = mark.log_start if mark is not None else 1
+        if self.known.highest_seq >= log_start:
+            raise DataDirectoryError(
+                f"{self.place.directory}: no segment files, but records {log_start} to {self.known.highest_seq} were "
+                "committed; put the files back, or give the records up: logtool repair, or delete the topic"
+            )
+        next_seq = self.known.highest_seq + 1
+        self.files.make_dir(self.place.topic_directory)
+        active = make_partition(self.files, self.handles, self.place, self.now_ms, next_seq)
+        return Recovered([], active, next_seq, next_seq - 1, next_seq, self.report)
+
+    def _check_entry(self, found: Segments) -> None:
+        """The index may still have entries of a former owner of the number: this one has to name a segment of ours."""
+        known, ids = self.known, {header.segment_id for _, header in found}
+        if known.mark is not None:
+            ids.add(known.mark.segment_id)
+        if known.entry is not None and known.entry.segment_id not in ids:
+            self.known = replace(known, entry=None)
+
+    def _drop_unused(self, found: Segments) -> None:
+        """Step 2."""
+        while len(found) > 1:
+            (path, header), (before_path, before) = found[-1], found[-2]
+            if self.known.mark is not None and self.known.mark.segment_id == header.segment_id:
+                return
+            with self.handles.use(path) as fd:
+                if self.files.size(fd) > HEADER_BYTES:
+                    return
+            if self._footer(before_path, before) is not None:
+                return
+            self.files.remove(path)
+            self.handles.forget(path)
+            self.files.sync_dir(self.place.directory)
+            found.pop()
+
+    def _hold_place_of_missing(self, found: Segments) -> None:
+        """Step 3."""
+        mark = self.known.mark
+        if mark is None or mark.committed_seq < mark.active_first_seq:
+            return  # nothing is known of it, or it was empty
+        if any(mark.active_first_seq == header.first_seq for _, header in found):
+            return
+        place = self.place
+        header = new_header(place.topic_id, place.partition, place.number, mark.active_first_seq, self.now_ms)
+        segment = create_segment(self.files, self.handles, place.directory, header)
+        with self.handles.use(segment.path) as fd:
+            self.files.truncate(fd, mark.committed_position)
+            self.files.sync_data(fd)
+        found.append((segment.path, header))
+        found.sort(key=lambda segment: segment[1].first_seq)
+        held = replace(mark, durable_position=mark.committed_position, segment_id=header.segment_id)
+        self.known = replace(self.known, mark=held)
+        self.report.notes.append(
+            f"{place.directory / segment_name(mark.active_first_seq)} is missing; an empty file holds its place"
         )
-    next_seq = mark.committed_seq + 1 if mark else 1
-    files.make_dir(place.topic_directory)
-    active = make_partition(files, handles, place, now_ms, next_seq)
-    return _recovered([], active, mark, report)
 
+    # --- sealed segments
 
-def _segment_files(files: Files, handles: Handles, place: Place, report: Report) -> list[tuple[Path, SegmentHeader]]:
-    """Segments of the directory by first number; others are set aside."""
-    found = []
-    for name in files.list_dir(place.directory):
-        first_seq = parse_segment_name(name)
-        if first_seq is None:
-            continue
-        path = place.directory / name
-        with handles.use(path) as fd:
-            data = files.read(fd, HEADER_BYTES, 0)
-            size_bytes = files.size(fd)
+    def _footer(self, path: Path, header: SegmentHeader) -> Footer | None:
+        """The segment's own footer; None when there is none, or it is damaged (then it says so)."""
         try:
-            header = parse_header(data, path)
-            if (header.topic_id, header.partition) != (place.topic_id, place.partition):
-                raise Corrupt(path, 0, f"belongs to topic {header.topic_id} partition {header.partition}")
-            if header.first_seq != first_seq:
-                raise Corrupt(path, 0, f"its header says first number {header.first_seq}")
+            with self.handles.use(path) as fd:
+                footer = read_footer(self.files, fd, self.files.size(fd), path)
         except Corrupt as problem:
-            if size_bytes > HEADER_BYTES:
-                report.notes.append(f"{problem}; renamed to {name}.damaged")
-            handles.forget(path)
-            files.rename(path, path.with_name(name + ".damaged"))
-            files.sync_dir(place.directory)
-            continue
-        found.append((path, header))
-    return found
-
-
-def _open_sealed(
-    files: Files, handles: Handles, path: Path, header: SegmentHeader, following: int | None, report: Report
-) -> SealedSegment | None:
-    """The sealed segment at `path`; None when it is the last one and has no footer: the active one."""
-    with handles.use(path) as fd:
-        size_bytes = files.size(fd)
-        try:
-            footer = read_footer(files, fd, size_bytes, path)
-        except Corrupt as problem:
-            report.notes.append(f"{problem}; rebuilt from the batches")
-            footer = None
-            if following is None:
-                return None
-        if footer is not None and footer[1] == header.segment_id:
-            found = footer[0]
-        elif following is None:
+            note = f"{problem}; rebuilt from the batches"
+            if note not in self.report.notes:
+                self.report.notes.append(note)
             return None
-        else:
-            segment = _walk_segment(files, fd, path, header, size_bytes, None, report)
-            found = segment.footer()
-    last_seq = found.last_seq if following is None else max(found.last_seq, min(found.last_seq, following - 1))
-    return SealedSegment(
-        path=path,
-        segment_id=header.segment_id,
-        first_seq=header.first_seq,
-        last_seq=last_seq,
-        end=found.end,
-        size_bytes=size_bytes,
-        records=found.records,
-        max_timestamp_ms=found.max_timestamp_ms,
-        last_append_ms=found.last_append_ms,
-    )
+        except OSError as problem:
+            if problem.errno != errno.EIO:
+                raise
+            self.report.notes.append(f"{path}: the disk cannot read the footer; rebuilt from the batches")
+            return None
+        return footer[0] if footer is not None and footer[1] == header.segment_id else None
 
+    def _open_sealed(self, path: Path, header: SegmentHeader, following: int | None) -> SealedSegment | None:
+        """The sealed segment at `path`; None when it is the last one and has no footer: the active one."""
+        footer = self._footer(path, header)
+        if footer is None and following is None:
+            return None
+        with self.handles.use(path) as fd:
+            size_bytes = self.files.size(fd)
+            if footer is None:
+                walked, is_damaged = self._walk(fd, path, header, size_bytes, None)
+                footer = walked.footer()
+                footer_bytes = len(footer.pack(header.segment_id))
+                if is_damaged and following is not None and size_bytes - footer.end > footer_bytes:
+                    # Not only the footer is damaged.
+                    self._lose(path, footer.end, size_bytes, footer.last_seq + 1, following - 1, "they are damaged")
+                    footer = replace(footer, end=size_bytes, last_seq=max(footer.last_seq, following - 1))
+        last_seq = footer.last_seq if following is None else min(footer.last_seq, following - 1)
+        return SealedSegment(
+            path=path,
+            segment_id=header.segment_id,
+            first_seq=header.first_seq,
+            last_seq=last_seq,
+            end=footer.end,
+            size_bytes=size_bytes,
+            records=footer.records,
+            max_timestamp_ms=footer.max_timestamp_ms,
+            last_append_ms=footer.last_append_ms,
+            created_ms=header.created_ms,
+        )
 
-@dataclass(frozen=True, slots=True)
-class _Floor:
-    """What is known to be committed of an active segment: everything below `position`."""
+    def _make_sure_of(self, segment: SealedSegment) -> None:
+        """Writes the end of a segment again that was sealed by a process that may have died before its sync."""
+        floor = min(self.known.floor(segment.segment_id), segment.end)
+        with self.handles.use(segment.path) as fd:
+            self._write_again(fd, floor, segment.size_bytes)
+            self.files.sync_data(fd)
 
-    position: int
-    is_committed: Callable[[int], bool]
+    # --- the active segment
 
-    def is_torn(self, transaction_id: int) -> bool:
-        """Whether a batch belongs to a transaction that was never committed."""
-        return transaction_id != 0 and not self.is_committed(transaction_id)
+    def _walk(
+        self, fd: int, path: Path, header: SegmentHeader, size_bytes: int, floor: int | None
+    ) -> tuple[ActiveSegment, bool]:
+        """Counts, index and end of a segment's batches, and whether there is damage at its end.
 
-    def ends_log(self, position: int, segment: ActiveSegment) -> bool:
-        """Whether something wrong at `position` is above all that is known to be on disk."""
-        return position >= max(self.position, segment.durable_position)
+        With a `floor`, the first damage (or batch of an uncommitted transaction) at or above it ends the walk; without
+        one, damage is passed over everywhere.
+        """
+        segment = ActiveSegment(path.parent, header, last_seq=header.first_seq - 1)
+        read = careful_read(self.files, fd, self.report.notes.append, path)
+        for item in walk(read, HEADER_BYTES, size_bytes, header.segment_id, header.first_seq):
+            if isinstance(item, Found):
+                if not self._count(segment, item, floor):
+                    break
+            elif item is not None:
+                if item.end == size_bytes or (
+                    floor is not None and item.position >= max(floor, segment.durable_position)
+                ):
+                    return segment, True
+                self._found_damaged(path, item)
+        return segment, False
 
+    def _found_damaged(self, path: Path, damage: Damage) -> None:
+        if damage.last_seq >= damage.first_seq:
+            self.report.lost.append(Lost(path, damage.position, damage.end, damage.first_seq, damage.last_seq))
 
-def _walk_segment(
-    files: Files, fd: int, path: Path, header: SegmentHeader, size_bytes: int, floor: _Floor | None, report: Report
-) -> ActiveSegment:
-    """Counts, index and end of a segment's batches.
+    def _count(self, segment: ActiveSegment, found: Found, floor: int | None) -> bool:
+        """Adds verified batches to the counts of `segment`; False at a transaction that was not committed."""
+        position = found.start
+        while position < found.end:
+            at = found.position + position
+            header = read_header(found.data, position, segment.header.segment_id, at)
+            assert header is not None, "the batches were verified"
+            is_torn = header.transaction_id != 0 and not self.known.is_committed(header.transaction_id)
+            if floor is not None and is_torn and at >= max(floor, segment.durable_position):
+                return False
+            segment.note(header.first_seq, at, header.max_timestamp_ms)
+            segment.records += header.count
+            segment.batches += 1
+            segment.max_timestamp_ms = max(segment.max_timestamp_ms, header.max_timestamp_ms)
+            segment.last_append_ms = max(segment.last_append_ms, header.append_time_ms)
+            segment.durable_position = max(segment.durable_position, header.durable_mark)
+            segment.last_seq = header.last_seq
+            position = header.end
+            segment.position = found.position + position
+        return True
 
-    With a `floor`, the first damage (or batch of an uncommitted transaction) at or above it ends the walk; without
-    one, damage is passed over everywhere.
-    """
-    segment = ActiveSegment(path.parent, header, last_seq=header.first_seq - 1)
+    def _recover_active(self, path: Path, header: SegmentHeader) -> ActiveSegment:
+        files = self.files
+        with self.handles.use(path) as fd:
+            size_bytes = files.size(fd)
+            floor = self.known.floor(header.segment_id)
+            segment, _ = self._walk(fd, path, header, size_bytes, floor)
+            floor = max(floor, segment.durable_position)
+            valid_end, valid_seq = segment.position, segment.last_seq
+            if valid_end < floor:
+                segment.position = floor
+                segment.last_seq = max(segment.last_seq, self.known.highest_seq)
+                why = f"bytes {valid_end} to {floor} are damaged"
+                self._lose(path, valid_end, floor, valid_seq + 1, segment.last_seq, why)
+            end = segment.position
+            if size_bytes > end:
+                if self.known.mark is None or self.known.mark.segment_id != header.segment_id:
+                    self.seen_seq = highest_seq(careful_read(files, fd), end, size_bytes, header.segment_id)
+                self._set_aside(fd, path, end, size_bytes, self._judgement(segment))
+            if size_bytes != end:
+                files.truncate(fd, end)
+            if end > floor:
+                self._write_again(fd, floor, end)
+            if size_bytes != end or end > floor:
+                files.sync_data(fd)
+            segment.durable_position = end
+        return segment
 
-    def read(position: int, size: int) -> bytes:
-        return files.read(fd, size, position)
+    def _renumber(self, active: ActiveSegment, sealed: list[SealedSegment]) -> ActiveSegment | None:
+        """The partition has another number than before (its state was lost): readers beside the server look for the
+        number in the newest header, so a segment with the new one is begun. None: it has yet to be made."""
+        if active.position > HEADER_BYTES:
+            sealed.append(active.seal(self.files, self.handles))
+            return None
+        old = active.header
+        header = SegmentHeader(
+            old.topic_id, old.partition, self.place.number, old.first_seq, old.segment_id, old.created_ms
+        )
+        with self.handles.use(active.path) as fd:
+            self.files.write(fd, [header.pack()], 0)
+            self.files.sync_data(fd)
+        active.header = header
+        return active
 
-    for item in walk(read, HEADER_BYTES, size_bytes, header.segment_id, header.first_seq):
-        if isinstance(item, Found):
-            if not _count(segment, item, floor):
-                break
-        elif item is not None:
-            if floor is not None and floor.ends_log(item.position, segment):
-                break
-            if item.end < size_bytes:
-                report.damages.append((path, item))
-    return segment
+    def _set_aside(self, fd: int, path: Path, start: int, end: int, judgement: str) -> None:
+        """Copies what is cut off the log to a file of its own."""
+        files, place = self.files, self.place
+        directory = place.data_dir / SET_ASIDE
+        files.make_dir(directory)
+        files.sync_dir(place.data_dir)
+        name = f"{place.topic_id}-{place.partition}-{path.stem}-{start}-{time.time_ns()}"
+        read = careful_read(files, fd)
+        copy = files.create(directory / name)
+        try:
+            for position in range(start, end, SCAN_BYTES):
+                files.write(copy, [read(position, min(SCAN_BYTES, end - position))], position - start)
+            files.sync_data(copy)
+        finally:
+            files.close(copy)
+        files.sync_dir(directory)
+        self.report.set_aside_bytes += end - start
+        self.report.notes.append(
+            f"{path}: {end - start} bytes from position {start} on are no whole, committed batches "
+            f"({judgement}); kept as {directory / name}"
+        )
 
+    def _judgement(self, segment: ActiveSegment) -> str:
+        """Whether what is cut off may have been acknowledged."""
+        mark = self.known.mark
+        if mark is None or mark.segment_id != segment.header.segment_id:
+            return "possibly acknowledged: the watermarks file does not know them"
+        if mark.committed_seq > segment.last_seq:
+            return f"ACKNOWLEDGED: records {segment.last_seq + 1} to {mark.committed_seq} are damaged"
+        return "never acknowledged"
 
-def _count(segment: ActiveSegment, found: Found, floor: _Floor | None) -> bool:
-    """Adds verified batches to the counts of `segment`; False at a transaction that was not committed."""
-    position = found.start
-    while position < found.end:
-        at = found.position + position
-        header = read_header(found.data, position, segment.header.segment_id, at)
-        assert header is not None, "the batches were verified"
-        if floor is not None and floor.is_torn(header.transaction_id) and floor.ends_log(at, segment):
-            return False
-        segment.note(header.first_seq, at, header.max_timestamp_ms)
-        segment.records += header.count
-        segment.batches += 1
-        segment.max_timestamp_ms = max(segment.max_timestamp_ms, header.max_timestamp_ms)
-        segment.last_append_ms = max(segment.last_append_ms, header.append_time_ms)
-        segment.durable_position = max(segment.durable_position, header.durable_mark)
-        segment.last_seq = header.last_seq
-        position = header.end
-        segment.position = found.position + position
-    return True
-
-
-def _recover_active(
-    files: Files,
-    handles: Handles,
-    place: Place,
-    path: Path,
-    header: SegmentHeader,
-    mark: Watermark | None,
-    is_committed: Callable[[int], bool],
-    report: Report,
-) -> ActiveSegment:
-    known = mark is not None and mark.segment_id == header.segment_id
-    floor = mark.durable_position if mark is not None and known else HEADER_BYTES
-    with handles.use(path) as fd:
-        size_bytes = files.size(fd)
-        segment = _walk_segment(files, fd, path, header, size_bytes, _Floor(floor, is_committed), report)
-        floor = max(floor, segment.durable_position)
-        end = segment.position
-        if size_bytes > end:
-            _set_aside(files, place, fd, path, end, size_bytes, report, _judgement(mark, segment, known=known))
-            files.truncate(fd, end)
-        if end > floor:
-            _write_again(files, fd, floor, end)
-        if size_bytes > end or end > floor:
-            files.sync_data(fd)
-        segment.durable_position = end
-    return segment
-
-
-def _set_aside(
-    files: Files, place: Place, fd: int, path: Path, start: int, end: int, report: Report, judgement: str
-) -> None:
-    """Copies what is cut off the log to a file of its own."""
-    directory = place.data_dir / SET_ASIDE
-    files.make_dir(directory)
-    name = f"{place.topic_id}-{place.partition}-{path.stem}-{start}-{time.time_ns()}"
-    copy = files.create(directory / name)
-    try:
+    def _write_again(self, fd: int, start: int, end: int) -> None:
+        """See step 7."""
         for position in range(start, end, SCAN_BYTES):
-            files.write(copy, [files.read(fd, min(SCAN_BYTES, end - position), position)], position - start)
-        files.sync_data(copy)
-    finally:
-        files.close(copy)
-    files.sync_dir(directory)
-    report.set_aside_bytes += end - start
-    report.notes.append(
-        f"{path}: {end - start} bytes from position {start} on are no whole batches "
-        f"({judgement}); kept as {directory / name}"
-    )
-
-
-def _judgement(mark: Watermark | None, segment: ActiveSegment, *, known: bool) -> str:
-    """Whether what is cut off may have been acknowledged."""
-    if mark is None or not known:
-        return "possibly acknowledged: the watermarks file does not know them"
-    if mark.committed_seq > segment.last_seq:
-        return f"ACKNOWLEDGED: records {segment.last_seq + 1} to {mark.committed_seq} are damaged"
-    return "never acknowledged"
-
-
-def _write_again(files: Files, fd: int, start: int, end: int) -> None:
-    for position in range(start, end, SCAN_BYTES):
-        files.write(fd, [files.read(fd, min(SCAN_BYTES, end - position), position)], position)
+            self.files.write(fd, [self.files.read(fd, min(SCAN_BYTES, end - position), position)], position)

@@ -1,15 +1,18 @@
 """Retention: which segments of a partition are due, and their removal. Whole segments, oldest first.
 
 By age (of the append, not of the record), by bytes, by count, as the topic is configured; the active segment stays.
-Two steps, so that no reader is cut off in the middle of a file: the start of the log is raised at once (and is in
-`watermarks` with the next round), the files go after a grace time.
+Three steps, so that no reader is cut off in the middle of a file and no crash brings back what was removed: the start
+of the log is raised at once, is in `watermarks` with the next round, and the files go after a grace time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from engine.recovery import SealedSegment
+from engine.active import SealedSegment
+from engine.limits import CLOCK_STEP_MS
 
 if TYPE_CHECKING:
     from engine.log import Log
@@ -22,7 +25,8 @@ def due_segments(partition: Partition, now_ms: int) -> int:
     sealed = partition.sealed
     due = 0
     if config.retention_ms:
-        while due < len(sealed) and now_ms - sealed[due].last_append_ms > config.retention_ms:
+        created_ms = partition.active_segment.header.created_ms
+        while due < len(sealed) and _age_ms(sealed, due, created_ms, now_ms) > config.retention_ms:
             due += 1
     if config.retention_bytes:
         size = partition.committed_end + sum(segment.size_bytes for segment in sealed[due:])
@@ -37,6 +41,22 @@ def due_segments(partition: Partition, now_ms: int) -> int:
     return due
 
 
+def _age_ms(sealed: Sequence[SealedSegment], at: int, active_created_ms: int, now_ms: int) -> int:
+    """Time since the last append to a sealed segment.
+
+    Append times never go backwards, so that after a time with a clock far ahead they stay in the future. Then the
+    segment is as old as the next one whose creation is neither in the future nor before that of an earlier segment.
+    """
+    appended_ms = sealed[at].last_append_ms
+    if appended_ms <= now_ms + CLOCK_STEP_MS:
+        return now_ms - appended_ms
+    earliest_ms = max((s.created_ms for s in sealed[: at + 1] if s.created_ms <= now_ms), default=0)
+    for created_ms in (*(segment.created_ms for segment in sealed[at + 1 :]), active_created_ms):
+        if earliest_ms <= created_ms <= now_ms:
+            return now_ms - created_ms
+    return 0
+
+
 def trim(log: Log, partition: Partition, before_seq: int) -> int:
     """Raises the start of the log to `before_seq` (at most behind the last committed record).
 
@@ -44,7 +64,7 @@ def trim(log: Log, partition: Partition, before_seq: int) -> int:
         Number of whole segments that go away after the grace time.
     """
     before_seq = min(before_seq, partition.committed_seq + 1)
-    if before_seq <= partition.log_start:
+    if before_seq <= partition.log_start or not partition.has_files:
         return 0
     partition.log_start = before_seq
     sealed = partition.sealed
@@ -67,11 +87,21 @@ def apply(log: Log, partition: Partition, now_ms: int) -> int:
 
 
 def remove_files(log: Log, number: int, segments: list[SealedSegment]) -> None:
-    """Unlinks segments below the start of the log (opener thread). Raises OSError."""
-    for segment in segments:
-        log.handles.forget(segment.path)
-        log.files.remove(segment.path)
+    """Unlinks segments below the start of the log (opener thread); takes them off the list one by one.
+
+    Raises:
+        OSError: those that are left on the list are still there.
+    """
+    if not segments:
+        return
+    directory, behind = segments[0].path.parent, segments[-1].last_seq + 1
+    log.watermarks.sync()  # the raised start is on disk before what lies below it goes
+    while segments:
+        segment = segments[0]
+        with suppress(FileNotFoundError):
+            log.files.remove(segment.path)
+        log.handles.forget(segment.path)  # after the removal: a reader would open it again
         log.removed_bytes += segment.size_bytes
-    if segments:
-        log.files.sync_dir(segments[0].path.parent)
-        log.index.remove(number, segments[-1].last_seq + 1)
+        del segments[0]
+    log.files.sync_dir(directory)
+    log.index.remove(number, behind)

@@ -7,13 +7,16 @@ named by the sequence numbers that it took.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 from engine.batch import locate, verify
 from engine.batch_header import HEADER_BYTES, MAGIC_BYTES, BatchHeader, check_body, read_header
-from engine.limits import BATCH_BYTES_MAX, SCAN_BYTES
+from engine.files import Files
+from engine.limits import BATCH_BYTES_MAX, SCAN_BYTES, UNREADABLE_BYTES
 
 Read: TypeAlias = Callable[[int, int], "bytes | bytearray | None"]
 """(position, size in bytes) -> the bytes there, fewer only at the end of the file; None: not without waiting."""
@@ -46,6 +49,43 @@ class Damage:
     first_seq: int
     last_seq: int
     reason: str
+
+
+def careful_read(
+    files: Files, fd: int, note: Callable[[str], None] | None = None, path: Path | None = None
+) -> Callable[[int, int], bytes]:
+    """Reads of an open file in which sectors that the disk cannot read are zeros: so they are damage like any other.
+
+    Args:
+        note: told of every such read.
+
+    Raises (the function returned):
+        OSError: for any other reason.
+    """
+
+    def read(position: int, size_bytes: int) -> bytes:
+        try:
+            return files.read(fd, size_bytes, position)
+        except OSError as problem:
+            if problem.errno != errno.EIO:
+                raise
+        if note is not None:
+            note(f"{path}: the disk cannot read all of bytes {position} to {position + size_bytes}")
+        parts = []
+        end = min(position + size_bytes, files.size(fd))
+        while position < end:
+            step = min(UNREADABLE_BYTES - position % UNREADABLE_BYTES, end - position)
+            try:
+                part = files.read(fd, step, position)
+            except OSError as problem:
+                if problem.errno != errno.EIO:
+                    raise
+                part = bytes(step)
+            parts.append(part)
+            position += step
+        return b"".join(parts)
+
+    return read
 
 
 def walk(
@@ -114,6 +154,26 @@ def _header_at(read: Read, position: int, limit: int, segment_id: int) -> BatchH
         return None
     body = read(position, header.size)
     return header if body is not None and check_body(body, 0, header, segment_id) else None
+
+
+def highest_seq(read: Callable[[int, int], bytes], position: int, end: int, segment_id: int) -> int:
+    """The highest number that a batch header between the two positions states, whole batch or not; 0 without one."""
+    highest = 0
+    while position < end:
+        data = read(position, min(SCAN_BYTES, end - position))
+        offset = data.find(MAGIC_BYTES)
+        while offset >= 0:
+            head = data[offset : offset + HEADER_BYTES]
+            if len(head) < HEADER_BYTES:
+                head = read(position + offset, HEADER_BYTES)
+            header = read_header(head, 0, segment_id, position + offset)
+            if header is not None:
+                highest = max(highest, header.last_seq)
+            offset = data.find(MAGIC_BYTES, offset + 1)
+        if len(data) < len(MAGIC_BYTES):
+            break
+        position += len(data) - len(MAGIC_BYTES) + 1
+    return highest
 
 
 def find(

@@ -173,6 +173,23 @@ def read_footer(files: Files, fd: int, size_bytes: int, path: Path) -> tuple[Foo
     return _unpack_footer(msgpack.unpackb(body)), segment_id
 
 
+def trailer_segment_id(tail: bytes) -> tuple[int, ...]:
+    """The segment id that the last bytes of a file state, whether or not they are whole; () without a trailer."""
+    trailer = tail[-TRAILER_BYTES:]
+    if len(trailer) < TRAILER_BYTES or not trailer.startswith(_TRAILER_MAGIC):
+        return ()
+    return (_TRAILER.unpack_from(trailer)[4],)
+
+
+def damaged_segment_id(data: bytes, topic_id: int, partition: int, first_seq: int) -> tuple[int, ...]:
+    """The segment id in a damaged header, if no more than one of its other fields speaks against that place."""
+    if len(data) < HEADER_BYTES:
+        return ()
+    fields = _HEADER.unpack_from(data)
+    agreeing = (fields[3] == topic_id) + (fields[4] == partition) + (fields[6] == first_seq)
+    return (fields[7],) if agreeing >= 2 else ()
+
+
 def _unpack_footer(fields: dict[str, Any]) -> Footer:
     index = tuple(IndexEntry(*entry) for entry in _INDEX_ENTRY.iter_unpack(fields["index"]))
     return Footer(

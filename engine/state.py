@@ -26,7 +26,8 @@ Keys begin with a prefix of their view:
 ``p/`` >QI id, index    number of a partition                                     (engine/topics.py)
 ``d/`` >Q topic id      tombstone of a deleted topic                              (engine/topics.py)
 ``r/`` >QI id, index    number up to which sequence numbers are reserved          (engine/partition.py)
-``u/`` >Q cursor id     durable subscription                                      (engine/cursors.py)
+``u/`` >Q cursor id     durable subscription                                      (engine/cursor_entries.py)
+``v/`` >Q number        journal of many durable subscriptions                     (engine/cursor_entries.py)
 ======================  =============================================================================
 
 Failures (engine/lmdbenv.py). A full disk refuses the round's submissions (`DiskFull`), and later ones succeed once
@@ -137,7 +138,7 @@ def unpack_value(key: bytes, stored: bytes, path: str) -> Any:
     body = stored[CHECKSUM_BYTES:]
     checksum = xxhash.xxh3_64_intdigest(body, xxhash.xxh3_64_intdigest(key))
     if len(stored) <= CHECKSUM_BYTES or checksum.to_bytes(CHECKSUM_BYTES, "little") != stored[:CHECKSUM_BYTES]:
-        raise Corrupt(path, None, f"the checksum of the value of key {key!r} does not match")
+        raise Corrupt(path, None, f"the checksum of the value of key {key!r} does not match", key)
     return msgpack.unpackb(body, raw=False, strict_map_key=False, use_list=True)
 
 

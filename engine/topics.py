@@ -121,6 +121,11 @@ def put_number(topic: Topic, index: int, number: int) -> Put:
     return Put(PARTITION + _PARTITION_KEY.pack(topic.id, index), number)
 
 
+def reserved_key(topic_id: int, index: int) -> bytes:
+    """Where the number is stored up to which sequence numbers of a partition are reserved."""
+    return RESERVED + _PARTITION_KEY.pack(topic_id, index)
+
+
 def bury_topic(topic: Topic, now_ms: int) -> list[Op]:
     """Replaces everything of a topic by a tombstone."""
     ops: list[Op] = [Delete(TOPIC + _TOPIC_KEY.pack(topic.id))]

@@ -7,18 +7,21 @@ the durability of the topics, and then has a *marker* written to `state`; only t
 A transaction that is one batch in one partition needs no marker: a batch is whole or not there.
 
 Ids are ``epoch << 32 | n``: n counts from 1 within an epoch, and `state` holds for each epoch the highest n that was
-committed (key ``x/`` >I epoch). Each start of the server, and each transaction that could not be taken back, begins a
-new epoch, so that "n is at most the epoch's marker" says for ever whether a batch found by recovery was committed.
+committed (key ``x/`` >I epoch). Each start of the server, and each transaction that failed, begins a new epoch, so that
+"n is at most the epoch's marker" says for ever whether a batch found by recovery was committed. Epochs are random:
+partitions are recovered on first use, so batches of an earlier epoch may lie in files unseen, even of one that an
+older copy of `state` does not know; counting on would give their ids again.
 """
 
 from __future__ import annotations
 
+import secrets
 import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.chunk import COMMITTED, PENDING, Chunk
-from engine.errors import EngineError, NotStored, TooLarge
+from engine.errors import Corrupt, EngineError, NotStored, TooLarge
 from engine.limits import TRANSACTION_BYTES_MAX
 from engine.state import Put, StateStore
 
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 
 PREFIX = b"x/"
 _EPOCH = struct.Struct(">I")
+_N_MAX = (1 << 32) - 1
 ROW_OVERHEAD_BYTES = 64
 
 
@@ -125,28 +129,40 @@ class Markers:
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
-        self._committed = {_EPOCH.unpack(key[len(PREFIX) :])[0]: int(value) for key, value in state.scan(PREFIX)}
-        self._epoch = max(self._committed, default=0) + 1
-        self._next = 1
+        self._committed: dict[int, int] = {}
+        self.damaged: list[Corrupt] = []
+        """Markers that cannot be read. Their transactions count as committed: an acknowledged one is never cut off."""
+        for key, value in state.scan(PREFIX, self._found_corrupt):
+            self._committed[_EPOCH.unpack(key[len(PREFIX) :])[0]] = int(value)
+        self.new_epoch()
+
+    def _found_corrupt(self, error: Corrupt) -> None:
+        self.damaged.append(error)
+        if error.key is not None:
+            self._committed[_EPOCH.unpack(error.key[len(PREFIX) :])[0]] = _N_MAX
 
     def next_id(self) -> int:
         """An id that no batch has."""
+        if self._next > _N_MAX:
+            self.new_epoch()
         transaction_id = self._epoch << 32 | self._next
         self._next += 1
         return transaction_id
 
     def new_epoch(self) -> None:
         """No higher marker of this epoch will be written: batches of a failed transaction may still lie in files."""
-        self._epoch += 1
+        self._epoch = 0
+        while self._epoch == 0 or self._epoch in self._committed:
+            self._epoch = secrets.randbits(32)
         self._next = 1
 
     def is_committed(self, transaction_id: int) -> bool:
         """Whether a batch with this id counts (any thread)."""
-        return (transaction_id & 0xFFFF_FFFF) <= self._committed.get(transaction_id >> 32, 0)
+        return (transaction_id & _N_MAX) <= self._committed.get(transaction_id >> 32, 0)
 
     def commit(self, transaction_id: int, on_done: Callable[[EngineError | None], None]) -> None:
         """Writes the marker; `on_done` as `StateStore.submit`."""
-        epoch, n = transaction_id >> 32, transaction_id & 0xFFFF_FFFF
+        epoch, n = transaction_id >> 32, transaction_id & _N_MAX
 
         def done(error: EngineError | None) -> None:
             if error is None:

@@ -6,9 +6,12 @@ n x 128, written in turn, so that a torn write leaves the other one whole::
     header  magic 8s "QLWATERM" | format version u32 | reserved u32 | directory id u64 | xxh3-64 of the 24 bytes before
     slot    counter u64 | log start u64 | active segment's first seq u64 | committed seq u64 | committed position u64
             | durable position u64 | active segment's id u64
-            | xxh3-64 of the 56 bytes before, seeded with n + directory id
+            | xxh3-64 of the 56 bytes before, seeded with the xxh3-64 of
+              directory id u64 | topic id u64 | partition u32 | n u32
 
-The slot with the higher counter and a right hash counts. Slots are written after each commit round, before the
+The slot with the higher counter and a right hash counts. The seed binds a slot to its partition: numbers are given
+again after a deletion, and given anew when the state was lost, and nobody may take the mark of a former owner for his
+own. Slots are written after each commit round, before the
 acknowledgement; the file is synced by the maintenance thread about once a second and at a clean stop, never in the
 way of an acknowledgement: the file may therefore be older than the segments, and recovery takes it as a lower bound.
 """
@@ -22,7 +25,8 @@ from pathlib import Path
 import xxhash
 
 from engine.errors import Corrupt, UnsupportedFormat
-from engine.files import Files
+from engine.files import Files, free_path
+from engine.limits import SCAN_BYTES
 
 FILE_NAME = "watermarks"
 FORMAT_VERSION = 1
@@ -32,8 +36,18 @@ SLOT_BYTES = 64
 _HEADER = struct.Struct("<8sIIQ")
 _SLOT = struct.Struct("<QQQQQQQ")
 _HASH = struct.Struct("<Q")
+_OWNER = struct.Struct("<QQII")
 _MAGIC = b"QLWATERM"
-_U64 = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The partition that a slot belongs to."""
+
+    number: int
+    """Its number in the catalog: where its slots are."""
+    topic_id: int
+    partition: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,7 @@ class Watermark:
     segment_id: int
 
 
-def _pack_slot(number: int, directory_id: int, counter: int, mark: Watermark) -> bytes:
+def _pack_slot(seed: int, counter: int, mark: Watermark) -> bytes:
     body = _SLOT.pack(
         counter,
         mark.log_start,
@@ -62,14 +76,14 @@ def _pack_slot(number: int, directory_id: int, counter: int, mark: Watermark) ->
         mark.durable_position,
         mark.segment_id,
     )
-    return body + _HASH.pack(xxhash.xxh3_64_intdigest(body, (number + directory_id) & _U64))
+    return body + _HASH.pack(xxhash.xxh3_64_intdigest(body, seed))
 
 
-def _parse_slot(data: bytes, number: int, directory_id: int) -> tuple[int, Watermark] | None:
+def _parse_slot(data: bytes, seed: int) -> tuple[int, Watermark] | None:
     if len(data) < SLOT_BYTES:
         return None
     body = data[: _SLOT.size]
-    if _HASH.unpack_from(data, _SLOT.size)[0] != xxhash.xxh3_64_intdigest(body, (number + directory_id) & _U64):
+    if _HASH.unpack_from(data, _SLOT.size)[0] != xxhash.xxh3_64_intdigest(body, seed):
         return None
     counter, log_start, active, committed_seq, committed_position, durable_position, segment_id = _SLOT.unpack(body)
     return counter, Watermark(log_start, active, committed_seq, committed_position, durable_position, segment_id)
@@ -88,7 +102,7 @@ class Watermarks:
         self._directory_id = directory_id
         self._counters: dict[int, int] = {}
         self.missing = False
-        """The file was not there or not usable: nothing is known of what had been acknowledged."""
+        """The file was not there, or its header was not usable, and another was made."""
         self.dirty = False
         try:
             self._fd = files.open(path, write=not read_only)
@@ -99,13 +113,14 @@ class Watermarks:
             return
         try:
             self._check_header(path)
-        except Corrupt:
-            if read_only:
-                files.close(self._fd)
-                raise
+        except (Corrupt, UnsupportedFormat, OSError) as problem:
             files.close(self._fd)
-            files.rename(path, path.with_name(f"{FILE_NAME}.damaged"))
+            if read_only or not isinstance(problem, Corrupt):
+                raise
+            aside = free_path(files, path.with_name(f"{FILE_NAME}.damaged"))
+            files.rename(path, aside)
             self._create(path)
+            self._take_slots(aside)
 
     def _create(self, path: Path) -> None:
         self.missing = True
@@ -115,6 +130,16 @@ class Watermarks:
         self._files.write(self._fd, [header.ljust(PAIR_BYTES, b"\0")], 0)
         self._files.sync_data(self._fd)
         self._files.sync_dir(path.parent)
+
+    def _take_slots(self, aside: Path) -> None:
+        """Copies the slots of a file whose header is damaged: each slot proves by itself that it is ours."""
+        fd = self._files.open(aside)
+        try:
+            for position in range(PAIR_BYTES, self._files.size(fd), SCAN_BYTES):
+                self._files.write(self._fd, [self._files.read(fd, SCAN_BYTES, position)], position)
+        finally:
+            self._files.close(fd)
+        self._files.sync_data(self._fd)
 
     def _check_header(self, path: Path) -> None:
         data = self._files.read(self._fd, _HEADER.size + _HASH.size, 0)
@@ -128,26 +153,31 @@ class Watermarks:
         if magic_version_id[3] != self._directory_id:
             raise Corrupt(path, 0, "watermarks file belongs to another data directory")
 
-    def read(self, number: int) -> Watermark | None:
-        """The newest valid slot of partition `number`, None when there is none."""
-        data = self._files.read(self._fd, PAIR_BYTES, number * PAIR_BYTES)
-        slots = [
-            slot
-            for start in (0, SLOT_BYTES)
-            if (slot := _parse_slot(data[start : start + SLOT_BYTES], number, self._directory_id))
-        ]
-        if not slots:
-            return None
-        counter, mark = max(slots, key=lambda slot: slot[0])
-        self._counters[number] = max(counter, self._counters.get(number, 0))
-        return mark
+    def read(self, owner: Owner) -> Watermark | None:
+        """The newest valid slot of a partition, None when there is none. Raises OSError."""
+        newest = self._newest(owner)
+        return newest[1] if newest is not None else None
 
-    def write(self, number: int, mark: Watermark) -> None:
-        """Replaces the older slot of partition `number`. Raises OSError."""
-        counter = self._counters.get(number, 0) + 1
-        slot = _pack_slot(number, self._directory_id, counter, mark)
-        self._files.write(self._fd, [slot], number * PAIR_BYTES + (counter & 1) * SLOT_BYTES)
-        self._counters[number] = counter
+    def _newest(self, owner: Owner) -> tuple[int, Watermark] | None:
+        seed = self._seed(owner)
+        data = self._files.read(self._fd, PAIR_BYTES, owner.number * PAIR_BYTES)
+        slots = [_parse_slot(data[start : start + SLOT_BYTES], seed) for start in (0, SLOT_BYTES)]
+        return max((slot for slot in slots if slot is not None), key=lambda slot: slot[0], default=None)
+
+    def _seed(self, owner: Owner) -> int:
+        packed = _OWNER.pack(self._directory_id, owner.topic_id, owner.partition, owner.number)
+        return int(xxhash.xxh3_64_intdigest(packed))
+
+    def write(self, owner: Owner, mark: Watermark) -> None:
+        """Replaces the older slot of a partition. Raises OSError."""
+        counter = self._counters.get(owner.number)
+        if counter is None:
+            newest = self._newest(owner)
+            counter = newest[0] if newest is not None else 0
+        counter += 1
+        slot = _pack_slot(self._seed(owner), counter, mark)
+        self._files.write(self._fd, [slot], owner.number * PAIR_BYTES + (counter & 1) * SLOT_BYTES)
+        self._counters[owner.number] = counter
         self.dirty = True
 
     def clear(self, number: int) -> None:
@@ -158,8 +188,12 @@ class Watermarks:
 
     def sync(self) -> None:
         """Makes all slots durable. Raises OSError."""
-        self.dirty = False
-        self._files.sync_data(self._fd)
+        self.dirty = False  # before the sync: what is written meanwhile asks for another one
+        try:
+            self._files.sync_data(self._fd)
+        except OSError:
+            self.dirty = True
+            raise
 
     def close(self) -> None:
         """Closes the file (without syncing it)."""

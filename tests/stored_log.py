@@ -13,7 +13,7 @@ from engine.chunk import Chunk
 from engine.files import SystemFiles
 from engine.handles import Handles
 from engine.segment import SegmentHeader
-from engine.watermarks import Watermark, Watermarks
+from engine.watermarks import Owner, Watermark, Watermarks
 
 DIRECTORY_ID = 4711
 NOW_MS = 1_795_773_600_000  # 2026-11-27T10:00Z
@@ -76,7 +76,7 @@ class StoredPartition:
         assert self.segment is not None
         header, position = self.segment.header, self.segment.position
         mark = Watermark(self.log_start, header.first_seq, self.next_seq - 1, position, position, header.segment_id)
-        self.watermarks.write(self.number, mark)
+        self.watermarks.write(Owner(self.number, self.topic_id, self.index), mark)
 
 
 def example(data_dir: Path) -> StoredPartition:

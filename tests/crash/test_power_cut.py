@@ -49,6 +49,12 @@ class NoIndex(Index):
     def truncate(self, number: int, above_seq: int) -> None:
         pass
 
+    def remove(self, number: int, below_seq: int) -> None:
+        pass
+
+    def drop(self, number: int) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
