@@ -28,10 +28,13 @@ from engine.config import DAY_MS, EngineConfig, TopicConfig, unknown_setting_tex
 from engine.errors import InvalidConfig
 from engine.limits import UNACKNOWLEDGED_MAX
 from netserver.errors import ConfigError
+from netserver.fujin_config import NOT_RELOADABLE as FUJIN_FIXED
+from netserver.fujin_config import FujinSection
 from netserver.limits import MIB
 from netserver.settings import (
     Address,
     AnySetting,
+    ListenerSection,
     address_setting,
     choice_setting,
     flag_setting,
@@ -69,21 +72,6 @@ class ServerSection:
     receive_bytes_max: int = number_setting(
         256 * MIB, "bytes", MIB, 64 * 1024 * MIB, "Memory for half-received frames of all connections together."
     )
-
-
-@dataclass(frozen=True)
-class ListenerSection:
-    """Settings that every TCP listener has."""
-
-    listen: Address | None = address_setting("off", "HOST:PORT, or off.")  # noqa: RUF009
-    tls_certificate: str = text_setting("", "PEM file with the certificate chain; the listener then speaks TLS only.")
-    tls_key: str = text_setting("", "PEM file with the certificate's private key.")
-    tls_client_ca: str = text_setting("", "PEM file of authorities; clients must show a certificate of one of them.")
-
-    @property
-    def is_protected(self) -> bool:
-        """A client must prove who it is, or at least nobody can listen in."""
-        return bool(self.tls_certificate)
 
 
 @dataclass(frozen=True)
@@ -222,15 +210,6 @@ class BlipmqSection(ListenerSection):
 
 
 @dataclass(frozen=True)
-class FujinSection(ListenerSection):
-    """Fujin (QUIC, always encrypted)."""
-
-    is_protected = True
-
-    listen: Address | None = address_setting("127.0.0.1:4848", "HOST:PORT (UDP) of the Fujin listener, or off.")  # noqa: RUF009
-
-
-@dataclass(frozen=True)
 class AdminSection:
     """Admin HTTP."""
 
@@ -253,6 +232,7 @@ RELOADABLE: Final = frozenset(
     | {f"topics.{name}" for name in section_settings(TopicConfig)}
     | {f"blipmq.{name}" for name in section_settings(BlipmqSection)}
     - {f"blipmq.{name}" for name in ("listen", "bind_addr", "port", "handshake_timeout", "acks", "fsync_policy")}
+    | {f"fujin.{name}" for name in section_settings(FujinSection) if name not in FUJIN_FIXED}
     | {f"{name}.tls_{what}" for name in PROTOCOL_SECTIONS for what in ("certificate", "key", "client_ca")}
 )
 """Settings that SIGHUP changes in a running server; all others need a restart."""

@@ -7,7 +7,9 @@ and flags give them; ``parse_section`` names the nearest known setting for an un
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeVar
@@ -160,12 +162,84 @@ def parse_value(known: Mapping[str, AnySetting], name: str, text: Any) -> Any:
     how = known.get(name)
     if how is None:
         raise ConfigError(unknown_setting_text(name, known))
-    if isinstance(text, dict):
+    if isinstance(text, dict) and not isinstance(how, TableSetting):
         raise ConfigError(f"{name}: expected a value, not a table")
     if isinstance(text, bool):
         text = str(text).lower()
     try:
-        return how.parse(text if isinstance(text, int | str | list) else str(text))
+        return how.parse(text if isinstance(text, int | str | list | dict) else str(text))
     except ValueError as error:
         shown = "(secret)" if getattr(how, "secret", False) else repr(str(text)[:100])
         raise ConfigError(f"{name} = {shown}: {error}") from None
+
+
+@dataclass(frozen=True)
+class ListenerSection:
+    """Settings that every listener has."""
+
+    listen: Address | None = address_setting("off", "HOST:PORT, or off.")  # noqa: RUF009
+    tls_certificate: str = text_setting("", "PEM file with the certificate chain; the listener then speaks TLS only.")
+    tls_key: str = text_setting("", "PEM file with the certificate's private key.")
+    tls_client_ca: str = text_setting("", "PEM file of authorities; clients must show a certificate of one of them.")
+
+    @property
+    def is_protected(self) -> bool:
+        """A client must prove who it is, or at least nobody can listen in."""
+        return bool(self.tls_certificate)
+
+
+@dataclass(frozen=True, slots=True)
+class TableSetting:
+    """A setting that is a table of named entries, each with settings of its own.
+
+    Its value is a tuple of (name, entry). In the environment, and where it is printed, it is an inline table of TOML:
+    ``{ audit = { topic = "orders", group = "audit" } }``.
+
+    Attributes:
+        entry: the dataclass of an entry; its fields are made by ``setting``.
+        help: one sentence for the reference page.
+    """
+
+    entry: type[Any]
+    help: str = ""
+
+    def parse(self, text: str | int | Sequence[str] | Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+        """The entries of a table.
+
+        Raises:
+            ValueError: says which entry and setting, and what is expected.
+        """
+        if isinstance(text, str):
+            try:
+                text = tomllib.loads(f"table = {text or '{}'}")["table"]
+            except tomllib.TOMLDecodeError as error:
+                raise ValueError(f"expected an inline table of TOML: {error}") from None
+        if not isinstance(text, Mapping):
+            raise ValueError("expected a table")
+        known = section_settings(self.entry)
+        found = []
+        for name, table in text.items():
+            if not isinstance(table, Mapping):
+                raise ValueError(f"{name}: expected a table")
+            try:
+                values = {key: parse_value(known, key, value) for key, value in table.items()}
+                found.append((name, self.entry(**values)))
+            except ConfigError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return tuple(found)
+
+    def text(self, value: tuple[tuple[str, Any], ...]) -> str:
+        """A text that ``parse`` turns into ``value``."""
+        if not value:
+            return ""
+        known = section_settings(self.entry)
+        entries = []
+        for name, entry in value:
+            shown = (f"{key} = {json.dumps(how.text(getattr(entry, key)))}" for key, how in known.items())
+            entries.append(f"{json.dumps(name)} = {{ {', '.join(shown)} }}")
+        return f"{{ {', '.join(entries)} }}"
+
+
+def table_setting(entry: type[Any], help: str) -> Any:
+    """Named entries, none by default."""
+    return setting((), TableSetting(entry, help))

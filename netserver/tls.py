@@ -5,8 +5,9 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from netserver.config import PROTOCOL_SECTIONS, ListenerSection, ServerConfig
+from netserver.config import PROTOCOL_SECTIONS, ServerConfig
 from netserver.errors import ConfigError
+from netserver.settings import ListenerSection
 
 TLS_SECTIONS: Final = tuple(name for name in PROTOCOL_SECTIONS if name != "fujin")
 """Protocols over TCP; QUIC carries its own TLS."""
