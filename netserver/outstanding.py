@@ -5,17 +5,37 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.chunk import COMMITTED, FAILED, PENDING
-from netserver.connection import Connection
+from netserver.counters import Counters
 
 if TYPE_CHECKING:
+    import asyncio
+
     from engine.chunk import Chunk
     from engine.errors import EngineError
 
 Released = list[tuple[object, "Exception | None"]]
 """(token, None) of what is stored, (token, error) of what is not, in order."""
+
+
+class Owner(Protocol):
+    """What ``Outstanding`` needs of a connection (or of a stream of one); see ``netserver.connection.Connection``."""
+
+    loop: asyncio.AbstractEventLoop
+    counters: Counters
+    closed: bool
+    received_at: float
+
+    def charge(self, size_bytes: int) -> None:
+        """``size_bytes`` of publishes were appended."""
+
+    def discharge(self, size_bytes: int) -> None:
+        """They were stored or refused."""
+
+    def call(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+        """Call a session's function so that its error ends this connection and no other."""
 
 
 class Promise:
@@ -49,9 +69,7 @@ class Outstanding:
 
     __slots__ = ("_checking", "_connection", "_on_released", "_ordered", "_queue", "pending_bytes")
 
-    def __init__(
-        self, connection: Connection, on_released: Callable[[Released], object], *, ordered: bool = True
-    ) -> None:
+    def __init__(self, connection: Owner, on_released: Callable[[Released], object], *, ordered: bool = True) -> None:
         self._connection = connection
         self._on_released = on_released
         self._ordered = ordered
