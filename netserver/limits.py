@@ -112,3 +112,46 @@ KEY_FILE_BYTES_MAX: Final = 4 * MIB
 
 API_KEY_CHARS_MIN: Final = 20
 """Keys are hashed fast: what a person makes up must be too long to be guessed."""
+
+STREAM_WINDOW_BYTES: Final = 256 * KIB
+"""What a peer may send on a QUIC stream before its session has taken anything; a larger frame gets a window of its
+size once memory is reserved."""
+
+PEER_WINDOW_BYTES: Final = 1 * MIB
+"""The same for all streams of a QUIC connection: bounds what gaps in the data can make us keep."""
+
+SEND_AHEAD_BYTES: Final = 64 * KIB
+"""Bytes given to a QUIC connection and not sent: about 45 packets, 2 ms of building them in one turn of the loop."""
+
+SEND_SLICE_BYTES: Final = 16 * KIB
+"""Bytes that one stream gives to its QUIC connection before the next one has its turn."""
+
+PEER_OUTPUT_BYTES: Final = 4 * MIB
+"""Output that waits on all streams of a QUIC connection, above which none of them is asked for more."""
+
+QUIC_TURN_S: Final = 0.001
+"""Time that taking datagrams, and sending them, may have in one turn of the loop: what other protocols wait."""
+
+QUIC_TURN_DATAGRAMS: Final = 64
+"""Datagrams taken in one turn of the loop at most."""
+
+QUIC_DATAGRAM_BYTES: Final = 1452
+"""Largest UDP payload sent: what fits into an Ethernet frame behind IPv6 and UDP headers."""
+
+QUIC_SOCKET_BYTES: Final = 4 * MIB
+"""Size asked for the buffers of UDP sockets (the kernel may give less): a burst must not be lost in them."""
+
+QUIC_UNSENT_DATAGRAMS: Final = 4096
+"""Datagrams kept while the socket takes none; beyond it they are dropped, which QUIC repairs."""
+
+HALF_OPEN_RETRY: Final = 64
+"""Unfinished QUIC handshakes above which a client must first show that its address is its own."""
+
+HALF_OPEN_MAX: Final = 1024
+"""Unfinished QUIC handshakes above which further ones are not begun; each takes about 100 KiB."""
+
+QUIC_TICK_S: Final = 0.25
+"""How often QUIC connections are looked at for pings and timeouts."""
+
+QUIC_CLOSE_S: Final = 0.25
+"""At the end of a drain the last packets may take so long to be acknowledged."""

@@ -137,7 +137,7 @@ class TcpListener:
                 port = self._sockets[-1].getsockname()[1]
         except OSError as error:
             self.stop_accepting()
-            raise ListenError(_why_not(self.name, self.address, error)) from None
+            raise ListenError(why_not(self.name, self.address, error)) from None
         self.address = Address(self.address.host, port)
         self._gate.join(self)
         self.accept_again()
@@ -247,7 +247,8 @@ def _tune(connection: socket.socket) -> None:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
 
 
-def _why_not(name: str, address: Address, error: OSError) -> str:
+def why_not(name: str, address: Address, error: OSError) -> str:
+    """What to tell when an address cannot be bound."""
     advice = {
         errno.EADDRINUSE: f"another process listens there; stop it, or choose another port with --{name} HOST:PORT",
         errno.EACCES: "ports below 1024 need a privilege; choose another one",

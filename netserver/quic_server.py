@@ -1,0 +1,424 @@
+"""The server's UDP sockets: datagrams to connections, new connections, turns of bounded length.
+
+A datagram's destination connection id names its connection; ids are ours, 8 bytes. A new connection is begun only for
+an Initial packet of full size; while many handshakes are unfinished a client has to repeat a token first (Retry), so
+that forged addresses cost nothing but a packet, and above ``HALF_OPEN_MAX`` nothing is begun at all.
+
+The loop's turn: read datagrams for at most ``QUIC_TURN_S``, handle what they brought; later in the same turn send for
+at most as long. What is left waits for the next turn, so that other protocols never wait longer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from aioquic._buffer import Buffer
+from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE
+from aioquic.quic.packet import (
+    QuicHeader,
+    QuicPacketType,
+    encode_quic_retry,
+    encode_quic_version_negotiation,
+    pull_quic_header,
+)
+from aioquic.quic.retry import QuicRetryTokenHandler
+
+from netserver.errors import ListenError
+from netserver.limits import (
+    HALF_OPEN_MAX,
+    HALF_OPEN_RETRY,
+    QUIC_SOCKET_BYTES,
+    QUIC_TICK_S,
+    QUIC_TURN_DATAGRAMS,
+    QUIC_TURN_S,
+    QUIC_UNSENT_DATAGRAMS,
+)
+from netserver.listener import why_not
+from netserver.quic import Bounds, Datagram, PeerHandler, QuicPeer
+from netserver.quic_core import BoundedQuic, QuicConfiguration
+from netserver.settings import Address
+
+log = logging.getLogger(__name__)
+
+CONNECTION_ID_BYTES: Final = 8
+RECEIVE_BYTES: Final = 65_535
+LONG_HEADER: Final = 0x80
+SO_RCVBUFFORCE: Final = 33
+SO_SNDBUFFORCE: Final = 32
+
+
+class QuicEndpoint:
+    """Serves QUIC on an address.
+
+    Args:
+        name: for messages.
+        address: host may stand for several addresses (localhost); all are bound, with one port.
+        configuration: of new connections; may be replaced.
+        handler: makes a protocol's half of a connection.
+        bounds: what the connections' streams answer to.
+        streams_max: streams that a client may have open at once.
+        connections_max: above it no connection is begun.
+        handshake_timeout_s: an unfinished handshake is given up after so long.
+        on_tick: called for each connected peer about four times a second, with loop time.
+
+    Attributes:
+        peers: all connections.
+        handshakes: counts by result.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: Address,
+        configuration: QuicConfiguration,
+        handler: Callable[[QuicPeer], PeerHandler],
+        bounds: Bounds,
+        *,
+        streams_max: int,
+        connections_max: int,
+        handshake_timeout_s: float,
+        on_tick: Callable[[QuicPeer, float], None],
+    ) -> None:
+        self.name = name
+        self.address = address
+        self.configuration = configuration
+        self.connections_max = connections_max
+        self.peers: set[QuicPeer] = set()
+        self.handshakes = {"completed": 0, "failed": 0, "refused": 0}
+        self._handler = handler
+        self._bounds = bounds
+        self._loop = bounds.loop
+        self._streams_max = streams_max
+        self._handshake_timeout_s = handshake_timeout_s
+        self._on_tick = on_tick
+        self._by_id: dict[bytes, QuicPeer] = {}
+        self._ids: dict[QuicPeer, set[bytes]] = {}
+        self._channels: list[_Channel] = []
+        self._of: dict[QuicPeer, _Channel] = {}
+        self._retry = QuicRetryTokenHandler()
+        self._accepting = True
+        self._dirty: deque[QuicPeer] = deque()
+        self._flushing = False
+        self._half_open = 0
+        self._ticker: asyncio.TimerHandle | None = None
+
+    # --- life
+
+    def start(self) -> Address:
+        """Bind and serve; the address that it really has (a port 0 is filled in).
+
+        Raises:
+            ListenError: says what to do.
+        """
+        try:
+            found = socket.getaddrinfo(
+                self.address.host, self.address.port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE
+            )
+        except OSError as error:
+            raise ListenError(f"{self.name}: cannot resolve {self.address.host}: {error.strerror or error}") from None
+        port = self.address.port
+        try:
+            for family, kind, proto, _, where in dict.fromkeys(found):
+                bound = _bound(family, kind, proto, (where[0], port, *where[2:]))
+                port = bound.getsockname()[1]
+                self._channels.append(_Channel(bound, self))
+        except OSError as error:
+            self._close_channels()
+            raise ListenError(why_not(self.name, self.address, error)) from None
+        self.address = Address(self.address.host, port)
+        for channel in self._channels:
+            channel.start()
+        self._ticker = self._loop.call_later(QUIC_TICK_S, self._tick)
+        return self.address
+
+    def stop_accepting(self) -> None:
+        """Begin no more connections; those that are open need the socket."""
+        self._accepting = False
+
+    def close(self) -> None:
+        """Give up everything at once."""
+        self._accepting = False
+        for peer in tuple(self.peers):
+            peer.forget()
+        self._close_channels()
+
+    def _close_channels(self) -> None:
+        if self._ticker is not None:
+            self._ticker.cancel()
+            self._ticker = None
+        for channel in self._channels:
+            channel.close()
+        self._channels.clear()
+
+    def connected_peers(self) -> list[QuicPeer]:
+        """Peers with a complete handshake that are not closing."""
+        return [peer for peer in self.peers if peer.is_connected and not peer.closing]
+
+    # --- netserver.quic.Host
+
+    def wants_flush(self, peer: QuicPeer) -> None:
+        if not peer.is_dirty:
+            peer.is_dirty = True
+            self._dirty.append(peer)
+            if not self._flushing:
+                self._flushing = True
+                self._loop.call_soon(self._flush)
+
+    def send(self, peer: QuicPeer, datagrams: list[Datagram]) -> None:
+        channel = self._of.get(peer)
+        if channel is not None:
+            channel.send(datagrams)
+
+    def connection_id_issued(self, peer: QuicPeer, connection_id: bytes) -> None:
+        self._by_id[connection_id] = peer
+        self._ids[peer].add(connection_id)
+
+    def connection_id_retired(self, peer: QuicPeer, connection_id: bytes) -> None:
+        self._by_id.pop(connection_id, None)
+        self._ids[peer].discard(connection_id)
+
+    def ended(self, peer: QuicPeer) -> None:
+        if peer not in self.peers:
+            return
+        self.peers.discard(peer)
+        for connection_id in self._ids.pop(peer):
+            self._by_id.pop(connection_id, None)
+        del self._of[peer]
+        if not peer.is_connected:
+            self._half_open -= 1
+            self.handshakes["failed"] += 1
+
+    def handshake_completed(self) -> None:
+        """To be called by the protocol when a peer is connected."""
+        self._half_open -= 1
+        self.handshakes["completed"] += 1
+
+    # --- turns
+
+    def read(self, channel: _Channel) -> None:
+        """Take the datagrams that are there, as far as this turn allows, and handle what they bring."""
+        touched: dict[QuicPeer, None] = {}
+        receive = channel.socket.recvfrom
+        by_id = self._by_id
+        now = self._loop.time()
+        deadline = time.perf_counter() + QUIC_TURN_S
+        for _ in range(QUIC_TURN_DATAGRAMS):
+            try:
+                data, address = receive(RECEIVE_BYTES)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError as error:  # an ICMP error for something sent before; QUIC's timers deal with it
+                log.debug("%s: receive: %s", self.name, error)
+                continue
+            if len(data) < 1 + CONNECTION_ID_BYTES:
+                continue
+            peer = by_id.get(data[1:9]) if data[0] < LONG_HEADER else self._peer_of_long(channel, data, address)
+            if peer is None:
+                continue
+            try:
+                peer.datagram(data, address, now)
+            except Exception:
+                log.exception("%s %s: error while a datagram was handled; given up", self.name, peer.address)
+                self._bounds.counters.session_errors += 1
+                touched.pop(peer, None)
+                peer.forget()
+                continue
+            touched[peer] = None
+            if time.perf_counter() > deadline:
+                break
+        for peer in touched:
+            self._process(peer)
+
+    def _process(self, peer: QuicPeer) -> None:
+        try:
+            peer.process()
+        except Exception:
+            log.exception("%s %s: error in the connection; given up", self.name, peer.address)
+            self._bounds.counters.session_errors += 1
+            peer.forget()
+
+    def _flush(self) -> None:
+        self._flushing = False
+        dirty = self._dirty
+        deadline = time.perf_counter() + QUIC_TURN_S
+        for _ in range(len(dirty)):
+            if any(channel.is_blocked for channel in self._channels):
+                return  # goes on when the socket takes datagrams again
+            dirty.popleft().flush()
+            if time.perf_counter() > deadline:
+                break
+        if dirty and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def flush_again(self) -> None:
+        """The socket takes datagrams again."""
+        if self._dirty and not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(QUIC_TICK_S, self._tick)
+        now = self._loop.time()
+        for peer in tuple(self.peers):
+            if peer.is_connected:
+                if not peer.closing:
+                    self._on_tick(peer, now)
+            elif now - peer.started_at >= self._handshake_timeout_s:
+                log.info("%s %s: handshake not complete in time; given up", self.name, peer.address)
+                peer.forget()
+
+    # --- new connections
+
+    def _peer_of_long(self, channel: _Channel, data: bytes, address: tuple[str, int]) -> QuicPeer | None:
+        """The connection of a datagram with a long header, which may begin one."""
+        try:
+            header = pull_quic_header(Buffer(data=data), host_cid_length=CONNECTION_ID_BYTES)
+        except ValueError:
+            return None
+        peer = self._by_id.get(header.destination_cid)
+        if peer is not None:
+            return peer
+        if header.packet_type == QuicPacketType.VERSION_NEGOTIATION or len(data) < SMALLEST_MAX_DATAGRAM_SIZE:
+            return None
+        if header.version not in self.configuration.supported_versions:
+            answer = encode_quic_version_negotiation(
+                source_cid=header.destination_cid,
+                destination_cid=header.source_cid,
+                supported_versions=self.configuration.supported_versions,
+            )
+            channel.send([(answer, address)])
+            return None
+        if header.packet_type != QuicPacketType.INITIAL:
+            return None
+        if not self._accepting or self._half_open >= HALF_OPEN_MAX or len(self.peers) >= self.connections_max:
+            self.handshakes["refused"] += 1
+            return None
+        return self._begin(channel, header, address)
+
+    def _begin(self, channel: _Channel, header: QuicHeader, address: tuple[str, int]) -> QuicPeer | None:
+        original_id, retry_id = header.destination_cid, None
+        if header.token:
+            with contextlib.suppress(ValueError):  # a token of somebody else
+                original_id = self._retry.validate_token(
+                    address=address, destination_cid=header.destination_cid, token=header.token, now=self._loop.time()
+                )
+                retry_id = header.destination_cid
+        if retry_id is None and self._half_open >= HALF_OPEN_RETRY:
+            self._send_retry(channel, header, address)
+            return None
+        quic = BoundedQuic(
+            self.configuration,
+            self._streams_max,
+            original_destination_connection_id=original_id,
+            retry_source_connection_id=retry_id,
+        )
+        peer = QuicPeer(quic, self, self._handler, self._bounds)
+        peer.address = str(Address(address[0], address[1]))
+        self.peers.add(peer)
+        self._ids[peer] = set()
+        self._of[peer] = channel
+        self._half_open += 1
+        self.connection_id_issued(peer, header.destination_cid)
+        self.connection_id_issued(peer, quic.host_cid)
+        return peer
+
+    def _send_retry(self, channel: _Channel, header: QuicHeader, address: tuple[str, int]) -> None:
+        assert header.version is not None
+        source_id = os.urandom(CONNECTION_ID_BYTES)
+        token = self._retry.create_token(
+            address=address,
+            original_destination_connection_id=header.destination_cid,
+            retry_source_connection_id=source_id,
+            now=self._loop.time(),
+        )
+        answer = encode_quic_retry(
+            version=header.version,
+            source_cid=source_id,
+            destination_cid=header.source_cid,
+            original_destination_cid=header.destination_cid,
+            retry_token=token,
+        )
+        channel.send([(answer, address)])
+
+
+class _Channel:
+    """One UDP socket. While it takes nothing, datagrams wait in a bounded queue, and no more are made.
+
+    Attributes:
+        is_blocked: it takes nothing at the moment.
+    """
+
+    def __init__(self, bound: socket.socket, endpoint: QuicEndpoint) -> None:
+        self.socket = bound
+        self.is_blocked = False
+        self._endpoint = endpoint
+        self._loop = asyncio.get_running_loop()
+        self._unsent: deque[Datagram] = deque(maxlen=QUIC_UNSENT_DATAGRAMS)
+
+    def start(self) -> None:
+        """Read from now on."""
+        self._loop.add_reader(self.socket.fileno(), self._endpoint.read, self)
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._loop.remove_reader(self.socket.fileno())
+        if self.is_blocked:
+            self._loop.remove_writer(self.socket.fileno())
+        self.socket.close()
+
+    def send(self, datagrams: list[Datagram]) -> None:
+        """Send, in order; what the network refuses is lost, which QUIC repairs."""
+        if self.is_blocked:
+            self._unsent.extend(datagrams)
+            return
+        send = self.socket.sendto
+        for index, (data, address) in enumerate(datagrams):
+            try:
+                send(data, address)
+            except (BlockingIOError, InterruptedError):
+                self._unsent.extend(datagrams[index:])
+                self.is_blocked = True
+                self._loop.add_writer(self.socket.fileno(), self._writable)
+                return
+            except OSError as error:
+                log.debug("send to %s: %s", address, error)
+
+    def _writable(self) -> None:
+        self._loop.remove_writer(self.socket.fileno())
+        self.is_blocked = False
+        waiting = list(self._unsent)
+        self._unsent.clear()
+        self.send(waiting)
+        if not self.is_blocked:
+            self._endpoint.flush_again()
+
+
+def _bound(family: int, kind: int, proto: int, where: tuple[str | int, ...]) -> socket.socket:
+    bound = socket.socket(family, kind, proto)
+    try:
+        bound.setblocking(False)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        enlarge_buffers(bound)
+        bound.bind(where)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def enlarge_buffers(udp: socket.socket) -> None:
+    """Ask for larger socket buffers; beyond the system's limit where the process may."""
+    for name, forced in ((socket.SO_RCVBUF, SO_RCVBUFFORCE), (socket.SO_SNDBUF, SO_SNDBUFFORCE)):
+        udp.setsockopt(socket.SOL_SOCKET, name, QUIC_SOCKET_BYTES)
+        with contextlib.suppress(OSError):
+            udp.setsockopt(socket.SOL_SOCKET, forced, QUIC_SOCKET_BYTES)
