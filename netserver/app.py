@@ -56,7 +56,7 @@ TCP_PROTOCOLS: Final[dict[str, str]] = {
 }
 """Protocol -> module whose ``factory(services)`` gives the function that makes a connection's session."""
 
-OTHER_PROTOCOLS: Final[dict[str, str]] = {}
+OTHER_PROTOCOLS: Final[dict[str, str]] = {"fujin": "netserver.fujin.listener"}
 """Protocol -> module whose coroutine ``start(services, config)`` gives a started ``Listener``."""
 
 

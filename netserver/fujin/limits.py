@@ -16,16 +16,6 @@ NAME_BYTES_MAX: Final = 1024
 WRITER_ID_BYTES_MAX: Final = 1024
 """Longest writer id: it is kept for the life of its stream."""
 
-MESSAGE_BYTES_MAX: Final = 250 * MIB
-"""Highest value of the setting ``message_bytes_max``: no record of the log is larger."""
-
-MESSAGE_BYTES_DEFAULT: Final = 1 * MIB
-"""Largest message unless configured: one that is being received is in memory twice. The original's process dies of
-one above 64 KiB."""
-
-PUSH_BYTES_DEFAULT: Final = 64 * KIB
-"""Largest message that is pushed unless configured: the Go client's subscribers break on a larger one."""
-
 HEADERS_MAX: Final = 1024
 """Header strings of one message (with the option ``write_headers``); the field could say 65,535."""
 
@@ -44,9 +34,6 @@ ACK_ID_BYTES_MAX: Final = 1024
 ACK_BYTES_MAX: Final = 1 * MIB
 """All ids of an ACK or NACK together with their lengths: they are kept until the answer, which repeats them."""
 
-PAIR_STRING_BYTES: Final = 4
-"""A string's length in front of its bytes (u32)."""
-
 FETCH_RECORDS_MAX: Final = 16_384
 """Messages in one answer to FETCH, whatever it asks for: all of them may have to be acknowledged."""
 
@@ -56,21 +43,21 @@ FETCH_BYTES_MAX: Final = 1 * MIB
 FETCHES_MAX: Final = 64
 """FETCHes of one stream that may wait for messages; a further one is answered with none at once."""
 
-PUSH_UNACKNOWLEDGED_DEFAULT: Final = 256
-"""Unacknowledged messages of one manual push stream unless configured: the Go client holds 1,000 and then stops
-reading, so that the answer to an ACK made in its handler never arrives."""
+PUSH_TURN_BYTES: Final = 16 * KIB
+"""Bytes of messages dealt to one push stream before the next one of its group has its turn."""
 
-PUSH_UNACKNOWLEDGED_MAX: Final = 16_384
-"""Highest value of that setting: what one reader group may have in flight."""
-
-PUSH_TURN_RECORDS: Final = 1024
-"""Messages dealt to one push stream before the next one of its group has its turn."""
+TURN_RECORDS_MAX: Final = 1024
+"""Messages framed in one call, so that small ones do not make a portion of many thousands."""
 
 TURN_BYTES: Final = 64 * KIB
 """Bytes of messages that a reader group hands out in one turn of the event loop: about a millisecond of QUIC work."""
 
 ANSWERS_BYTES_MAX: Final = 256 * KIB
 """Answers that may wait behind what is not stored yet; beyond it the stream is not parsed."""
+
+RUNS_MAX: Final = 4096
+"""Runs of WRITEs (those to one topic in one read) of a stream that may wait to be stored: each takes about 400 bytes,
+however small its messages are."""
 
 RUN_WRITES_MAX: Final = 16_384
 """WRITEs that one call of the compiled loop takes; it sizes the scratch buffer of their answers (6 bytes each)."""
@@ -79,14 +66,14 @@ FIRST_MESSAGE_HOLD_S: Final = 0.05
 """The Go client drops what shares a read with the answer to CONNECT READER: what follows waits until the client has
 acknowledged the packet with the answer, or for so long."""
 
-STREAMS_DEFAULT: Final = 1024
-"""Streams that a client may have open at once unless configured: the Go client opens them without waiting."""
-
-STREAMS_MAX: Final = 65_536
-"""Highest value of that setting; an open stream takes about 5 KiB."""
-
 TRANSACTIONS_BYTES_MAX: Final = 256 * MIB
 """Bytes in the open transactions of all streams together: one may hold 64 MiB, and nothing else bounds their number."""
+
+TOPICS_REMEMBERED_MAX: Final = 1024
+"""Topics that one writer's stream finds without asking."""
+
+READ_MESSAGE_BYTES_MAX: Final = 256 * MIB
+"""Largest message in an answer to FETCH: none of the log is larger."""
 
 ROUTES_MAX: Final = 100_000
 """Topics found by name without asking the catalog."""

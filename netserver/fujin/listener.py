@@ -1,0 +1,272 @@
+"""The Fujin listener: connections, PING, STOP, and the end.
+
+PING: the server opens a stream, sends one byte and FIN, and wants the client's FIN in time; a connection on which
+something has come lately is not asked. Stop: STOP on every stream, then DISCONNECT and FIN on those that the client
+has not ended by itself, and only then the connections are closed: the Go client cannot stand a stream that breaks off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from netserver import certificates
+from netserver.fujin import codec
+from netserver.fujin.node import Node
+from netserver.fujin.session import FujinStream
+from netserver.limits import PEER_WINDOW_BYTES, QUIC_CLOSE_S, QUIC_DATAGRAM_BYTES, STREAM_WINDOW_BYTES
+from netserver.quic import Bounds, QuicPeer, QuicStream, StreamSession
+from netserver.quic_core import QuicConfiguration
+from netserver.quic_server import QuicEndpoint
+
+if TYPE_CHECKING:
+    from netserver.config import ServerConfig
+    from netserver.services import Services
+
+log = logging.getLogger(__name__)
+
+ALPN: Final = "fujin"
+NO_ERROR: Final = 0
+PING_ERROR: Final = 3
+NO_APPLICATION_PROTOCOL: Final = 0x178
+POLL_S: Final = 0.01
+CHECK_S: Final = 10.0
+"""Half-sent commands that do not get on are looked for so often."""
+
+
+class FujinListener:
+    """See ``netserver.app.Listener``."""
+
+    def __init__(self, services: Services, config: ServerConfig) -> None:
+        section = config.fujin
+        assert section.listen is not None
+        shell = services.shell
+        self.node = Node(services)
+        self._services = services
+        self._connections: dict[QuicPeer, FujinConnection] = {}
+        self._stopping = False
+        self.endpoint = QuicEndpoint(
+            "fujin",
+            section.listen,
+            quic_configuration(config),
+            self._made,
+            Bounds(services.loop, shell.pressure, shell.budget, services.counters),
+            streams_max=section.streams_max,
+            connections_max=config.server.connections_max,
+            handshake_timeout_s=section.handshake_timeout / 1000,
+            on_tick=self._tick,
+        )
+        self.address = self.endpoint.start()
+        shown = certificates.fingerprint(self.endpoint.configuration.certificate)
+        log.info("fujin: certificate SHA-256 fingerprint %s", shown)
+        services.reloaders.append(self._reload)
+
+    def stop_accepting(self) -> None:
+        """See ``Listener``."""
+        self.endpoint.stop_accepting()
+
+    async def drain(self, deadline: float) -> None:
+        """See ``Listener``."""
+        loop = self._services.loop
+        self._stopping = True
+        self.endpoint.stop_accepting()
+        for connection in tuple(self._connections.values()):
+            connection.stop()
+        force_at = loop.time() + self.node.section.force_terminate_timeout / 1000
+        await self._until(lambda: not any(one.streams for one in self._connections.values()), min(force_at, deadline))
+        for connection in tuple(self._connections.values()):
+            connection.end()
+        at = min(max(deadline, loop.time()), loop.time() + QUIC_CLOSE_S)
+        await self._until(lambda: not any(one.is_busy for one in self._connections.values()), at)
+        for connection in tuple(self._connections.values()):
+            connection.peer.close(NO_ERROR, "")
+
+    async def _until(self, is_true: Callable[[], bool], deadline: float) -> None:
+        while not is_true() and self._services.loop.time() < deadline:  # noqa: ASYNC110  (asked of every stream)
+            await asyncio.sleep(POLL_S)
+
+    def close(self) -> None:
+        """See ``Listener``."""
+        self.endpoint.close()
+
+    # --- inside
+
+    def _made(self, peer: QuicPeer) -> FujinConnection:
+        return FujinConnection(self, peer)
+
+    def connected(self, connection: FujinConnection) -> None:
+        """A handshake is complete."""
+        self._connections[connection.peer] = connection
+        self.endpoint.handshake_completed()
+        counters = self._services.counters
+        counters.connections += 1
+        counters.connections_total += 1
+        if self._stopping:
+            connection.peer.close(NO_ERROR, "the server stops")
+
+    def gone(self, connection: FujinConnection, code: int, reason: str) -> None:
+        """A connection is gone."""
+        if self._connections.pop(connection.peer, None) is None:
+            return
+        counters = self._services.counters
+        counters.connections -= 1
+        kind = "drain" if self._stopping else connection.close_kind or ("peer" if code == NO_ERROR else "error")
+        counters.closed[kind] += 1
+        if reason:
+            log.info("fujin %s: closed: %s", connection.peer.address, reason)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Streams that are opened now are told to stop."""
+        return self._stopping
+
+    def _tick(self, peer: QuicPeer, now: float) -> None:
+        """About four times a second for each peer."""
+        connection = self._connections.get(peer)
+        if connection is not None:
+            connection.tick(now)
+
+    def _reload(self, config: ServerConfig) -> Callable[[], None]:
+        configuration = quic_configuration(config)
+
+        def take_over() -> None:
+            self.endpoint.configuration = configuration
+            self.node.take_over(config)
+
+        return take_over
+
+
+class FujinConnection:
+    """One client's connection; see ``netserver.quic.PeerHandler``.
+
+    Attributes:
+        close_kind: fixed word for the metric, when it is the server that closes it.
+    """
+
+    def __init__(self, listener: FujinListener, peer: QuicPeer) -> None:
+        self.peer = peer
+        self.close_kind = ""
+        self._listener = listener
+        self._ping: _Ping | None = None
+        self._pinged_at = peer.loop.time()
+        self._checked_at = self._pinged_at
+
+    @property
+    def streams(self) -> list[FujinStream]:
+        """Writers and readers that have not ended."""
+        return [stream.session for stream in self.peer.streams.values() if isinstance(stream.session, FujinStream)]
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is on its way to the client."""
+        return bool(self.streams) or not self.peer.quic.is_all_acknowledged
+
+    def connected(self, alpn: str | None) -> None:
+        """See ``PeerHandler``."""
+        self._listener.connected(self)
+        if alpn != ALPN:  # the client has offered none at all
+            self.peer.close(NO_APPLICATION_PROTOCOL, "no application protocol")
+
+    def opened(self, stream: QuicStream) -> StreamSession:
+        """See ``PeerHandler``."""
+        return FujinStream(self._listener.node, stream, is_stopping=self._listener.is_stopping)
+
+    def gone(self, code: int, reason: str) -> None:
+        """See ``PeerHandler``."""
+        self._listener.gone(self, code, reason)
+
+    def stop(self) -> None:
+        """Send STOP on every stream."""
+        for session in self.streams:
+            session.stop()
+
+    def end(self) -> None:
+        """End every stream."""
+        for session in self.streams:
+            session.end()
+
+    def tick(self, now: float) -> None:
+        """Ask whether the client is there, and look whether it has answered."""
+        section = self._listener.node.section
+        if self._ping is not None:
+            if now - self._pinged_at >= section.ping_timeout / 1000:
+                self.close_kind = "ping"
+                self.peer.close(PING_ERROR, "read: deadline exceeded")
+                return
+        elif section.ping_interval and now - max(self._pinged_at, self.peer.heard_at) >= section.ping_interval / 1000:
+            self._pinged_at = now
+            self._ping = _Ping(self.answered)
+            self._ping.send(self.peer)
+        if now - self._checked_at >= CHECK_S:
+            self._checked_at = now
+            self.peer.check_progress(now)
+
+    def answered(self) -> None:
+        """The client has answered PING."""
+        self._ping = None
+
+
+class _Ping:
+    """A stream of the server's own; only the client's FIN counts, what it sends before does not."""
+
+    pending = 0
+    needed = 1
+
+    def __init__(self, answered: Callable[[], None]) -> None:
+        self._answered = answered
+
+    def send(self, peer: QuicPeer) -> None:
+        """Open the stream and send PING."""
+        stream = peer.open_stream(lambda _stream: self)
+        stream.write(codec.PING)
+        stream.end_output()
+
+    def received(self, data: bytes) -> None:
+        """See ``StreamSession``."""
+
+    def released(self) -> None:
+        """See ``StreamSession``."""
+
+    def eof(self) -> None:
+        self._answered()
+
+    def resume_output(self) -> None:
+        """See ``StreamSession``."""
+
+    def broken(self, reason: str) -> None:
+        """No answer is no answer, however the stream ends."""
+
+
+def quic_configuration(config: ServerConfig) -> QuicConfiguration:
+    """What a new connection gets.
+
+    Raises:
+        ConfigError: the certificate cannot be used.
+    """
+    section = config.fujin
+    configuration = QuicConfiguration(
+        is_client=False,
+        alpn_protocols=[ALPN],
+        idle_timeout=section.idle_timeout / 1000,
+        max_data=PEER_WINDOW_BYTES,
+        max_stream_data=STREAM_WINDOW_BYTES,
+        max_datagram_size=QUIC_DATAGRAM_BYTES,
+    )
+    if section.tls_certificate:
+        files = Path(section.tls_certificate), Path(section.tls_key)
+    else:
+        files = certificates.own_certificate(Path(config.server.data_dir), "fujin")
+    certificates.load(configuration, *files)
+    return configuration
+
+
+async def start(services: Services, config: ServerConfig) -> FujinListener:
+    """Listen; see ``netserver.app.OTHER_PROTOCOLS``.
+
+    Raises:
+        ServerError: the address or the certificate cannot be used.
+    """
+    return FujinListener(services, config)
