@@ -163,3 +163,21 @@ def test_refused_records_are_told(logtool: Logtool) -> None:
     code, out, err = logtool("publish", "never_made", "--via", "tank", stdin=b"x\n")
     assert (code, out) == (4, "")
     assert "0 of 1 records were acknowledged, then: " in err
+
+
+def test_through_blipmq(logtool: Logtool) -> None:
+    data = b"".join(b"v%d\n" % number for number in range(3000))
+    assert logtool("publish", "blip", "--via", "blipmq", stdin=data) == (0, "3000 records acknowledged\n", "")
+    assert logtool("cat", "blip")[1].encode() == data
+
+
+def test_a_server_that_does_not_answer(tmp_path: Path, logtool: Logtool) -> None:
+    with server(tmp_path / "data") as silent:
+        via = f"figg={silent.address('figg')[0]}:{silent.address('figg')[1]}"
+        os.kill(silent.pid, signal.SIGSTOP)
+        try:
+            code, out, err = logtool("publish", "topic", "--via", via, "--timeout", "0.3", stdin=b"x\n" * 10)
+        finally:
+            os.kill(silent.pid, signal.SIGCONT)
+        assert (code, out) == (8, "")
+        assert "0 of 10 records were acknowledged, then: no acknowledgement within 0.3 s" in err

@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
@@ -183,6 +183,20 @@ async def _publish(
             raise progress.problem
 
 
+async def _watched(work: Coroutine[Any, Any, None], progress: Progress, timeout_s: float) -> None:
+    """Runs `work`; gives it up (Failure) when records are outstanding and none is acknowledged for so long."""
+    task = asyncio.ensure_future(work)
+    while True:
+        before = progress.acknowledged if progress.pending else -1
+        done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        if done:
+            return task.result()
+        if progress.acknowledged == before:
+            task.cancel()
+            await asyncio.wait({task})
+            raise Failure(errors.TIMEOUT, "timeout", f"no acknowledgement within {timeout_s:g} s")
+
+
 @click.command(cls=Command)
 @click.argument("topic", metavar="TOPIC[:PARTITION]")
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
@@ -228,7 +242,8 @@ def publish(
 
     async def main(descriptors: Sequence[int]) -> None:
         client = connect(protocol, address, settings, window, retry)
-        await _publish(client, lambda ready: sender(protocol, ready, name, partition), descriptors, splitter, progress)
+        work = _publish(client, lambda ready: sender(protocol, ready, name, partition), descriptors, splitter, progress)
+        await _watched(work, progress, settings.timeout_s + retry)
 
     try:
         with contextlib.ExitStack() as stack:
