@@ -17,6 +17,7 @@ cdef class Cursor:
     cdef readonly Deliveries deliveries
     cdef readonly object created_ms
     cdef public long long used_ms
+    cdef public long long version
     cdef readonly bint alive
     cdef public int pins
     cdef public bint is_dirty

@@ -11,7 +11,8 @@ from engine.cursor_reader import BatchError, BundleError, Reader
 from engine.errors import EngineError, OutOfRange
 
 if TYPE_CHECKING:
-    from engine.cursors import CursorStore, Entry
+    from engine.cursor_entries import Entry
+    from engine.cursors import CursorStore
     from engine.deliveries import Deliveries, Plan
     from engine.partition import Partition
 
@@ -35,6 +36,7 @@ class Cursor:
     Attributes:
         base: what tags count from: a protocol that counts per subscription names a record ``seq - base``.
         used_ms: wall clock of the last use, to the hour.
+        version: rises with each entry that is written.
         waiting: :meth:`next` gave None because the disk has to answer first.
         pins: users that need the cursor to stay in memory.
         alive: False once it was deleted or let go of: ask the store for it again.
@@ -60,6 +62,7 @@ class Cursor:
         self.deliveries = deliveries
         self.created_ms = entry.created_ms
         self.used_ms = entry.used_ms
+        self.version = entry.version
         self.alive = True
         self.pins = 0
         self.is_dirty = False
@@ -311,7 +314,7 @@ class Cursor:
             now_ms = self._store.log.now_ms()
             if now_ms - self.used_ms > USED_STEP_MS:
                 self.used_ms = now_ms
-            self._store.moved(self)
+            self._store.writer.moved(self)
 
     def used(self) -> None:
         """Somebody uses the cursor, be there something to deliver or not."""

@@ -7,7 +7,7 @@ keeps what was delivered, ``engine.cursor_reader`` the place in the log.
 Stored entries (layout of values and keys: engine/state.py)::
 
     c/next_cursor_id   the id that the next new cursor gets; ids are never used again
-    u/ >Q id           [owner, name, topic id, partition, qos, base, created ms, used ms, deliveries]
+    u/, v/             the cursors, see engine.cursor_entries
 
 Entries of cursors that moved are written together, in one submission about every 100 ms, or at once when somebody
 wants to know them durable (:meth:`CursorStore.flush`). A crash loses at most the last ones, which brings records
@@ -22,19 +22,29 @@ the cursor). Each is counted, and told in the log once.
 from __future__ import annotations
 
 import logging
-import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from engine.cursor import Cursor
+from engine.cursor_entries import (
+    CURSOR,
+    Entry,
+    delete_entry,
+    entry_key,
+    entry_of,
+    id_of,
+    parse_entry,
+    put_entry,
+)
 from engine.cursor_reader import SlabCache
+from engine.cursor_writer import CursorWriter
 from engine.dead_letters import DeadLetters
 from engine.deliveries import Deliveries, DeliveryPolicy, load
 from engine.errors import Corrupt, EngineError, InvalidConfig
-from engine.limits import CURSOR_NAME_BYTES_MAX, CURSOR_ROUND_NUMBERS_MAX, CURSORS_LOADED_MAX
-from engine.state import COUNTER, Delete, OnDone, Put
+from engine.limits import CURSOR_NAME_BYTES_MAX, CURSORS_LOADED_MAX
+from engine.state import COUNTER, OnDone, Put
 
 if TYPE_CHECKING:
     from engine.catalog import Change, Topic
@@ -43,9 +53,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quintlog.cursors")
 
-CURSOR = b"u/"
 NEXT_CURSOR_ID = COUNTER + b"next_cursor_id"
-_KEY = struct.Struct(">Q")
+LOST_CURSOR_IDS = 1 << 32
+"""Ids left out when the counter was damaged: more than were ever deleted."""
 
 IDLE_MS = 60_000
 """A cursor without use for so long is forgotten until it is used again."""
@@ -87,33 +97,6 @@ class CursorTotals:
     lost: int = 0
 
 
-class Entry(NamedTuple):
-    """A cursor as it is stored."""
-
-    id: int
-    owner: str
-    name: bytes
-    topic_id: int
-    partition: int
-    qos: int
-    base: int
-    created_ms: int
-    used_ms: int
-    deliveries: list[int]
-
-
-def _entry(cursor: Cursor) -> Entry:
-    partition = cursor.partition
-    return Entry(
-        cursor.id, cursor.owner, cursor.name, partition.topic.id, partition.index, cursor.qos, cursor.base,
-        cursor.created_ms, cursor.used_ms, cursor.deliveries.dump(),
-    )  # fmt: skip
-
-
-def _put(entry: Entry) -> Put:
-    return Put(CURSOR + _KEY.pack(entry.id), entry[1:])
-
-
 class CursorStore:
     """All cursors of a log. Owner's thread only; call :meth:`tick` about every 100 ms."""
 
@@ -134,26 +117,34 @@ class CursorStore:
         self._topic_of: dict[int, int] = {}
         self._groups: dict[tuple[str, bytes, int, int], int] = {}
         self._loaded: dict[int, Cursor] = {}
-        self._dirty: dict[Cursor, None] = {}
-        self._flushing: set[Cursor] = set()
-        self._flush_waiters: list[OnDone] = []
+        self.writer = CursorWriter(the_log.state, self.loaded_cursor)
         self._next_id = 1
         self._next_sweep_ms = 0
         self._expiry_queue: list[int] = []
-        self._closed = False
         self._scan()
         the_log.catalog.listen(self._topic_changed)
 
     def _scan(self) -> None:
         state = self.log.state
+        newest = self.writer.journal.read(self._report)
+        highest = 0
         for key, value in state.scan(CURSOR, self._report):
-            (cursor_id,) = _KEY.unpack(key[len(CURSOR) :])
             try:
-                self._note(cursor_id, *value[:4])
-            except (TypeError, ValueError):
-                self._report(Corrupt("state", None, f"the entry of cursor {cursor_id} is not one of ours"))
-        highest = max(self._topic_of, default=0)
-        self._next_id = max(state.get(NEXT_CURSOR_ID) or 1, highest + 1)
+                entry = parse_entry(id_of(key), value)
+            except Corrupt as problem:
+                self._report(problem)
+                continue
+            newer = newest.get(entry.id)
+            if newer is not None and newer.version > entry.version:
+                self.writer.overlay[entry.id] = newer
+            self._note(entry.id, entry.owner, entry.name, entry.topic_id, entry.partition)
+            highest = max(highest, entry.id)
+        try:
+            self._next_id = max(state.get(NEXT_CURSOR_ID) or 1, highest + 1)
+        except Corrupt as problem:
+            self.log.report(f"{problem}; new cursors get numbers far above the old ones, so that none is used again")
+            self._next_id = highest + LOST_CURSOR_IDS
+        self.writer.take_in_journal()
 
     def _note(self, cursor_id: int, owner: str, name: bytes, topic_id: int, index: int) -> None:
         self._topic_of[cursor_id] = topic_id
@@ -186,6 +177,10 @@ class CursorStore:
     def ids(self) -> list[int]:
         """The ids of all cursors, oldest first."""
         return sorted(self._topic_of)
+
+    def loaded_cursor(self, cursor_id: int) -> Cursor | None:
+        """The cursor of this id if it is in memory."""
+        return self._loaded.get(cursor_id)
 
     def loaded(self) -> list[Cursor]:
         """The cursors that were used not long ago."""
@@ -220,19 +215,21 @@ class CursorStore:
             raise InvalidConfig("there is a cursor of this name")
         deliveries = Deliveries(after_seq + 1, self.policy(owner).deliveries)
         now_ms = self.log.now_ms()
-        entry = Entry(self._next_id, owner, name, topic.id, index, qos, after_seq, now_ms, now_ms, [])
+        entry = Entry(self._next_id, owner, name, topic.id, index, qos, after_seq, now_ms, now_ms, 1, [])
         cursor = Cursor(self, entry, partition, deliveries)
+        cursor.pins += 1  # until it can be read back
         self._next_id += 1
         self._loaded[cursor.id] = cursor
         self._note(cursor.id, owner, name, topic.id, index)
 
         def done(error: EngineError | None) -> None:
+            cursor.pins -= 1
             if error is not None:
                 self._forget(cursor)
             if on_durable is not None:
                 on_durable(error)
 
-        self.log.state.submit([Put(NEXT_CURSOR_ID, self._next_id), _put(_entry(cursor))], done)
+        self.log.state.submit([Put(NEXT_CURSOR_ID, self._next_id), put_entry(entry_of(cursor))], done)
         return cursor
 
     def get(self, cursor_id: int) -> Cursor | None:
@@ -267,13 +264,13 @@ class CursorStore:
     def delete(self, cursor: Cursor, on_durable: OnDone | None = None) -> None:
         """Delete a cursor; whoever uses it finds it gone."""
         self._forget(cursor)
-        self.log.state.submit([Delete(CURSOR + _KEY.pack(cursor.id))], on_durable)
+        self.log.state.submit([delete_entry(cursor.id)], on_durable)
 
     def _forget(self, cursor: Cursor) -> None:
         self._topic_of.pop(cursor.id, None)
         self._groups.pop((cursor.owner, cursor.name, cursor.partition.topic.id, cursor.partition.index), None)
         self._loaded.pop(cursor.id, None)
-        self._dirty.pop(cursor, None)
+        self.writer.forget(cursor)
         self.watched.discard(cursor)
         cursor.gone()
 
@@ -293,57 +290,7 @@ class CursorStore:
         self.slabs.forget_topic(topic)
         if ids:
             log.info("topic %r was deleted, and with it %d cursors", topic.name, len(ids))
-            self.log.state.submit([Delete(CURSOR + _KEY.pack(cursor_id)) for cursor_id in ids])
-
-    # --- writing
-
-    def moved(self, cursor: Cursor) -> None:
-        """The cursor has something to write."""
-        self._dirty[cursor] = None
-
-    def flush(self, on_done: OnDone | None = None) -> None:
-        """Write what has moved; ``on_done`` gets None once all that moved before this call is durable."""
-        if on_done is not None:
-            self._flush_waiters.append(on_done)
-        if not self._flushing:
-            self._write()
-
-    def _write(self) -> None:
-        """One submission; what does not fit into it goes into the next one."""
-        if self._closed:
-            return
-        entries: list[Put] = []
-        numbers = 0
-        cursors, self._dirty = list(self._dirty), {}
-        for index, cursor in enumerate(cursors):
-            if numbers >= CURSOR_ROUND_NUMBERS_MAX:
-                self._dirty = dict.fromkeys(cursors[index:])
-                del cursors[index:]
-                break
-            entry = _entry(cursor)
-            numbers += 16 + len(entry.deliveries)
-            entries.append(_put(entry))
-            cursor.is_dirty = False
-        waiters: list[OnDone] = []
-        if not self._dirty:
-            waiters, self._flush_waiters = self._flush_waiters, waiters
-        if not entries:
-            for waiter in waiters:
-                waiter(None)
-            return
-
-        def done(error: EngineError | None) -> None:
-            self._flushing = set()
-            if error is not None:
-                for cursor in cursors:
-                    cursor.touch()
-            for waiter in waiters:
-                waiter(error)
-            if self._flush_waiters or (self._dirty and error is None):
-                self._write()
-
-        self._flushing = set(cursors)
-        self.log.state.submit(entries, done)
+            self.log.state.submit([delete_entry(cursor_id) for cursor_id in ids])
 
     # --- time
 
@@ -353,8 +300,7 @@ class CursorStore:
         for cursor in list(self.watched):
             cursor.fall_due(now_ms)
         self.dead_letters.work()
-        if self._dirty:
-            self.flush()
+        self.writer.tick(now_ms)
         if now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + SWEEP_MS
             self._let_go(now_ms)
@@ -366,7 +312,7 @@ class CursorStore:
     def _let_go(self, now_ms: int) -> None:
         idle_ms = IDLE_MS if len(self._loaded) <= CURSORS_LOADED_MAX else CROWDED_IDLE_MS
         for cursor in list(self._loaded.values()):
-            if cursor.is_idle(now_ms - idle_ms) and cursor not in self._flushing:
+            if cursor.is_idle(now_ms - idle_ms) and not self.writer.needs(cursor):
                 del self._loaded[cursor.id]
                 self.watched.discard(cursor)
                 cursor.close()
@@ -383,7 +329,7 @@ class CursorStore:
             self.totals(entry.owner).expired += 1
             self._topic_of.pop(cursor_id, None)
             self._groups.pop((entry.owner, entry.name, entry.topic_id, entry.partition), None)
-            self.log.state.submit([Delete(CURSOR + _KEY.pack(cursor_id))])
+            self.log.state.submit([delete_entry(cursor_id)])
 
     # --- looking at all
 
@@ -391,7 +337,7 @@ class CursorStore:
         """Every cursor as it is now, oldest first; none is loaded for that."""
         for cursor_id in self.ids():
             cursor = self._loaded.get(cursor_id)
-            entry = _entry(cursor) if cursor is not None else self._stored(cursor_id)
+            entry = entry_of(cursor) if cursor is not None else self._stored(cursor_id)
             if entry is not None:
                 yield entry
 
@@ -399,16 +345,20 @@ class CursorStore:
         """The stored entry of a cursor; one that is damaged is reported and the cursor gone."""
         if cursor_id not in self._topic_of:
             return None
+        newer: Entry | None = self.writer.overlay.get(cursor_id)
+        if newer is not None:
+            return newer
         try:
-            value = self.log.state.get(CURSOR + _KEY.pack(cursor_id))
-            return Entry(cursor_id, *(value or ()))
-        except (Corrupt, TypeError) as problem:
+            return parse_entry(cursor_id, self.log.state.get(entry_key(cursor_id)))
+        except Corrupt as problem:
             self._report(problem)
             self._topic_of.pop(cursor_id, None)
             return None
 
+    def flush(self, on_done: OnDone | None = None) -> None:
+        """Write what has moved; ``on_done`` gets None once all that moved before this call is durable."""
+        self.writer.flush(on_done)
+
     def close(self) -> None:
         """Submit what is left to write; before the state is closed. Nothing is written afterwards."""
-        while self._dirty:
-            self._write()
-        self._closed = True
+        self.writer.close()

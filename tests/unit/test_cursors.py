@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,12 @@ import pytest
 
 from engine.config import TopicConfig
 from engine.cursor import Cursor
-from engine.cursors import IDLE_MS, SWEEP_MS, CursorPolicy
-from engine.deliveries import DeliveryPolicy
-from engine.errors import EngineError, InvalidConfig
+from engine.cursor_entries import JOURNAL, entry_key
+from engine.cursor_writer import REWRITE_MS
+from engine.cursors import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS, CursorPolicy
+from engine.deliveries import DeliveryPolicy, load
+from engine.errors import Corrupt, DiskFull, EngineError, InvalidConfig
+from engine.state import LmdbState, Put
 from tests.engine_log import EngineLog, segments
 
 OWNER = "blipmq"
@@ -429,7 +433,7 @@ def test_abandoned_cursors_expire(tmp_path: Path) -> None:
     old, young = fixture.subscribe(name=b"old"), fixture.subscribe()
     old.used_ms -= 90_000_000
     old.is_dirty = True
-    fixture.store.moved(old)
+    fixture.store.writer.moved(old)
     fixture.flush()
     fixture.tick(IDLE_MS * 2)
     assert fixture.store.loaded() == []
@@ -514,11 +518,8 @@ def test_dead_letters_survive_a_crash_on_the_way(tmp_path: Path) -> None:
 
 def test_a_damaged_entry_costs_one_cursor(fixture: Fixture) -> None:
     first, second = fixture.subscribe(), fixture.subscribe()
-    from engine.cursors import CURSOR
-    from engine.state import Put
-
     answers: list[object] = []
-    key = CURSOR + first.id.to_bytes(8, "big")
+    key = entry_key(first.id)
     fixture.engine.log.state.submit([Put(key, ["blipmq", b"", 1])], answers.append)
     fixture.engine.inbox.run_until(lambda: bool(answers))
     fixture.restart()
@@ -536,3 +537,117 @@ def test_the_limit_of_unacknowledged(tmp_path: Path) -> None:
     fixture.store.set_policy(OWNER, CursorPolicy(DeliveryPolicy(retry_backoff_ms=0, unacknowledged_max=12)))
     assert fixture.seqs(cursor) == [14, 15], "a new policy holds at once"
     fixture.close()
+
+
+# --- many at once
+
+
+def journal(fixture: Fixture) -> list[Any]:
+    return [value for _, value in fixture.engine.log.state.scan(JOURNAL)]
+
+
+def test_many_moved_cursors_cost_one_value(fixture: Fixture, tmp_path: Path) -> None:
+    cursors = [fixture.subscribe() for _ in range(30)]
+    fixture.engine.append(numbered(1, 10))
+    for count, cursor in enumerate(cursors):
+        fixture.seqs(cursor, 10)
+        cursor.acknowledge(1, count % 10 + 1)
+    fixture.flush()
+    assert [len(rows) for rows in journal(fixture)] == [30]
+    cursors[3].acknowledge(1, 10)
+    fixture.flush()
+    assert len(journal(fixture)) == 1, "few are written to their places"
+    fixture.tick(IDLE_MS - 1000)
+    assert len(fixture.store.loaded()) == 30, "what only the journal has stays in memory"
+    fixture.crash(tmp_path / "image")
+    assert len(fixture.store.loaded()) == 0
+    for count, cursor in enumerate(cursors):
+        floor = 10 if count == 3 else count % 10 + 1
+        assert fixture.get(cursor).deliveries.floor == floor
+    fixture.engine.inbox.run_until(lambda: not journal(fixture))
+    fixture.restart()
+    assert [fixture.get(cursor).deliveries.floor for cursor in cursors[:5]] == [1, 2, 3, 10, 5]
+
+
+def test_the_journal_is_worked_in(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.cursor_writer.REWRITE_SLICE", 7)
+    cursors = [fixture.subscribe() for _ in range(20)]
+    fixture.engine.append(numbered(1, 10))
+    for cursor in cursors:
+        fixture.seqs(cursor, 5)
+    fixture.flush()
+    assert len(journal(fixture)) == 1
+    fixture.store.delete(cursors[0])
+    fixture.tick(REWRITE_MS + 1000)
+    for _ in range(10):
+        fixture.engine.inbox.run_until(lambda: fixture.engine.log.state.pending_bytes == 0)
+        fixture.tick(1)
+    assert journal(fixture) == []
+    assert not any(fixture.store.writer.needs(cursor) for cursor in cursors)
+    fixture.tick(IDLE_MS + SWEEP_MS)
+    assert fixture.store.loaded() == []
+    assert [fixture.get(cursor).deliveries.next_seq for cursor in cursors[1:]] == [6] * 19
+    assert fixture.store.get(cursors[0].id) is None
+
+
+def test_a_refused_write_is_tried_again(fixture: Fixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cursors = [fixture.subscribe() for _ in range(20)]
+    fixture.engine.append(numbered(1, 10))
+    for cursor in cursors:
+        fixture.seqs(cursor, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(fixture.engine.log.state, "_commit", lambda _batch: DiskFull("injected"))
+        assert isinstance(fixture.flush(), DiskFull)
+        fixture.tick(REWRITE_MS + 1)
+        fixture.tick(REWRITE_MS + 1)
+    fixture.tick()
+    fixture.engine.inbox.run_until(lambda: fixture.engine.log.state.pending_bytes == 0)
+    fixture.crash(tmp_path / "image")
+    assert [fixture.get(cursor).deliveries.next_seq for cursor in cursors] == [6] * 20
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_was_flushed_is_never_older_after_a_crash(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.cursor_writer.REWRITE_SLICE", 9)
+    chance = random.Random(seed)
+    fixture = Fixture(tmp_path / "0")
+    cursors = [fixture.subscribe() for _ in range(40)]
+    fixture.engine.append(numbered(1, 2000))
+    for number in range(1, 9):
+        for _ in range(chance.randrange(1, 12)):
+            for cursor in chance.sample(cursors, chance.choice((1, 3, 8, 9, 25, 40))):
+                cursor = fixture.get(cursor)
+                seqs = fixture.seqs(cursor, chance.randrange(1, 6))
+                if seqs and chance.random() < 0.8:
+                    cursor.acknowledge(seqs[0], chance.choice(seqs))
+            action = chance.random()
+            if action < 0.4:
+                fixture.flush()
+            elif action < 0.8:
+                fixture.tick(chance.choice((100, 10_000, REWRITE_MS + 1, IDLE_MS + SWEEP_MS)))
+        fixture.flush()
+        # loaded and dumped: what was in flight since different times is one run then
+        expected = [load(fixture.get(cursor).deliveries.dump(), DeliveryPolicy()).dump() for cursor in cursors]
+        if chance.random() < 0.5:
+            fixture.tick(REWRITE_MS + 1)
+        fixture.crash(tmp_path / str(number))
+        assert [fixture.get(cursor).deliveries.dump() for cursor in cursors] == expected
+    fixture.close()
+
+
+def test_a_damaged_counter_gives_no_id_twice(fixture: Fixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    last = fixture.subscribe()
+    fixture.store.delete(last)
+    get = LmdbState.get
+
+    def damaged(state: LmdbState, key: bytes) -> Any:
+        if key == NEXT_CURSOR_ID:
+            raise Corrupt("state", None, "injected")
+        return get(state, key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LmdbState, "get", damaged)
+        fixture.restart()
+    assert fixture.subscribe().id > last.id
