@@ -64,6 +64,7 @@ bench: build
 	@.ci/venv $(VENV) editable test
 	$(PY) -m pytest -q bench --benchmark-columns=min,median
 	$(PY) -m bench.endtoend $(ARGS)
+	$(PY) -m bench.json_streams
 
 nightly: compile
 	@.ci/venv $(VENV) editable test

@@ -25,6 +25,7 @@ Keys begin with a prefix of their view:
 ``t/`` >Q topic id      topic                                                     (engine/topics.py)
 ``p/`` >QI id, index    number of a partition                                     (engine/topics.py)
 ``d/`` >Q topic id      tombstone of a deleted topic                              (engine/topics.py)
+``s/`` ...              sessions                                         (engine/session_records.py)
 ``r/`` >QI id, index    number up to which sequence numbers are reserved          (engine/partition.py)
 ``u/`` >Q cursor id     durable subscription                                      (engine/cursor_entries.py)
 ``v/`` >Q number        journal of many durable subscriptions                     (engine/cursor_entries.py)
