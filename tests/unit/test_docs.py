@@ -56,3 +56,9 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_test_that_holds_a_guarantee_exists() -> None:
+    named = re.findall(r"tests/[\w/]+(?:\.py)?", (DOCS / "guarantees.md").read_text())
+    assert len(named) > 5
+    assert [path for path in named if not (DOCS.parent / path).exists()] == []
