@@ -57,13 +57,14 @@ def careful_read(
     """Reads of an open file in which sectors that the disk cannot read are zeros: so they are damage like any other.
 
     Args:
-        note: told of every such read.
+        note: told of the first such read.
 
     Raises (the function returned):
         OSError: for any other reason.
     """
 
     def read(position: int, size_bytes: int) -> bytes:
+        nonlocal note
         try:
             return files.read(fd, size_bytes, position)
         except OSError as problem:
@@ -71,6 +72,7 @@ def careful_read(
                 raise
         if note is not None:
             note(f"{path}: the disk cannot read all of bytes {position} to {position + size_bytes}")
+            note = None
         parts = []
         end = min(position + size_bytes, files.size(fd))
         while position < end:

@@ -1,0 +1,455 @@
+"""Opening with damage where it hurts most: headers, footers, the end of what was committed, files that are gone.
+
+Design: what is committed is isolated, never cut; a number that was acknowledged is never given again; who reads is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from pathlib import Path
+
+import pytest
+
+from engine.active import ActiveSegment
+from engine.config import TopicConfig
+from engine.errors import OutOfRange
+from engine.files import SystemFiles
+from engine.handles import Handles
+from engine.headers import Place
+from engine.reader import DirectoryReader, Loss
+from engine.record import Record
+from engine.recovery import SET_ASIDE, Known, Recovered, recover_partition
+from engine.segment import HEADER_BYTES, TRAILER_BYTES, parse_header
+from engine.watermarks import Owner, Watermark, Watermarks
+from tests.engine_log import EngineLog, segments
+
+SMALL = TopicConfig(segment_bytes=64 << 10)
+FILES = SystemFiles()
+
+
+class UnsyncedFiles(SystemFiles):
+    """For thousands of recoveries in which no power is cut."""
+
+    def sync_data(self, fd: int) -> None:
+        pass
+
+    def sync_dir(self, path: Path) -> None:
+        pass
+
+
+def make(path: Path, *, rounds: int = 12, per_round: int = 10, size: int = 2000) -> Path:
+    """Segments of a few rounds each, closed in good order; topic "t", 1, partition 0, number 1."""
+    with EngineLog(path, topic=SMALL) as engine:
+        for number in range(rounds):
+            engine.append([b"%d.%d " % (number, k) + b"." * size for k in range(per_round)])
+    return path
+
+
+def mark_of(path: Path, number: int = 1) -> Watermark | None:
+    directory_id = DirectoryReader(path).directory_id
+    marks = Watermarks(FILES, path / "watermarks", directory_id, read_only=True)
+    try:
+        return marks.read(Owner(number, 1, 0))
+    finally:
+        marks.close()
+
+
+def recover(path: Path, mark: Watermark | None) -> Recovered:
+    """Recovery alone, without a log around it."""
+    files = UnsyncedFiles()
+    handles = Handles(files, 64)
+    try:
+        return recover_partition(files, handles, Place(path, 1, 0, 1), Known(mark), 0)
+    finally:
+        handles.close()
+
+
+def flip(path: Path, bit: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(bit // 8)
+        byte = file.read(1)[0]
+        file.seek(bit // 8)
+        file.write(bytes([byte ^ 1 << bit % 8]))
+
+
+def read_beside(path: Path, topic: bytes = b"t") -> tuple[list[int], list[tuple[int, int]]]:
+    """What a reader of the files sees: numbers, and what it is told is lost."""
+    reader = DirectoryReader(path)
+    partition = reader.partition(reader.topic(topic))
+    items = list(partition.records(partition.log_start, partition.committed_seq + 1))
+    reader.close()
+    lost = [(item.damage.first_seq, item.damage.last_seq) for item in items if isinstance(item, Loss)]
+    return [item.seq for item in items if isinstance(item, Record)], lost
+
+
+# --- headers
+
+
+@pytest.mark.parametrize("which", ["sealed", "active"])
+@pytest.mark.parametrize("marked", [True, False])
+def test_every_bit_of_a_header_flipped_costs_nothing(tmp_path: Path, which: str, marked: bool) -> None:
+    path = make(tmp_path / "d")
+    mark = mark_of(path) if marked else None
+    files = segments(path)
+    assert len(files) >= 3
+    damaged = files[0] if which == "sealed" else files[-1]
+    whole = damaged.read_bytes()
+    intact = parse_header(whole, damaged)
+    expected = recover(path, mark)
+    for bit in range(HEADER_BYTES * 8):
+        flip(damaged, bit)
+        recovered = recover(path, mark)
+        id_is_hit = 40 * 8 <= bit < 48 * 8
+        if which == "active" and not marked and id_is_hit:
+            # The only place that held the id: the records are kept under another name, and that is told.
+            assert any("renamed to" in note for note in recovered.report.notes)
+            aside = next(damaged.parent.glob("*.damaged*"))
+            assert aside.stat().st_size == len(whole)
+            aside.unlink()
+            for made in set(segments(path)) - set(files):
+                made.unlink()
+        else:
+            assert [s.segment_id for s in recovered.sealed] == [s.segment_id for s in expected.sealed]
+            assert (recovered.next_seq, recovered.committed_seq) == (expected.next_seq, expected.committed_seq)
+            assert any("header rebuilt" in note for note in recovered.report.notes)
+            rebuilt = parse_header(damaged.read_bytes(), damaged)
+            assert (rebuilt.segment_id, rebuilt.first_seq) == (intact.segment_id, intact.first_seq)
+        damaged.write_bytes(whole)
+
+
+def test_a_rebuilt_header_is_seen_by_readers_of_the_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = make(tmp_path / "d")
+    for damaged in (segments(path)[0], segments(path)[-1]):
+        with damaged.open("r+b") as file:
+            file.write(bytes(HEADER_BYTES))
+    with caplog.at_level(logging.ERROR), EngineLog(path, topic=SMALL) as engine:
+        assert [record.seq for record in engine.read()] == list(range(1, 121))
+    assert caplog.text.count("header rebuilt") == 2
+    assert read_beside(path) == (list(range(1, 121)), [])
+
+
+def test_the_index_knows_the_id_of_an_active_segment_when_nothing_else_does(tmp_path: Path) -> None:
+    path = make(tmp_path / "d")
+    (path / "watermarks").unlink()
+    with segments(path)[-1].open("r+b") as file:
+        file.write(bytes(HEADER_BYTES))
+    with EngineLog(path, topic=SMALL) as engine:
+        assert [record.seq for record in engine.read()] == list(range(1, 121))
+
+
+def test_a_stranger_with_a_damaged_header_is_not_taken_in(tmp_path: Path) -> None:
+    path = make(tmp_path / "d")
+    with EngineLog(path) as engine:
+        engine.append([b"a stranger's record"], topic="other")
+    (stranger,) = segments(path, 2)
+    place = segments(path)[0].parent / "00000000000000000999.log"
+    shutil.copy(stranger, place)
+    flip(place, 8)
+    with EngineLog(path, topic=SMALL) as engine:
+        assert [record.seq for record in engine.read()] == list(range(1, 121))
+    assert place.with_name(place.name + ".damaged").exists()
+
+
+# --- footers
+
+
+@pytest.mark.parametrize("last_sealed", [True, False])
+def test_every_bit_of_a_footer_flipped_costs_nothing(tmp_path: Path, last_sealed: bool) -> None:
+    path = make(tmp_path / "d")
+    mark = mark_of(path)
+    files = segments(path)
+    damaged = files[len(files) - 2 if last_sealed else 0]
+    expected = recover(path, mark)
+    size_bytes = damaged.stat().st_size
+    end = next(segment.end for segment in expected.sealed if segment.path == damaged)
+    assert end < size_bytes - TRAILER_BYTES
+    for bit in range(end * 8, size_bytes * 8):
+        flip(damaged, bit)
+        recovered = recover(path, mark)
+        assert [(s.first_seq, s.last_seq, s.records) for s in recovered.sealed] == [
+            (s.first_seq, s.last_seq, s.records) for s in expected.sealed
+        ]
+        assert recovered.report.lost == []
+        flip(damaged, bit)
+
+
+def test_the_last_batch_of_a_sealed_segment_and_its_footer_damaged_is_told(tmp_path: Path) -> None:
+    path = make(tmp_path / "d")
+    (segment,) = (s for s in recover(path, mark_of(path)).sealed[:1])
+    with segment.path.open("r+b") as file:
+        file.seek(segment.end - 100)
+        file.write(bytes(segment.size_bytes - segment.end + 100))
+    with EngineLog(path, topic=SMALL) as engine:
+        found = [record.seq for record in engine.read()]
+        (lost,) = engine.lost
+        assert sorted([*found, *range(lost[0], lost[1] + 1)]) == list(range(1, 121))
+        assert lost[1] == segment.last_seq
+
+
+# --- the end of what was committed
+
+
+@pytest.mark.parametrize("kind", ["zeros", "garbage", "truncated", "header only", "flipped body", "flipped header"])
+def test_damage_at_the_end_of_what_was_committed_keeps_numbers_and_is_told(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        for number in range(10):
+            engine.append([b"%d.%d" % (number, k) for k in range(10)])
+    file = segments(path)[0]
+    data = file.read_bytes()
+    starts = [i for i in range(len(data)) if data.startswith(b"\xd9QLB", i)]
+    cut = HEADER_BYTES if kind == "header only" else starts[7]
+    first_lost = 1 if kind == "header only" else 71
+    damaged = {
+        "zeros": data[:cut] + bytes(len(data) - cut),
+        "garbage": data[:cut] + b"\xa5" * (len(data) - cut),
+        "truncated": data[: cut + 5],
+        "header only": data[:cut],
+        "flipped body": data[:-1] + bytes([data[-1] ^ 4]),
+        "flipped header": data[: starts[9] + 20] + bytes([data[starts[9] + 20] ^ 4]) + data[starts[9] + 21 :],
+    }[kind]
+    if kind.startswith("flipped"):
+        first_lost = 91
+    file.write_bytes(damaged)
+    with caplog.at_level(logging.ERROR), EngineLog(path) as engine:
+        partition = engine.partition()
+        assert (partition.last_seq, partition.committed_seq) == (100, 100)
+        assert [record.seq for record in engine.read()] == list(range(1, first_lost))
+        assert engine.lost == [(first_lost, 100)]
+        assert f"ACKNOWLEDGED records {first_lost} to 100 are lost" in caplog.text
+        assert engine.log.lost_records == 101 - first_lost
+        engine.append([b"next"])
+        assert partition.last_seq == 101
+        assert [record.seq for record in engine.read()] == [*range(1, first_lost), 101]
+        assert engine.lost == [(first_lost, 100)]
+    assert read_beside(path) == ([*range(1, first_lost), 101], [(first_lost, 100)])
+    assert not (path / SET_ASIDE).exists(), "damage in committed data stays where it is"
+    with EngineLog(path) as engine:  # told to later readers and after further starts, too
+        assert [record.seq for record in engine.read()] == [*range(1, first_lost), 101]
+        assert engine.lost == [(first_lost, 100)]
+
+
+def test_bytes_behind_a_damaged_end_are_still_set_aside(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        engine.append([b"one"])
+        engine.append([b"two"])
+    file = segments(path)[0]
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(bytes(data) + b"torn")
+    with EngineLog(path) as engine:
+        assert engine.values() == [b"one"]
+        engine.append([b"three"])
+        assert engine.values() == [b"one", b"three"]
+    (kept,) = (path / SET_ASIDE).iterdir()
+    assert kept.read_bytes() == b"torn"
+
+
+@pytest.mark.parametrize("marked", [True, False])
+def test_every_bit_of_the_last_batch_of_an_idle_partition(tmp_path: Path, marked: bool) -> None:
+    """With the watermarks file the batch is known to be committed: it is told as lost. Without, nothing says so: it is
+    kept in ``set-aside/`` as possibly acknowledged, and its numbers are not given again unless its header is hit."""
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        engine.append([b"first"])
+        engine.append([b"last", b"of all"])
+    mark = mark_of(path) if marked else None
+    file = segments(path)[0]
+    whole = file.read_bytes()
+    start = whole.rindex(b"\xd9QLB")
+    for bit in range(start * 8, len(whole) * 8):
+        flip(file, bit)
+        recovered = recover(path, mark)
+        if marked:
+            assert (recovered.committed_seq, recovered.next_seq) == (3, 4)
+            assert [(lost.first_seq, lost.last_seq) for lost in recovered.report.lost] == [(2, 3)]
+        else:
+            header_is_hit = bit < (start + 88) * 8
+            assert recovered.committed_seq == 1
+            assert recovered.next_seq == (2 if header_is_hit else 4)
+            assert any("possibly acknowledged" in note for note in recovered.report.notes)
+            kept = max((path / SET_ASIDE).iterdir())
+            assert len(kept.read_bytes()) == len(whole) - start
+        file.write_bytes(whole)
+
+
+def test_numbers_of_a_lost_last_batch_are_remembered_over_further_starts(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        engine.append([b"first"])
+        engine.append([b"last", b"of all"])
+    (path / "watermarks").unlink()
+    file = segments(path)[0]
+    flip(file, file.stat().st_size * 8 - 1)
+    for _ in range(3):
+        with EngineLog(path) as engine:
+            assert engine.values() == [b"first"]
+            assert engine.lost == []
+            assert engine.partition().last_seq == 3
+    with EngineLog(path) as engine:
+        engine.append([b"next"])
+        assert [record.seq for record in engine.read()] == [1, 4]
+
+
+# --- files that are gone
+
+
+def test_a_missing_last_segment_is_told_and_its_numbers_are_not_given_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = make(tmp_path / "d")
+    first = parse_header(segments(path)[-1].read_bytes(), segments(path)[-1]).first_seq
+    segments(path)[-1].unlink()
+    with caplog.at_level(logging.ERROR), EngineLog(path, topic=SMALL) as engine:
+        assert [record.seq for record in engine.read()] == list(range(1, first))
+        assert engine.lost == [(first, 120)]
+        engine.append([b"next"])
+        assert engine.partition().last_seq == 121
+    assert f"ACKNOWLEDGED records {first} to 120 are lost" in caplog.text
+    with EngineLog(path, topic=SMALL) as engine:
+        assert [record.seq for record in engine.read()] == [*range(1, first), 121]
+        assert engine.lost == [(first, 120)]
+    assert read_beside(path) == ([*range(1, first), 121], [(first, 120)])
+
+
+def test_a_missing_first_segment_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = make(tmp_path / "d")
+    segments(path)[0].unlink()
+    first = int(segments(path)[0].stem)
+    with caplog.at_level(logging.ERROR), EngineLog(path, topic=SMALL) as engine:
+        assert engine.partition().log_start == first
+        with pytest.raises(OutOfRange):
+            engine.partition().read(1, 1000, None)
+        assert [record.seq for record in engine.read()] == list(range(first, 121))
+    assert f"ACKNOWLEDGED records 1 to {first - 1} are lost: their segment files are missing" in caplog.text
+
+
+def test_an_empty_segment_that_a_failed_roll_left_is_no_part_of_the_log(tmp_path: Path) -> None:
+    """A power cut may bring back the file of a roll that failed, while the segment before it went on."""
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        engine.append([b"1", b"2"])
+        active = engine.partition().active_segment
+        leftover = active.path.with_name("00000000000000000003.log")
+        header = parse_header(active.path.read_bytes(), active.path)
+        engine.append([b"3", b"4", b"5"])
+    fields = (header.topic_id, header.partition, header.number, 3, 12345, header.created_ms)
+    leftover.write_bytes(type(header)(*fields).pack())
+    (path / "watermarks").unlink()
+    with EngineLog(path) as engine:
+        assert [record.seq for record in engine.read()] == [1, 2, 3, 4, 5]
+        engine.append([b"6"])
+        assert [record.seq for record in engine.read()] == [1, 2, 3, 4, 5, 6]
+    assert [file.name for file in segments(path)] == ["00000000000000000001.log"]
+
+
+def test_a_gap_before_an_empty_segment_is_no_loss(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        engine.append([b"1", b"2"])
+        partition = engine.partition()
+        partition.last_seq = 10  # as after publishes that failed
+        partition.roll_wanted = True
+        engine.append([b"11"])
+        partition.last_seq = 20
+        partition.roll_wanted = True
+        engine.log.committer.touch(partition)
+        engine.inbox.run_until(lambda: len(partition.sealed) == 2)
+    for _ in range(2):
+        with EngineLog(path) as engine:
+            assert [record.seq for record in engine.read()] == [1, 2, 11]
+            assert engine.lost == []
+            assert engine.partition().read(engine.partition().committed_seq + 1, 1000, None) is None
+
+
+def test_files_set_aside_replace_nothing(tmp_path: Path) -> None:
+    path = make(tmp_path / "d")
+    foreign = segments(path)[0].parent / "00000000000000000999.log"
+    for content in (b"first" * 100, b"second" * 100):
+        foreign.write_bytes(content)
+        with EngineLog(path, topic=SMALL) as engine:
+            assert len(engine.read()) == 120
+    kept = sorted(file.read_bytes() for file in foreign.parent.glob("*.damaged*"))
+    assert kept == [b"first" * 100, b"second" * 100]
+
+
+def test_a_directory_named_like_a_segment_is_left_alone(tmp_path: Path) -> None:
+    path = make(tmp_path / "d")
+    (segments(path)[0].parent / "00000000000000000999.log").mkdir()
+    with EngineLog(path, topic=SMALL) as engine:
+        assert len(engine.read()) == 120
+    assert (segments(path)[0].parent / "00000000000000000999.log").is_dir()
+
+
+# --- sectors that cannot be read
+
+
+class BadSectors(SystemFiles):
+    """A disk that fails to read some pages of files whose name ends with `suffix`."""
+
+    def __init__(self, suffix: str, pages: set[int]) -> None:
+        self.suffix = suffix
+        self.pages = pages
+        self.names: dict[int, str] = {}
+
+    def open(self, path: Path, *, write: bool = False) -> int:
+        fd = super().open(path, write=write)
+        self.names[fd] = path.name
+        return fd
+
+    def _check(self, fd: int, position: int, size_bytes: int) -> None:
+        touched = range(position // 4096, (position + max(size_bytes, 1) - 1) // 4096 + 1)
+        if self.names.get(fd, "").endswith(self.suffix) and self.pages & set(touched):
+            raise OSError(5, "Input/output error")
+
+    def read(self, fd: int, size_bytes: int, position: int) -> bytes:
+        self._check(fd, position, size_bytes)
+        return super().read(fd, size_bytes, position)
+
+    def read_nowait(self, fd: int, buffer: bytearray, position: int) -> int:
+        self._check(fd, position, len(buffer))
+        return super().read_nowait(fd, buffer, position)
+
+
+def test_a_sector_that_cannot_be_read_costs_its_batch_and_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = make(tmp_path / "d", size=300, per_round=10, rounds=30)
+    name = segments(path)[0].name
+    files = BadSectors(name, {5})
+    with caplog.at_level(logging.ERROR), EngineLog(path, topic=SMALL, files=files) as engine:
+        found = [record.seq for record in engine.read()]
+        lost = [seq for first, last in engine.lost for seq in range(first, last + 1)]
+        assert 10 <= len(lost) <= 30, "the batches that the page holds parts of"
+        assert sorted([*found, *lost]) == list(range(1, 301))
+    assert "the disk cannot read all of bytes" in caplog.text
+
+
+@pytest.mark.parametrize("page", [0, -1])
+def test_a_header_or_footer_that_cannot_be_read_costs_nothing_more(tmp_path: Path, page: int) -> None:
+    path = make(tmp_path / "d", size=300, per_round=10, rounds=30)
+    file = segments(path)[0]
+    pages = {0 if page == 0 else file.stat().st_size // 4096}
+    with EngineLog(path, topic=SMALL, files=BadSectors(file.name, pages)) as engine:
+        found = [record.seq for record in engine.read()]
+        lost = [seq for first, last in engine.lost for seq in range(first, last + 1)]
+        assert sorted([*found, *lost]) == list(range(1, 301))
+        assert len(lost) <= 30
+
+
+def test_counts_of_the_active_segment_stay_right_over_a_cut(tmp_path: Path) -> None:
+    """A batch that names a durable position beyond its own place would make a torn tail look committed."""
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"kept"])
+        active: ActiveSegment = engine.partition().active_segment
+        before = active.state()
+        engine.append([b"taken back"] * 10)
+        assert active.durable_position == active.position
+        active.cut(engine.log.files, engine.log.handles, before)
+        assert active.state() == before
+        assert active.durable_position == before.position
+        active.position = before.position
