@@ -42,8 +42,9 @@ from netserver.limits import (
     QUIC_UNSENT_DATAGRAMS,
 )
 from netserver.listener import why_not
-from netserver.quic import Bounds, Datagram, PeerHandler, QuicPeer
+from netserver.quic import QuicPeer
 from netserver.quic_core import BoundedQuic, QuicConfiguration
+from netserver.quic_stream import Bounds, Datagram, PeerHandler
 from netserver.settings import Address
 
 log = logging.getLogger(__name__)

@@ -18,9 +18,10 @@ from netserver.fujin import codec
 from netserver.fujin.node import Node
 from netserver.fujin.session import FujinStream
 from netserver.limits import PEER_WINDOW_BYTES, QUIC_CLOSE_S, QUIC_DATAGRAM_BYTES, STREAM_WINDOW_BYTES
-from netserver.quic import Bounds, QuicPeer, QuicStream, StreamSession
+from netserver.quic import QuicPeer
 from netserver.quic_core import QuicConfiguration
 from netserver.quic_server import QuicEndpoint
+from netserver.quic_stream import Bounds, QuicStream, StreamSession
 
 if TYPE_CHECKING:
     from netserver.config import ServerConfig

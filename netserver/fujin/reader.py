@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from engine.partition import Partition
     from netserver.fujin.groups import Group
     from netserver.fujin.node import Node, ReaderOptions
-    from netserver.quic import QuicStream
+    from netserver.quic_stream import QuicStream
 
 CONNECTING: Final = "connecting"
 STOPPING: Final = "the server is about to stop"

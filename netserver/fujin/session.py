@@ -18,7 +18,7 @@ from netserver.fujin.writer import Writer
 
 if TYPE_CHECKING:
     from netserver.fujin.node import Node
-    from netserver.quic import QuicStream
+    from netserver.quic_stream import QuicStream
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from netserver.outstanding import Outstanding, Promise, Released
 if TYPE_CHECKING:
     from engine.partition import Partition
     from netserver.fujin.node import Node
-    from netserver.quic import QuicStream
+    from netserver.quic_stream import QuicStream
 
 OPENING: Final = "a topic is being opened"
 COMMITTING: Final = "a transaction is being committed"
