@@ -228,12 +228,6 @@ CURSOR_SLABS_BYTES_MAX = 64 << 20
 CURSOR_ROUND_NUMBERS_MAX = 1 << 20
 """Numbers in the entries that one submission of moved cursors writes: about 3 MiB."""
 
-CURSOR_JOURNAL_VALUES_MAX = 256
-"""Values of the cursors' journal, about one each 100 ms, before their entries are written instead."""
-
-CURSOR_JOURNAL_BYTES_MAX = 16 << 20
-"""The same in bytes: what a start has to read."""
-
 CURSORS_LOADED_MAX = 20_000
 """Cursors in memory (about 1.5 KiB each) above which those not used for a second are let go."""
 
