@@ -128,8 +128,12 @@ class Node:
             self._turn_soon()
 
     def _sweep(self) -> None:
+        delay_s = SWEEP_S
         try:
-            more = self.sessions.sweep()
-        except NotStored:  # the store is closed: the server has stopped
-            return
-        self.loop.call_later(0 if more else SWEEP_S, self._sweep)
+            if self.sessions.sweep():
+                delay_s = 0.0
+        except NotStored:
+            delay_s = -1.0  # the store is closed: the server has stopped
+        finally:  # whatever happens, it goes on
+            if delay_s >= 0:
+                self.loop.call_later(delay_s, self._sweep)
