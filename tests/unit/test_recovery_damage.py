@@ -1,6 +1,6 @@
 """Opening with damage where it hurts most: headers, footers, the end of what was committed, files that are gone.
 
-Design: what is committed is isolated, never cut; a number that was acknowledged is never given again; who reads is told.
+Design: what is committed is isolated, never cut; an acknowledged number is never given again; who reads is told.
 """
 
 from __future__ import annotations
