@@ -91,6 +91,8 @@ class Log:
         self._partitions: dict[tuple[int, int], Partition] = {}
         self.fetched: OrderedDict[tuple[Partition, int], Slab | EngineError] = OrderedDict()
         """Answers of reader threads, by what was asked for; see `engine.reading`."""
+        self.lost_bounds: dict[tuple[int, int], int] = {}
+        """Bounds of reserved numbers that were lost with the state and are being written again."""
         self._to_wake: deque[Callable[[], None]] = deque()
         self._waking = False
         self.handles = Handles(files, config.open_files_max)
@@ -241,8 +243,8 @@ class Log:
             # Numbers that readers saw before they were on disk; the bound was in the state.
             mark = self.watermarks.read(Owner(number, topic.id, index))
             seen_seq = mark.committed_seq if mark is not None else parse_segment_name(names[-1]) or 0
-            key = reserved_key(topic.id, index)
-            self.state.submit([Put(key, max(self.state.get(key) or 0, seen_seq + LOST_RESERVATION))])
+            bound = self.lost_bounds[topic.id, index] = seen_seq + LOST_RESERVATION
+            self.state.submit([Put(reserved_key(topic.id, index), bound)])
         return True
 
     # --- use

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,17 @@ def _description(log: Log, topic: Topic) -> bytes:
     return json.dumps(log.catalog.describe(topic), indent=1).encode() + b"\n"
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What the thread needs to know of a partition, as it was on the owner's thread."""
+
+    place: Place
+    description: bytes
+    """Content of ``topic.json``."""
+    synced: bool
+    """Whether every record is synced before it is acknowledged."""
+
+
 class Opener:
     """`make` and `recover` are called on the owner's thread; their outcome comes there too."""
 
@@ -51,9 +63,8 @@ class Opener:
             if error is not None:
                 partition.files_made(error)
                 return
-            description = _description(self._log, partition.topic)
-            place, synced = partition.place, partition.sync_each_round
-            self.submit(lambda: self._make(place, description, synced=synced), partition.files_made)
+            job = self._job(partition)
+            self.submit(lambda: self._make(job), partition.files_made)
 
         try:
             self._log.catalog.number(partition.topic, partition.index, numbered)
@@ -63,8 +74,11 @@ class Opener:
 
     def recover(self, partition: Partition) -> None:
         """Opens the files of `partition`; ends in `Partition.opened`."""
-        place, synced = partition.place, partition.sync_each_round
-        self.submit(lambda: self._recover(place, synced=synced), partition.opened)
+        job = self._job(partition)
+        self.submit(lambda: self._recover(job), partition.opened)
+
+    def _job(self, partition: Partition) -> _Job:
+        return _Job(partition.place, _description(self._log, partition.topic), partition.sync_each_round)
 
     def describe(self, topic: Topic) -> None:
         """Writes ``topic.json`` anew after a change of configuration, if there is one."""
@@ -109,6 +123,7 @@ class Opener:
                 files.remove_dir(directory / name)
             else:
                 files.remove(directory / name)
+        self._synced_topics.discard(directory)
         if directory.name in files.list_dir(directory.parent):
             files.remove_dir(directory)
             files.sync_dir(directory.parent)
@@ -143,30 +158,36 @@ class Opener:
         while (job := self._jobs.get()) is not None:
             job()
 
-    def _make(self, place: Place, description: bytes, *, synced: bool) -> Recovered:
-        log = self._log
-        directory = place.topic_directory
-        if TOPIC_FILE not in log.files.list_dir(directory):
-            log.files.make_dir(directory)
-            log.files.sync_dir(directory.parent)
-            write_new_file(log.files, directory / TOPIC_FILE, description)
+    def _make(self, job: _Job) -> Recovered:
+        log, place = self._log, job.place
+        self._make_topic(job)
         log.index.drop(place.number)  # a former owner of the number may have left something at a crash
         if log.files.list_dir(place.directory):  # left by a crash before the first record, or nobody knew of it
-            return self._recover(place, synced=synced)
+            return self._recover(job)
         active = make_partition(log.files, log.handles, place, log.now_ms())
         self._mark(place, active, 1, 0)
         return Recovered([], active, 1, 0, 1, Report())
 
-    def _recover(self, place: Place, *, synced: bool) -> Recovered:
-        log, number = self._log, place.number
-        if place.topic_directory not in self._synced_topics and log.files.list_dir(place.topic_directory):
-            # A process that was killed may have left entries that only the kernel knows.
-            log.files.sync_dir(place.topic_directory)
-            self._synced_topics.add(place.topic_directory)
+    def _make_topic(self, job: _Job) -> None:
+        """The topic's directory with its description, durable; entries that a process left that was killed, too."""
+        files, directory = self._log.files, job.place.topic_directory
+        if directory in self._synced_topics:
+            return
+        if TOPIC_FILE in files.list_dir(directory):
+            files.sync_dir(directory)
+        else:
+            files.make_dir(directory)
+            files.sync_dir(directory.parent)
+            write_new_file(files, directory / TOPIC_FILE, job.description)
+        self._synced_topics.add(directory)
+
+    def _recover(self, job: _Job) -> Recovered:
+        log, place, number = self._log, job.place, job.place.number
+        self._make_topic(job)
         known = Known(
             mark=log.watermarks.read(Owner(number, place.topic_id, place.partition)),
             entry=log.index.floor(number, HIGHEST),
-            synced=synced,
+            synced=job.synced,
             is_committed=log.markers.is_committed,
         )
         recovered = recover_partition(log.files, log.handles, place, known, log.now_ms())

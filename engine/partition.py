@@ -216,7 +216,8 @@ class Partition:
         """Takes over what recovery found."""
         self._active = result.active
         # 0 unless the topic has, or had, a durability below "always", or numbers were once found without records.
-        self._reserved = self._log.state.get(self._reserved_key) or 0
+        stored = self._log.state.get(self._reserved_key) or 0
+        self._reserved = max(stored, self._log.lost_bounds.get((self.topic.id, self.index), 0))
         self.last_seq = max(result.next_seq, self._reserved) - 1
         self.committed_seq = result.committed_seq
         self.committed_end = result.active.position

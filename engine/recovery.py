@@ -223,7 +223,6 @@ class _Recovery:
                 "committed; put the files back, or give the records up: logtool repair, or delete the topic"
             )
         next_seq = self.known.highest_seq + 1
-        self.files.make_dir(self.place.topic_directory)
         active = make_partition(self.files, self.handles, self.place, self.now_ms, next_seq)
         return Recovered([], active, next_seq, next_seq - 1, next_seq, self.report)
 
