@@ -54,6 +54,8 @@ class ActiveSegment:
     max_timestamp_ms: int = 0
     last_append_ms: int = 0
     index: list[IndexEntry] = field(default_factory=list)
+    has_rest: bool = False
+    """A write has begun that may have left something behind `position`."""
     sync_failed: bool = False
     """A sync of the file failed: the kernel may have dropped what was to be synced and call it clean, so that a later
     sync proves nothing. Nothing more is written here until a restart."""
@@ -92,7 +94,9 @@ class ActiveSegment:
             chunk.file_position = position
             position += chunk.end
         with handles.use(self.path) as fd:
+            self.has_rest = True
             files.write(fd, [memoryview(chunk.buffer)[: chunk.end] for chunk in chunks], self.position)
+            self.has_rest = False
         for chunk in chunks:
             self.note(chunk.first_seq, chunk.file_position, chunk.max_timestamp_ms)
             self.last_seq = chunk.last_seq
@@ -130,12 +134,15 @@ class ActiveSegment:
 
     def cut(self, files: Files, handles: Handles, state: State) -> None:
         """Takes back what a failed round wrote: file and counts as they were at `state`. Raises OSError."""
+        if not self.has_rest and self.position == state.position:
+            return  # it did not come to writing: the file may not even have been opened
         self.position, self.last_seq, self.records, self.batches, self.max_timestamp_ms, self.last_append_ms, n = state
         self.durable_position = min(self.durable_position, self.position)
         self.index = self.index[:n]  # another list: a reader may be searching this one
         with handles.use(self.path) as fd:
             files.truncate(fd, self.position)
             self._sync(files, fd)
+        self.has_rest = False
 
     def footer(self) -> Footer:
         """What the segment will say of itself once sealed."""
@@ -155,6 +162,7 @@ class ActiveSegment:
         footer = self.footer()
         packed = footer.pack(self.header.segment_id)
         with handles.use(self.path) as fd:
+            self.has_rest = True
             files.write(fd, [packed], self.position)
             self._sync(files, fd)
         return SealedSegment(

@@ -396,7 +396,7 @@ class Committer:
         try:
             part.active.sync(self._log.files, self._log.handles)
         except OSError as problem:
-            part.error = self._sync_error(part, problem.strerror or str(problem))
+            self._undo(part, problem)  # without a failed sync the file could not be opened: then it can be taken back
 
     def _sync_error(self, part: Part, reason: str) -> ReadOnly:
         self.counters.sync_failures += 1

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
@@ -19,6 +19,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Errors that go away by themselves when somebody frees space."""
+
+NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+"""Errors that go away when descriptors are closed."""
 
 IOV_BUFFERS = 512
 """Buffers given to one pwritev: half of Linux's IOV_MAX (1024), far above what a round needs."""
@@ -60,6 +63,9 @@ class Files(Protocol):
     def make_dir(self, path: Path) -> None:
         """Makes a directory; one that exists is fine. The parent must exist."""
 
+    def exists(self, path: Path) -> bool:
+        """Whether there is a file or directory of this name; needs no descriptor."""
+
     def list_dir(self, path: Path) -> list[str]:
         """Names in a directory, sorted; [] when there is no such directory."""
 
@@ -79,11 +85,23 @@ class Files(Protocol):
 class SystemFiles:
     """Files of the operating system (Linux)."""
 
+    relieve: Callable[[], None] | None = None
+    """Closes descriptors that lie idle; called when there are none left, before the call is tried once more."""
+
+    def _open(self, path: Path, flags: int) -> int:
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as problem:
+            if problem.errno not in NO_DESCRIPTORS or self.relieve is None:
+                raise
+        self.relieve()
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
     def create(self, path: Path) -> int:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
 
     def open(self, path: Path, *, write: bool = False) -> int:
-        return os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC)
+        return self._open(path, os.O_RDWR if write else os.O_RDONLY)
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -126,7 +144,7 @@ class SystemFiles:
         os.fdatasync(fd)
 
     def sync_dir(self, path: Path) -> None:
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(fd)
         finally:
@@ -141,11 +159,18 @@ class SystemFiles:
     def make_dir(self, path: Path) -> None:
         path.mkdir(exist_ok=True)
 
+    def exists(self, path: Path) -> bool:
+        return os.path.lexists(path)
+
     def list_dir(self, path: Path) -> list[str]:
         try:
-            return sorted(os.listdir(path))
+            fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
         except FileNotFoundError:
             return []
+        try:
+            return sorted(os.listdir(fd))
+        finally:
+            os.close(fd)
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)

@@ -127,14 +127,14 @@ class Housekeeping:
 
     def _clean_in_turns(self) -> None:
         """One pass, in turns of the owner's loop; nothing when one is under way."""
-        if not self._passing:
+        if not self._passing and not self._stop.is_set():
             self._passing = True
             self._turn(self._pass())
 
     def _turn(self, steps: Iterator[None]) -> None:
         self._passing = sum(1 for _ in islice(steps, PARTITIONS_PER_TURN)) == PARTITIONS_PER_TURN
-        if self._passing and not self._stop.is_set():
-            self._log.post(lambda: self._turn(steps))
+        if self._passing:
+            self._log.post(lambda: None if self._stop.is_set() else self._turn(steps))
 
     def _pass(self) -> Iterator[None]:
         log = self._log

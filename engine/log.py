@@ -40,6 +40,7 @@ from engine.errors import (
     EngineError,
     InvalidConfig,
     LogLocked,
+    NotStored,
     UnknownPartition,
     UnsupportedFormat,
 )
@@ -96,6 +97,10 @@ class Log:
         self._to_wake: deque[Callable[[], None]] = deque()
         self._waking = False
         self.handles = Handles(files, config.open_files_max)
+        if isinstance(files, SystemFiles):
+            files.relieve = self.handles.relieve
+        self.is_closed = False
+        """Closing has begun: results of worker threads that arrive late are dropped."""
         self.buffers = BufferPool()
         self.tail = TailCache(config.tail_cache_bytes, self.buffers)
 
@@ -247,18 +252,34 @@ class Log:
             self.state.submit([Put(reserved_key(topic.id, index), bound)])
         return True
 
+    def _look_for_files(self, topic: Topic, index: int) -> None:
+        """A partition that has no number has no files, unless the state is an older copy. Raises NotStored."""
+        try:
+            if not self.files.exists(self.data_dir / "topics" / str(topic.id) / str(index)):
+                return
+            found = self._adopt_partition(topic, index)
+        except OSError as problem:
+            raise NotStored(f"cannot look for files of {topic!r} partition {index}: {problem}") from problem
+        if found:
+            self.report(f"topic {topic.name!r} partition {index} was not in the state: its files were found")
+
     # --- use
 
     def partition(self, topic: Topic, index: int = 0) -> Partition:
-        """The partition of a topic. Raises UnknownPartition (also for a topic that was deleted)."""
+        """The partition of a topic.
+
+        Raises:
+            UnknownPartition: the topic has no such one, or was deleted.
+            NotStored: its files cannot be looked for now.
+        """
         partition = self._partitions.get((topic.id, index))
         if partition is None:
             if not 0 <= index < topic.partition_count:
                 raise UnknownPartition(f"topic {topic.name!r} has partitions 0 to {topic.partition_count - 1}")
             if self.catalog.by_id(topic.id) is not topic:
                 raise UnknownPartition(f"topic {topic.name!r} was deleted")
-            if index not in topic.numbers and not topic.deleting and self._adopt_partition(topic, index):
-                self.report(f"topic {topic.name!r} partition {index} was not in the state: its files were found")
+            if index not in topic.numbers and not topic.deleting:
+                self._look_for_files(topic, index)
             partition = self._partitions[topic.id, index] = Partition(self, topic, index)
         return partition
 
@@ -280,6 +301,7 @@ class Log:
 
     def close(self) -> None:
         """Stops all threads, makes everything durable, and lets go of the directory; blocking. Drain before it."""
+        self.is_closed = True
         self.housekeeping.stop()
         self.opener.stop()
         self.committer.stop()

@@ -145,7 +145,7 @@ class Opener:
             except Exception as problem:  # noqa: BLE001 - one bad partition must not stop the opening of others
                 self._log.report_exception("opening a partition", problem)
                 result = DataDirectoryError(f"internal error while opening: {problem!r}")
-            self._log.post(lambda: done(result))
+            self._log.post(lambda: None if self._log.is_closed else done(result))
 
         self._jobs.put(run)
 

@@ -205,7 +205,7 @@ def _fetch(log: Log, partition: Partition, request: Request, on_ready: Callable[
 
     def work() -> None:
         result = _blocking(log, request)
-        log.post(lambda: _fetched(log, partition, request, result))
+        log.post(lambda: None if log.is_closed else _fetched(log, partition, request, result))
 
     log.readers.submit(work)
 

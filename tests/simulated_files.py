@@ -187,6 +187,12 @@ class SimulatedFiles:
         if path.name not in parent.names:
             parent.change(path.name, Directory())
 
+    def exists(self, path: Path) -> bool:
+        try:
+            return path.name in self._directory(path.parent).names
+        except FileNotFoundError:
+            return False
+
     def list_dir(self, path: Path) -> list[str]:
         try:
             return sorted(self._directory(path).names)
