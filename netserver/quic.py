@@ -20,6 +20,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from aioquic.quic import events
 
@@ -34,6 +35,9 @@ from netserver.quic_core import BoundedQuic
 from netserver.quic_stream import Bounds, Host, PeerHandler, QuicStream, StreamSession
 
 log = logging.getLogger(__name__)
+
+TIMER_SLACK_S: Final = 0.001
+"""The loop's timers are no finer."""
 
 
 class QuicPeer:
@@ -77,6 +81,7 @@ class QuicPeer:
         self._touched: list[QuicStream] = []
         self._delivered_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0
         self._is_gone = False
         self._now = self.started_at
         self.handler = handler(self)
@@ -221,9 +226,13 @@ class QuicPeer:
         self.quic.forget_unsent(stream_id)
         stream = self.streams.get(stream_id)
         if stream is not None:
+            if self.quic.configuration.is_client:  # servers do that before the last bytes of every stream
+                stream.refused()
+                return
             if stream.incoming:
                 stream.deliver()
             stream.refused()
+            stream.stop_reading()
             self.ended(stream)
 
     def _give_output(self) -> None:
@@ -263,9 +272,10 @@ class QuicPeer:
         if at is None:
             return
         if self._timer is not None:
-            if self._timer.when() <= at + 0.001:
+            if self._timer_at <= at + TIMER_SLACK_S:
                 return
             self._timer.cancel()
+        self._timer_at = at
         self._timer = self.loop.call_at(at, self._time)
 
     def _time(self) -> None:

@@ -271,8 +271,11 @@ class QuicStream:
 
     def refused(self) -> None:
         """The peer reads no more of this stream."""
-        self._break("the client reads the stream no more")
-        self.stop_reading()
+        if self.peer.quic.configuration.is_client:
+            self._drop_output()
+            self.closed = True
+        else:
+            self._break("the client reads the stream no more")
 
     def _break(self, reason: str) -> None:
         """Nothing more is written."""
@@ -308,7 +311,7 @@ class QuicStream:
 
     def _move_window(self) -> None:
         """Let the peer send what the session can take now."""
-        if self._input_ended or self.closed:
+        if self._input_ended:
             return
         pending = self.session.pending
         budget = self.peer.bounds.budget
