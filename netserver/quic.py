@@ -105,6 +105,11 @@ class QuicPeer:
             self._flush_output()
             self._end(code, reason)
 
+    def keep_alive(self) -> None:
+        """Ask the other end for a sign of life."""
+        self.quic.send_ping(0)
+        self.host.wants_flush(self)
+
     # --- for the host
 
     def datagram(self, data: bytes, address: object, now: float) -> None:
@@ -156,10 +161,10 @@ class QuicPeer:
         for stream in tuple(self.streams.values()):
             stream.check_progress(now, FRAME_STALL_S, 1)
 
-    def forget(self) -> None:
+    def forget(self, reason: str = "given up") -> None:
         """Give the connection up without another word."""
         self.closing = True
-        self._end(0, "given up")
+        self._end(0, reason)
         self._forget()
 
     # --- for streams

@@ -23,6 +23,7 @@ from aioquic.quic.packet import QuicFrameType
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.recovery import QuicPacketSpace
 from aioquic.quic.stream import QuicStream as Stream
+from cryptography import x509
 
 __all__ = ["BoundedQuic", "QuicConfiguration"]
 
@@ -46,6 +47,11 @@ class BoundedQuic(QuicConnection):
         self._handed_bytes = 0
         self._local_max_streams_bidi.value = self._local_max_streams_bidi.sent = streams_max
         self._local_max_streams_uni.value = self._local_max_streams_uni.sent = 0
+
+    @property
+    def peer_certificate(self) -> x509.Certificate | None:
+        """What the server has shown, once the handshake is complete."""
+        return self.tls._peer_certificate
 
     # --- receiving
 

@@ -1,1 +1,16 @@
-"""Fujin over QUIC."""
+"""Fujin: the server's side (``codec``, ``frames``, ``session``, ``listener``) and the Python client, which this package
+exports.
+
+::
+
+    from netserver import fujin
+
+    async with fujin.connect("127.0.0.1:4848", ca="data/fujin-certificate.pem") as client:
+        await client.publish("orders", b"one")
+"""
+
+from __future__ import annotations
+
+from netserver.fujin.client import Client, Message, MessageBatch, Subscription, Transaction, connect
+
+__all__ = ["Client", "Message", "MessageBatch", "Subscription", "Transaction", "connect"]

@@ -94,5 +94,14 @@ PREFETCH_RECORDS: Final = 4096
 PREFETCH_BYTES: Final = 8 * MIB
 """How much a subscription of the client receives ahead of the application, unless told otherwise."""
 
-CLIENT_PUSH_HIGH_BYTES: Final = 256 * KIB
-"""Bytes of WRITEs that the client hands to QUIC before they are sent."""
+CLIENT_RECEIVE_BYTES_MAX: Final = 512 * MIB
+"""Messages that the client is receiving, together: two of the largest."""
+
+CLIENT_WINDOW_BYTES: Final = 8 * MIB
+"""Bytes of WRITEs that the client has sent and not seen answered, unless told otherwise."""
+
+PACKED_BYTES: Final = 64 * KIB
+"""WRITEs that ``publish_many`` packs into one entry of the window."""
+
+FETCH_RECORDS: Final = 500
+"""Messages that a pull subscription asks for at a time, unless told otherwise."""

@@ -44,6 +44,7 @@ class FujinListener:
     def __init__(self, services: Services, config: ServerConfig) -> None:
         section = config.fujin
         assert section.listen is not None
+        logging.getLogger("quic").setLevel(logging.ERROR)  # aioquic tells of every stream that a client resets
         shell = services.shell
         self.node = Node(services)
         self._services = services
