@@ -99,11 +99,11 @@ def _request(log: Log, partition: Partition, seq: int, max_bytes: int) -> Reques
     """Where to look for `seq`: the segment that may hold it, from the nearest known position on."""
     sealed = partition.sealed
     active = partition.active_segment
-    at = bisect_right(sealed, seq, key=lambda segment: segment.first_seq) - 1
-    while 0 <= at < len(sealed) and sealed[at].last_seq < seq:
+    at = max(0, bisect_right(sealed, seq, key=lambda segment: segment.first_seq) - 1)  # a gap before the first one, too
+    while at < len(sealed) and sealed[at].last_seq < seq:
         at += 1  # a gap at the end of a segment: what follows is in the next one
     block_bytes = max(max_bytes, READ_BYTES_MIN)
-    if 0 <= at < len(sealed) and seq < active.header.first_seq:
+    if at < len(sealed):
         segment = sealed[at]
         position, expected_seq = _position(log, partition, segment, seq)
         return Request(

@@ -14,144 +14,281 @@ from pathlib import Path
 
 import pytest
 
+from engine import retention
 from engine.chunk import COMMITTED, FAILED
-from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
-from tests.crash.test_power_cut import Run, disk_with
-from tests.simulated_files import SimulatedFiles
+from engine.errors import DataDirectoryError, DiskFull, EngineError, NotStored, ReadOnly
+from tests.crash.world import Key, Life
+from tests.simulated_files import SimulatedFiles, disk_with
 
 TOPICS = (b"a", b"b")
+CODES = (errno.EIO, errno.ENOSPC, errno.EMFILE)
+
+SITES = {
+    ("make_dir", "topics"),
+    ("make_dir", "topic"),
+    ("make_dir", "partition"),
+    ("create", "topic.json"),
+    ("create", "segment"),
+    ("create", "watermarks"),
+    ("write", "topic.json"),
+    ("write", "segment"),
+    ("write", "watermarks"),
+    ("sync_data", "topic.json"),
+    ("sync_data", "segment"),
+    ("sync_data", "watermarks"),
+    ("sync_dir", "data"),
+    ("sync_dir", "topics"),
+    ("sync_dir", "topic"),
+    ("sync_dir", "partition"),
+    ("rename", "topic.json"),
+    ("truncate", "segment"),
+    ("remove", "segment"),
+    ("remove", "topic.json"),
+    ("remove_dir", "partition"),
+    ("remove_dir", "topic"),
+    ("make_dir", "set-aside"),
+    ("create", "set-aside"),
+    ("write", "set-aside"),
+    ("sync_data", "set-aside"),
+    ("sync_dir", "set-aside"),
+}
+"""Every call of the file layer that changes or syncs something while a log is in use, by what it is about."""
+
+
+def site(root: Path, call: str, path: Path) -> tuple[str, str]:
+    """A call as in `SITES`."""
+    parts = path.relative_to(root).parts
+    kinds = ("data", "topics", "topic", "partition")
+    if path.suffix == ".log":
+        return call, "segment"
+    if path.name.startswith("topic.json"):
+        return call, "topic.json"
+    if parts and parts[0] in ("watermarks", "set-aside"):
+        return call, parts[0]
+    return call, kinds[len(parts)]
 
 
 class Workload:
-    """Two topics, several rounds and rolls; every append is waited for and its outcome noted."""
+    """Two topics, several rounds and rolls, trimming and a deletion; every append's outcome is waited for and noted."""
 
     def __init__(self, path: Path, files: SimulatedFiles, state: dict[bytes, bytes]) -> None:
-        self.run = Run(path, random.Random(1), files, state)
-        self.stored: dict[tuple[bytes, int], bytes] = {}
+        self.life = Life(path, random.Random(1), files, state)
+        self.stored: dict[Key, bytes] = {}
         self.refused: list[EngineError] = []
 
-    def append(self, name: bytes, values: list[bytes]) -> bool:
-        run = self.run
+    def append(self, name: bytes, value: bytes) -> bool:
+        life = self.life
         try:
-            partition = run.partition(name)
-            first = partition.last_seq + 1
-            chunk = partition.append(values)
-        except NotStored as problem:
+            partition = life.partition(name)
+            chunk = partition.append([value])
+        except EngineError as problem:
             self.refused.append(problem)
             return False
-        run.inbox.run_until(lambda: chunk.state in (COMMITTED, FAILED))
+        key = Key(partition.topic.id, partition.index, partition.last_seq)
+        life.inbox.run_until(lambda: chunk.state in (COMMITTED, FAILED))
         if chunk.state == FAILED:
             assert chunk.error is not None
             self.refused.append(chunk.error)
             return False
-        for k, value in enumerate(values):
-            self.stored[name, first + k] = value
+        self.stored[key] = value
         return True
 
     def live(self) -> None:
-        for number in range(10):
+        for number in range(8):
             for name in TOPICS:
-                self.append(name, [b"%s %d.%d" % (name, number, k) + b"." * 3000 for k in range(5)])
+                self.append(name, b"%s %d" % (name, number) + b"." * 15_000)
+        self.append(b"gone", b"deleted with its topic")
+        gone = self.life.log.catalog.get(b"gone")
+        assert gone is not None
+        self.life.log.catalog.delete(gone)
+        self.stored = {key: value for key, value in self.stored.items() if key.topic_id != gone.id}
+        try:
+            partition = self.life.partition(b"b")
+        except EngineError:
+            return
+        trimmed_to = min(3, partition.committed_seq + 1)
+        retention.trim(self.life.log, partition, trimmed_to)
+        self.stored = {
+            key: value
+            for key, value in self.stored.items()
+            if key.topic_id != partition.topic.id or key.seq >= trimmed_to
+        }
+        for name in TOPICS:
+            self.append(name, b"last of " + name)
+        self.life.clean(0)
+        self.life.settle()
+
+    def check(self) -> None:
+        found = self.life.read_all()
+        assert {key: found.get(key) for key in self.stored} == self.stored
 
 
-def count_calls() -> int:
+def count_calls() -> tuple[int, set[tuple[str, str]]]:
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory)
-        workload = Workload(path, disk_with(path), {})
-        workload.run.files.calls.clear()
+        files = disk_with(path)
+        workload = Workload(path, files, {})
+        before = len(files.calls)
         workload.live()
-        calls = len(workload.run.files.calls)
         assert not workload.refused
-        assert len(workload.run.partition(b"a").sealed) >= 1, "the workload rolls"
-        workload.run.close()
-        return calls
+        assert workload.life.partition(b"a").sealed, "the workload rolls"
+        workload.life.close()
+        torn = workload.life.files.after_kill()
+        number = len(torn.root.inodes())
+        assert number
+        tear(torn, path)
+        again = Workload(path, torn, workload.life.state.durable)
+        again.check()
+        again.life.close()
+        calls = [*files.calls, *torn.calls]
+        return len(files.calls) - before, {site(path, *call) for call in calls if call[1].name != "VERSION.new"} - {
+            ("rename", "data")
+        }
 
 
-CALLS = count_calls()
+def tear(files: SimulatedFiles, path: Path) -> None:
+    """Garbage behind the end of topic a's active segment."""
+    directory = path / "topics" / "1" / "0"
+    name = files.list_dir(directory)[-1]
+    fd = files.open(directory / name, write=True)
+    files.write(fd, [b"garbage"], files.size(fd))
+    files.close(fd)
 
 
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC], ids=["EIO", "ENOSPC"])
-@pytest.mark.parametrize("call_number", range(1, CALLS + 1))
-def test_any_failing_call(tmp_path: Path, call_number: int, code: int) -> None:
-    workload = Workload(tmp_path, disk_with(tmp_path), {})
-    run = workload.run
+CALLS, SEEN = count_calls()
+
+
+def test_the_workload_meets_every_call_site() -> None:
+    assert SEEN == SITES
+
+
+@pytest.mark.parametrize("code", CODES, ids=[errno.errorcode[code] for code in CODES])
+def test_any_failing_call(tmp_path: Path, code: int) -> None:
+    for call_number in range(1, CALLS + 1):
+        try:
+            fail_one_call(tmp_path, call_number, code)
+        except BaseException:
+            print(f"call {call_number}")
+            raise
+
+
+def fail_one_call(path: Path, call_number: int, code: int) -> None:
+    workload = Workload(path, disk_with(path), {})
+    life = workload.life
     seen = 0
-    failed: list[str] = []
+    failed: list[tuple[str, str]] = []
     synced_after: list[Path] = []
     path_failed: Path | None = None
 
-    def hook(call: str, path: Path) -> None:
+    def hook(call: str, name: Path) -> None:
         nonlocal seen, path_failed
         seen += 1
         if seen == call_number:
-            failed.append(call)
-            path_failed = path
-            raise OSError(code, os.strerror(code), str(path))
-        if failed and call == "sync_data" and path == path_failed:
-            synced_after.append(path)
+            failed.append(site(path, call, name))
+            path_failed = name
+            raise OSError(code, os.strerror(code), str(name))
+        if failed and call == "sync_data" and name == path_failed:
+            synced_after.append(name)
 
-    run.files.hook = hook
+    life.files.hook = hook
     workload.live()
-    assert failed, "the call was made"
-    assert len(workload.stored) >= 50, "the topic that was not hit goes on"
-    if failed == ["sync_data"] and path_failed is not None and path_failed.suffix == ".log" and workload.refused:
-        first = workload.refused[0]
-        if isinstance(first, ReadOnly):
-            assert not synced_after, "no second sync of the same pages is taken for a success"
-            assert run.log.committer.counters.sync_failures <= 1
-    if code == errno.ENOSPC and failed == ["write"]:
-        assert all(isinstance(problem, DiskFull) for problem in workload.refused)
+    life.files.hook = None
+    if failed == [("sync_data", "segment")] and any(isinstance(problem, ReadOnly) for problem in workload.refused):
+        assert not synced_after, "no second sync of the same pages is taken for a success"
+        assert life.log.committer.counters.sync_failures == 1
+    elif failed and failed[0] != ("truncate", "segment"):
         assert len(workload.refused) <= 1, "it goes on by itself"
-    found = run.read_all()
-    assert {key: found.get(key) for key in workload.stored} == workload.stored
-    run.close()
-    second = Run(tmp_path, random.Random(2), run.files, run.state.durable)
-    found = second.read_all()
-    assert {key: found.get(key) for key in workload.stored} == workload.stored
+    if code == errno.ENOSPC and failed and failed[0][0] == "write":
+        assert all(isinstance(problem, DiskFull) for problem in workload.refused)
+    assert all(isinstance(problem, NotStored) for problem in workload.refused)
+    for topic_id in (1, 2):
+        assert sum(key.topic_id == topic_id for key in workload.stored) >= 7 or workload.refused
+    workload.check()
+    life.close()
+    second = Workload(path, life.files, life.state.durable)
+    second.stored = dict(workload.stored)
+    second.check()
     for name in TOPICS:
-        second.partition(name).append([b"after"])
-    second.files_settled()
-    second.close()
+        assert second.append(name, b"after"), second.refused
+    second.life.close()
+
+
+@pytest.mark.parametrize("code", CODES, ids=[errno.errorcode[code] for code in CODES])
+def test_any_failing_call_of_a_recovery(tmp_path: Path, code: int) -> None:
+    """Opening fails with an error that tells, and works when it is tried again."""
+    first = Workload(tmp_path, disk_with(tmp_path), {})
+    first.live()
+    image, state = first.life.files.after_kill(), dict(first.life.state.durable)
+    first.life.close()
+    number = 0
+    reached = True
+    while reached:
+        number += 1
+        files = image.after_kill()
+        tear(files, tmp_path)
+        workload = Workload(tmp_path, files, dict(state))
+        workload.stored = dict(first.stored)
+        left = number
+        reached = False
+
+        def hook(call: str, path: Path) -> None:
+            nonlocal left, reached
+            left -= 1
+            if left == 0:
+                reached = True
+                raise OSError(code, os.strerror(code), str(path))
+
+        files.hook = hook
+        for name in TOPICS:
+            if not workload.append(name, b"after"):
+                (problem,) = workload.refused
+                assert isinstance(problem, DataDirectoryError | NotStored)
+                assert os.strerror(code) in str(problem) or isinstance(problem, DiskFull)
+                if isinstance(problem, DataDirectoryError | DiskFull):
+                    assert workload.append(name, b"after"), workload.refused
+        files.hook = None
+        workload.check()
+        workload.life.close()
 
 
 def test_a_full_disk_refuses_with_a_reason_and_recovers_by_itself(tmp_path: Path) -> None:
     workload = Workload(tmp_path, disk_with(tmp_path), {})
-    run = workload.run
-    assert workload.append(b"a", [b"first"])
-    run.files.capacity_bytes = 20_000
-    while workload.append(b"a", [b"x" * 3000]):
+    life = workload.life
+    assert workload.append(b"a", b"first")
+    life.files.capacity_bytes = 20_000
+    while workload.append(b"a", b"x" * 3000):
         pass
     assert isinstance(workload.refused[-1], DiskFull)
     assert "no space left" in str(workload.refused[-1])
-    assert len(run.read_all()) == len(workload.stored), "reads go on"
-    run.files.capacity_bytes = 1 << 40
-    assert workload.append(b"a", [b"again"])
-    found = run.read_all()
-    assert found == workload.stored
-    run.close()
-    second = Run(tmp_path, random.Random(2), run.files, run.state.durable)
+    workload.check()
+    life.files.capacity_bytes = 1 << 40
+    assert workload.append(b"a", b"again")
+    workload.check()
+    life.close()
+    second = Life(tmp_path, random.Random(2), life.files, life.state.durable)
     assert second.read_all() == workload.stored
     second.close()
 
 
 def test_after_a_failed_sync_the_partition_is_read_only_until_a_restart(tmp_path: Path) -> None:
     workload = Workload(tmp_path, disk_with(tmp_path), {})
-    run = workload.run
-    assert workload.append(b"a", [b"kept"])
+    life = workload.life
+    assert workload.append(b"a", b"kept")
 
     def hook(call: str, path: Path) -> None:
         if call == "sync_data" and path.suffix == ".log":
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
-    run.files.hook = hook
-    assert not workload.append(b"a", [b"lost"])
-    run.files.hook = None
-    assert not workload.append(b"a", [b"refused"])
+    life.files.hook = hook
+    assert not workload.append(b"a", b"lost")
+    life.files.hook = None
+    assert not workload.append(b"a", b"refused")
     assert all(isinstance(problem, ReadOnly) for problem in workload.refused)
     assert "restart" in str(workload.refused[0])
-    assert run.read_all() == workload.stored
-    assert workload.append(b"b", [b"others work"])
-    run.close()
-    second = Run(tmp_path, random.Random(2), run.files, run.state.durable)
-    assert {key: value for key, value in second.read_all().items() if value != b"lost"} == workload.stored
+    workload.check()
+    assert workload.append(b"b", b"others work")
+    life.close()
+    second = Life(tmp_path, random.Random(2), life.files, life.state.durable)
+    found = second.read_all()
+    assert {key: value for key, value in found.items() if value != b"lost"} == workload.stored
     second.close()

@@ -364,6 +364,23 @@ def test_a_reader_in_a_file_that_is_removed_is_told_where_the_log_begins(tmp_pat
         assert gone.value.first == 101
 
 
+def test_a_start_of_the_log_in_a_gap_before_the_first_segment(tmp_path: Path) -> None:
+    """A reader that begins there must meet the first segment, not the active one."""
+    with EngineLog(tmp_path / "d", retention_grace_ms=0) as engine:
+        partition = engine.partition()
+        for first in (1, 21, 41):
+            partition.last_seq = max(partition.last_seq, first - 1)  # as after publishes that failed
+            partition.roll_wanted = True
+            engine.append([b"x"] * 10)
+        retention.trim(engine.log, partition, 15)
+        assert partition.log_start == 15
+        assert [segment.first_seq for segment in partition.sealed] == [21]
+        assert [record.seq for record in engine.read()] == [*range(21, 31), *range(41, 51)]
+    with EngineLog(tmp_path / "d") as engine:
+        assert engine.partition().log_start == 15
+        assert [record.seq for record in engine.read()] == [*range(21, 31), *range(41, 51)]
+
+
 def test_no_file_goes_before_the_raised_start_is_on_disk(tmp_path: Path) -> None:
     files = HookedFiles()
     calls: list[tuple[str, str]] = []
