@@ -1,0 +1,17 @@
+"""Limits of the readers for Spark."""
+
+COLUMN_BYTES_MAX = (1 << 31) - 1
+"""Bytes of one column in one record batch: Arrow's type ``binary`` has offsets of 32 bits."""
+
+TIMESTAMP_MS_MAX = ((1 << 63) - 1) // 1000
+"""Latest time of a record in Spark, whose timestamps are int64 microseconds; a later one, which a client may state,
+becomes this one."""
+
+RECORD_BATCH_ROWS = 16 * 1024
+"""Rows after which a record batch is handed on: smaller ones cost more per row, larger ones only memory."""
+
+RECORD_BATCH_BYTES = 8 << 20
+"""Bytes of keys and values after which a record batch is handed on, whatever its rows."""
+
+SPLIT_BYTES = 64 << 20
+"""Bytes of segment files that one task reads, unless the option splitBytes says otherwise."""
