@@ -171,6 +171,7 @@ class Life:
         files: SimulatedFiles,
         state: dict[bytes, bytes],
         known: Known | None = None,
+        index: Index | None = None,
     ) -> None:
         self.path = path
         self.dice = dice
@@ -186,7 +187,7 @@ class Life:
             sync_threads=2,
             reader_threads=1,
         )
-        self.log = Log.open(path, config, self.inbox.post, files, self.state, NoIndex())
+        self.log = Log.open(path, config, self.inbox.post, files, self.state, index or NoIndex())
         self.waiting: list[Sent] = []
 
     # --- the parts of operations
