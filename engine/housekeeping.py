@@ -56,6 +56,7 @@ class Housekeeping:
         self._burials_failing: dict[Partition, str] = {}
         self._clock = RetentionClock(log.report, log.now_ms())
         self._passing = False
+        self._marks_failing = False
         self.failing: dict[str, str] = {}
         """Partitions whose housekeeping failed in the last pass, and why."""
         self.last_success_ms = log.now_ms()
@@ -235,11 +236,16 @@ class Housekeeping:
                 log.report_exception("housekeeping", problem)
 
     def _sync_watermarks(self) -> None:
+        if not self._log.watermarks.dirty:
+            return
         try:
-            if self._log.watermarks.dirty:
-                self._log.watermarks.sync()
+            self._log.watermarks.sync()
         except OSError as problem:
-            self._log.report(f"cannot sync watermarks: {problem.strerror or problem}")
+            if not self._marks_failing:  # not every second
+                self._log.report(f"cannot sync watermarks: {problem.strerror or problem}; it is tried again and again")
+            self._marks_failing = True
+        else:
+            self._marks_failing = False
 
 
 def _has_retention(partition: Partition) -> bool:
