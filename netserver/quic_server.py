@@ -68,7 +68,7 @@ class QuicEndpoint:
         streams_max: streams that a client may have open at once.
         connections_max: above it no connection is begun.
         handshake_timeout_s: an unfinished handshake is given up after so long.
-        on_tick: called for each connected peer about four times a second, with loop time.
+        on_tick: called about four times a second, with loop time.
 
     Attributes:
         peers: all connections.
@@ -86,7 +86,7 @@ class QuicEndpoint:
         streams_max: int,
         connections_max: int,
         handshake_timeout_s: float,
-        on_tick: Callable[[QuicPeer, float], None],
+        on_tick: Callable[[float], None],
     ) -> None:
         self.name = name
         self.address = address
@@ -270,12 +270,10 @@ class QuicEndpoint:
         self._ticker = self._loop.call_later(QUIC_TICK_S, self._tick)
         now = self._loop.time()
         for peer in tuple(self.peers):
-            if peer.is_connected:
-                if not peer.closing:
-                    self._on_tick(peer, now)
-            elif now - peer.started_at >= self._handshake_timeout_s:
+            if not peer.is_connected and now - peer.started_at >= self._handshake_timeout_s:
                 log.info("%s %s: handshake not complete in time; given up", self.name, peer.address)
                 peer.forget()
+        self._on_tick(now)
 
     # --- new connections
 

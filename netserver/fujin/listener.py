@@ -125,11 +125,12 @@ class FujinListener:
         """Streams that are opened now are told to stop."""
         return self._stopping
 
-    def _tick(self, peer: QuicPeer, now: float) -> None:
-        """About four times a second for each peer."""
-        connection = self._connections.get(peer)
-        if connection is not None:
-            connection.tick(now)
+    def _tick(self, now: float) -> None:
+        """About four times a second."""
+        self.node.tick(now)
+        for connection in tuple(self._connections.values()):
+            if not connection.peer.closing:
+                connection.tick(now)
 
     def _reload(self, config: ServerConfig) -> Callable[[], None]:
         configuration = quic_configuration(config)
