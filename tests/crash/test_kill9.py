@@ -39,11 +39,18 @@ class Publisher(threading.Thread):
         self.acked = -1
         self.sent = 0
         self.problem: BaseException | None = None
+        self.peer: FiggPeer | None = None
+
+    @property
+    def peer_acked(self) -> int:
+        """The last publish that is acknowledged so far."""
+        return self.peer.acked if self.peer is not None else self.acked
 
     def run(self) -> None:
         chance = random.Random(self.mark)
         try:
             with FiggPeer(self.address) as peer:
+                self.peer = peer
                 try:
                     self._publish(peer, chance)
                 except OSError:
