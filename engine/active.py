@@ -32,6 +32,8 @@ class SealedSegment:
     max_timestamp_ms: int
     last_append_ms: int
     created_ms: int
+    appended_steady_ms: int = 0
+    """Last append by the clock that nobody sets (`engine.clock`): retention by age goes by it."""
     footer: Footer | None = None
     """Read when the index does not know a position."""
 
@@ -53,6 +55,7 @@ class ActiveSegment:
     batches: int = 0
     max_timestamp_ms: int = 0
     last_append_ms: int = 0
+    appended_steady_ms: int = 0
     index: list[IndexEntry] = field(default_factory=list)
     has_rest: bool = False
     """A write has begun that may have left something behind `position`."""
@@ -176,6 +179,7 @@ class ActiveSegment:
             max_timestamp_ms=footer.max_timestamp_ms,
             last_append_ms=footer.last_append_ms,
             created_ms=self.header.created_ms,
+            appended_steady_ms=self.appended_steady_ms,
         )
 
 

@@ -1,4 +1,4 @@
-"""The time that retention goes by: the system's clock, but not believed at once when somebody set it forward.
+"""Clocks for retention: one that only counts on, and the system's, not believed at once when somebody set it forward.
 
 A clock that is wrong by years for a minute must not remove what it makes look old. Against a clock that only counts on
 (time since boot, sleep included) a step of the system's clock is seen. A step back only makes records stay longer. A

@@ -324,6 +324,7 @@ class Committer:
                 part.state = part.active.state()
             if part.chunks:
                 part.active.append(log.files, log.handles, part.chunks)
+                part.active.appended_steady_ms = log.steady_ms()
         except OSError as problem:
             self._undo(part, problem)
 

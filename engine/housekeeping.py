@@ -54,7 +54,7 @@ class Housekeeping:
         self._soonest_s = float("inf")
         self._graves: list[_Grave] = []
         self._burials_failing: dict[Partition, str] = {}
-        self._clock = RetentionClock(log.report, log.now_ms())
+        self._clock = RetentionClock(log.report, log.now_ms(), log.steady_ms)
         self._passing = False
         self._marks_failing = False
         self.failing: dict[str, str] = {}
@@ -140,7 +140,7 @@ class Housekeeping:
     def _pass(self) -> Iterator[None]:
         log = self._log
         now_ms = log.now_ms()
-        retention_ms = self._clock.now_ms(now_ms)
+        self._clock.now_ms(now_ms)
         failing = {partition.title: why for partition, why in self._burials_failing.items()}
         opened = 0
         for topic in log.catalog:
@@ -150,7 +150,7 @@ class Housekeeping:
                 try:
                     partition = log.partition(topic, index)
                     if partition.has_files:
-                        self._clean(partition, now_ms, retention_ms)
+                        self._clean(partition, now_ms)
                     elif _has_retention(partition) and partition.error is None and opened < OPENED_PER_PASS:
                         opened += 1
                         partition.when_open(lambda: None)
@@ -162,14 +162,18 @@ class Housekeeping:
         self.failing = failing
         self.last_success_ms = log.now_ms()
 
-    def _clean(self, partition: Partition, now_ms: int, retention_ms: int) -> None:
+    def date(self, partition: Partition) -> None:
+        """Dates the segments of a partition that was just opened by the steady clock."""
+        retention.date(partition, self._clock.now_ms(self._log.now_ms()), self._log.steady_ms())
+
+    def _clean(self, partition: Partition, now_ms: int) -> None:
         created_ms = partition.active_segment.header.created_ms
         if partition.committed_end > HEADER_BYTES and is_aged(partition.config, created_ms, now_ms):
             partition.roll_wanted = True
             self._log.committer.touch(partition)
         elif partition.mark_failed:
             self._log.committer.touch(partition)
-        retention.apply(self._log, partition, retention_ms)
+        retention.apply(self._log, partition, self._log.steady_ms())
 
     # --- removing files
 

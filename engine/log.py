@@ -31,6 +31,7 @@ from pathlib import Path
 from engine.buffers import BufferPool
 from engine.catalog import Catalog
 from engine.chunk import Chunk, Slab
+from engine.clock import steady_ms
 from engine.committer import Committer, Part
 from engine.config import EngineConfig
 from engine.cursors import CursorStore
@@ -328,6 +329,11 @@ class Log:
     def now_ms() -> int:
         """Milliseconds since 1970 by the system's clock."""
         return time.time_ns() // 1_000_000
+
+    @staticmethod
+    def steady_ms() -> int:
+        """Milliseconds by a clock that nobody sets."""
+        return steady_ms()
 
     def chunk_settled(self) -> None:
         """A chunk was committed or has failed."""

@@ -230,6 +230,7 @@ class Partition:
         while due < len(result.sealed) and result.sealed[due].last_seq < self.log_start:
             due += 1
         self.sealed = result.sealed[due:]
+        self._log.housekeeping.date(self)
         self._log.housekeeping.remove_later(self, result.sealed[:due])
 
     def _make_files(self) -> None:

@@ -1,6 +1,7 @@
 """Retention: which segments of a partition are due, and their removal. Whole segments, oldest first.
 
-By age (of the append, not of the record), by bytes, by count, as the topic is configured; the active segment stays.
+By age (of the append, not of the record), by bytes, by count, as the topic is configured; the active segment stays. Age
+is counted by a clock that nobody sets; the system's clock only tells how old a segment was when it was opened.
 Three steps, so that no reader is cut off in the middle of a file and no crash brings back what was removed: the start
 of the log is raised at once, is in `watermarks` with the next round, and the files go after a grace time.
 """
@@ -11,22 +12,21 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from engine.active import SealedSegment
 from engine.limits import CLOCK_STEP_MS
 
 if TYPE_CHECKING:
+    from engine.active import SealedSegment
     from engine.log import Log
     from engine.partition import Partition
 
 
-def due_segments(partition: Partition, now_ms: int) -> int:
+def due_segments(partition: Partition, steady_ms: int) -> int:
     """How many of the partition's oldest sealed segments retention has overtaken."""
     config = partition.config
     sealed = partition.sealed
     due = 0
     if config.retention_ms:
-        created_ms = partition.active_segment.header.created_ms
-        while due < len(sealed) and _age_ms(sealed, due, created_ms, now_ms) > config.retention_ms:
+        while due < len(sealed) and steady_ms - sealed[due].appended_steady_ms > config.retention_ms:
             due += 1
     if config.retention_bytes:
         size = partition.committed_end + sum(segment.size_bytes for segment in sealed[due:])
@@ -41,17 +41,25 @@ def due_segments(partition: Partition, now_ms: int) -> int:
     return due
 
 
-def _age_ms(sealed: Sequence[SealedSegment], at: int, active_created_ms: int, now_ms: int) -> int:
-    """Time since the last append to a sealed segment.
+def date(partition: Partition, now_ms: int, steady_ms: int) -> None:
+    """Says for the segments that were found at the start when they were last appended to, by the steady clock."""
+    active = partition.active_segment
+    created = [*(segment.created_ms for segment in partition.sealed), active.header.created_ms]
+    for at, segment in enumerate(partition.sealed):
+        segment.appended_steady_ms = steady_ms - _age_ms(segment.last_append_ms, created, at, now_ms)
+    active.appended_steady_ms = steady_ms - _age_ms(active.last_append_ms, created, len(created) - 1, now_ms)
+
+
+def _age_ms(appended_ms: int, created: Sequence[int], at: int, now_ms: int) -> int:
+    """Time since the last append to the segment that is the `at`-th by creation.
 
     Append times never go backwards, so that after a time with a clock far ahead they stay in the future. Then the
     segment is as old as the next one whose creation is neither in the future nor before that of an earlier segment.
     """
-    appended_ms = sealed[at].last_append_ms
     if appended_ms <= now_ms + CLOCK_STEP_MS:
-        return now_ms - appended_ms
-    earliest_ms = max((s.created_ms for s in sealed[: at + 1] if s.created_ms <= now_ms), default=0)
-    for created_ms in (*(segment.created_ms for segment in sealed[at + 1 :]), active_created_ms):
+        return max(0, now_ms - appended_ms)
+    earliest_ms = max((created_ms for created_ms in created[: at + 1] if created_ms <= now_ms), default=0)
+    for created_ms in created[at + 1 :]:
         if earliest_ms <= created_ms <= now_ms:
             return now_ms - created_ms
     return 0
@@ -78,9 +86,9 @@ def trim(log: Log, partition: Partition, before_seq: int) -> int:
     return due
 
 
-def apply(log: Log, partition: Partition, now_ms: int) -> int:
+def apply(log: Log, partition: Partition, steady_ms: int) -> int:
     """Raises the start of the log past what is due; returns the number of segments."""
-    due = due_segments(partition, now_ms)
+    due = due_segments(partition, steady_ms)
     if due:
         trim(log, partition, partition.sealed[due - 1].last_seq + 1)
     return due
