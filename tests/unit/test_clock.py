@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import random
 from pathlib import Path
@@ -49,7 +48,7 @@ def test_the_steady_clock_counts_on() -> None:
     assert 0 < before <= steady_ms()
 
 
-def test_a_step_forward_is_believed_after_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_step_forward_is_believed_after_an_hour() -> None:
     time = Time()
     told: list[str] = []
     clock = RetentionClock(told.append, time.wall_ms(), time.steady_ms)
@@ -112,10 +111,14 @@ class Keeper:
         self.time.pass_on(MINUTE)
         for _ in range(2):  # the first may roll, the second removes what is sealed
             self.engine.log.housekeeping.clean()
-            idle: list[bool] = []
-            self.engine.log.committer.after_round(lambda: idle.append(True))
-            self.engine.inbox.run_until(lambda: bool(idle))
+            self.settle()
         self.check()
+
+    def settle(self) -> None:
+        """Waits until no round is under way."""
+        idle: list[bool] = []
+        self.engine.log.committer.after_round(lambda: idle.append(True))
+        self.engine.inbox.run_until(lambda: bool(idle))
 
     def check(self) -> None:
         for seq, appended_ms in self.real_ms.items():
