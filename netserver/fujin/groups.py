@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineError
@@ -30,6 +31,19 @@ log = logging.getLogger(__name__)
 OWNER = "fujin"
 SKIPPED_BYTES = 64
 """What a record that is left out counts in a turn."""
+
+
+class Member(Protocol):
+    """A stream that reads.
+
+    Attributes:
+        held: what it was given and has not acknowledged.
+    """
+
+    held: Runs
+
+    def freed(self) -> None:
+        """It holds less now."""
 
 
 class Taker(Protocol):
@@ -73,7 +87,7 @@ class Group:
         self._name = name
         self._cursor: Cursor | None = None
         self._opening: list[Callable[[EngineError | None], None]] = []
-        self._readers: dict[object, Runs] = {}  # streams, with what each holds
+        self._readers: dict[Member, None] = {}
         self._queue: deque[Taker] = deque()
         self._dealing = False
         self._scheduled = False
@@ -129,20 +143,23 @@ class Group:
 
     # --- readers
 
-    def join(self, reader: object, held: Runs) -> None:
+    def join(self, reader: Member) -> None:
         """A stream reads from now on."""
-        self._readers[reader] = held
+        self._readers[reader] = None
 
-    def leave(self, reader: object) -> None:
+    def leave(self, reader: Member) -> None:
         """It does not any more: what it holds is delivered again, to somebody else if there is one."""
-        held = self._readers.pop(reader, None)
         cursor = self._cursor
-        if held is not None and cursor is not None and cursor.alive:
-            now_ms = self._node.cursors.clock_ms()
-            for first, last in reversed(list(held)):  # the lowest goes to the front last
-                cursor.give_back(first, last, now_ms)
-        if held is not None:
-            held.clear()
+        if reader in self._readers:
+            del self._readers[reader]
+            held = list(reader.held)
+            reader.held.clear()
+            if held and cursor is not None and cursor.alive:
+                now_ms = self._node.cursors.clock_ms()
+                with self.quiet():  # until all of it is back: the lowest number goes to the front last
+                    for first, last in reversed(held):
+                        cursor.give_back(first, last, now_ms)
+                self.deal()
         if not self._readers and not self._opening:
             if cursor is not None:
                 cursor.forget(self._woken)
@@ -171,25 +188,34 @@ class Group:
         """The first number that was never delivered."""
         return self._cursor.deliveries.next_seq if self._cursor is not None else 0
 
-    def acknowledge(self, reader: object, first: int, last: int) -> None:
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Nothing is dealt out within; ``deal`` has to follow."""
+        before, self._dealing = self._dealing, True
+        try:
+            yield
+        finally:
+            self._dealing = before
+
+    def acknowledge(self, reader: Member, first: int, last: int) -> None:
         """Records are done with, whichever stream they were given to."""
         if self._cursor is not None:
             self._cursor.acknowledge(first, last)
         self._let_go(reader, first, last)
 
-    def give_back(self, reader: object, first: int, last: int, delay_ms: int) -> None:
+    def give_back(self, reader: Member, first: int, last: int, delay_ms: int) -> None:
         """Records are to be delivered again after a while."""
         self._let_go(reader, first, last)
         if self._cursor is not None:
             self._cursor.give_back(first, last, self._node.cursors.clock_ms(), delay_ms)
 
-    def _let_go(self, reader: object | None, first: int, last: int) -> None:
+    def _let_go(self, reader: Member | None, first: int, last: int) -> None:
         """Nobody holds these records any more; most likely ``reader`` did."""
-        own = self._readers.get(reader)
-        removed = own.remove(first, last) if own is not None else 0
+        removed = reader.held.remove(first, last) if reader is not None else 0
         if removed <= last - first and len(self._readers) > 1:
-            for held in self._readers.values():
-                held.remove(first, last)
+            for other in tuple(self._readers):
+                if other is not reader and other.held.remove(first, last):
+                    other.freed()
 
     # --- dealing out
 
@@ -260,7 +286,7 @@ class Group:
                 plan = cursor.next(now_ms)
                 if plan is None:
                     break
-                used += self._take(cursor, taker, plan, min(wanted, TURN_RECORDS_MAX), portion_bytes, now_ms)
+                used += self._take(cursor, taker, plan, min(wanted, TURN_RECORDS_MAX), portion_bytes - used, now_ms)
         finally:
             if used:
                 taker.given()
@@ -291,8 +317,9 @@ class Group:
             return SKIPPED_BYTES
         last = first + taken - 1
         reader.moved(last + 1, state != END)
-        if plan.retry and taker.held.count + len(self._readers) > 1:
+        if plan.retry:  # its time is over for whoever was given it before
             self._let_go(None, first, last)
+            taker.held.remove(first, last)
         if taker.is_auto:
             cursor.finished(plan, last)
         else:
@@ -308,4 +335,5 @@ class Group:
         waiting, self._queue = list(self._queue), deque()
         for taker in waiting:
             taker.is_waiting = False
+        for taker in waiting:
             taker.fail(text)

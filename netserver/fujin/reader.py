@@ -87,7 +87,7 @@ class Reader:
                 self._refuse(str(error))
             return
         self._group = group
-        group.join(self, self.held)
+        group.join(self)
         self._stream.write(codec.connected())
         self._stream.when_acknowledged(self._begin, FIRST_MESSAGE_HOLD_S)
 
@@ -187,6 +187,10 @@ class Reader:
         self._stream.write(codec.connected(text) + codec.DISCONNECT)
         self._stream.finish()
 
+    def freed(self) -> None:
+        """See ``netserver.fujin.groups.Member``."""
+        self._want()
+
     def _want(self) -> None:
         if self._group is not None and self._kind == PUSH and self.wanted() > 0:
             self._group.wants(self)
@@ -256,13 +260,14 @@ class Reader:
         taken, ranges = id_ranges(command.ids, 0, command.size, partition.index)
         next_seq = group.next_seq
         results: bytes | bytearray
-        if taken == command.size and not any(last >= next_seq for last in ranges[1::2]):
-            for at in range(0, len(ranges), 2):
-                self._settle(group, command.op, ranges[at], ranges[at + 1])
-            results = ok_results(command.ids, 0, taken)
-        else:
-            ids = codec.strings(command.ids, command.size)
-            results = b"".join(self._settle_one(group, command.op, one) for one in ids)
+        with group.quiet():  # what comes of it follows the answer
+            if taken == command.size and not any(last >= next_seq for last in ranges[1::2]):
+                for at in range(0, len(ranges), 2):
+                    self._settle(group, command.op, ranges[at], ranges[at + 1])
+                results = ok_results(command.ids, 0, taken)
+            else:
+                ids = codec.strings(command.ids, command.size)
+                results = b"".join(self._settle_one(group, command.op, one) for one in ids)
         answer = codec.acked(Answer(command.op), command.cid, command.size, results)
         if self._node.is_synced and command.op == Op.ACK:
             self._answer_synced(command, answer)
