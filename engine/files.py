@@ -13,9 +13,10 @@ import errno
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
+Result = TypeVar("Result")
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Errors that go away by themselves when somebody frees space."""
@@ -85,17 +86,21 @@ class Files(Protocol):
 class SystemFiles:
     """Files of the operating system (Linux)."""
 
-    relieve: Callable[[], None] | None = None
-    """Closes descriptors that lie idle; called when there are none left, before the call is tried once more."""
+    relieve: Callable[[], int] | None = None
+    """Closes descriptors that lie idle and tells how many; called when there are none left, before the next attempt."""
+
+    def _with_descriptor(self, call: Callable[[], Result]) -> Result:
+        """The result of a call that needs a descriptor."""
+        while True:
+            try:
+                return call()
+            except OSError as problem:
+                # Another thread may be quicker to take what was given up: as long as anything was, it is tried again.
+                if problem.errno not in NO_DESCRIPTORS or self.relieve is None or not self.relieve():
+                    raise
 
     def _open(self, path: Path, flags: int) -> int:
-        try:
-            return os.open(path, flags | os.O_CLOEXEC, 0o644)
-        except OSError as problem:
-            if problem.errno not in NO_DESCRIPTORS or self.relieve is None:
-                raise
-        self.relieve()
-        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        return self._with_descriptor(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
 
     def create(self, path: Path) -> int:
         return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -164,13 +169,9 @@ class SystemFiles:
 
     def list_dir(self, path: Path) -> list[str]:
         try:
-            fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)
+            return sorted(self._with_descriptor(lambda: os.listdir(path)))
         except FileNotFoundError:
             return []
-        try:
-            return sorted(os.listdir(fd))
-        finally:
-            os.close(fd)
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)

@@ -69,12 +69,14 @@ class Handles:
             while self._handles:
                 self._retire(self._handles.popitem()[1])
 
-    def relieve(self) -> None:
-        """Closes half of the descriptors that nobody uses: the process has none left."""
+    def relieve(self) -> int:
+        """Closes half of the descriptors that nobody uses, as the process has none left; how many."""
         with self._lock:
             idle = [path for path, handle in self._handles.items() if not handle.users]
-            for path in idle[: (len(idle) + 1) // 2]:
+            chosen = idle[: (len(idle) + 1) // 2]
+            for path in chosen:
                 self._retire(self._handles.pop(path))
+            return len(chosen)
 
     def _acquire(self, path: Path) -> _Handle:
         with self._lock:

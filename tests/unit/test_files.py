@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -114,24 +115,27 @@ def test_idle_descriptors_are_given_up_when_there_are_none_left(
         with handles.use(tmp_path / str(number)):
             pass
     used_up = True
-    real_open = os.open
 
-    def refusing(*arguments: Any, **options: Any) -> int:
-        if used_up:
-            raise OSError(errno.EMFILE, "Too many open files")
-        return real_open(*arguments, **options)
+    def refusing(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if used_up:
+                raise OSError(errno.EMFILE, "Too many open files")
+            return real(*arguments, **options)
+
+        return call
 
     with handles.use(tmp_path / "9"):
-        monkeypatch.setattr(os, "open", refusing)
+        monkeypatch.setattr(os, "open", refusing(os.open))
+        monkeypatch.setattr(os, "listdir", refusing(os.listdir))
         for call in (files.open, files.create, files.sync_dir, files.list_dir):
             with pytest.raises(OSError, match="Too many open files"):
                 call(tmp_path / "new")
         assert len(handles) == 10, "nobody to give anything up"
 
-        def relieve() -> None:
+        def relieve() -> int:
             nonlocal used_up
-            handles.relieve()
             used_up = False
+            return handles.relieve()
 
         files.relieve = relieve
         files.close(files.create(tmp_path / "new"))
