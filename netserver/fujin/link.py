@@ -155,7 +155,7 @@ class Link:
                 trust.check(peer.quic)
             except (ConnectionFailed, asyncio.CancelledError) as error:
                 self._peer = None
-                peer.close(0, "")
+                _say_goodbye(peer)
                 if isinstance(error, asyncio.CancelledError) or not error.retryable:
                     raise
                 problem = error
@@ -260,8 +260,8 @@ class Link:
 
     def _close_now(self) -> None:
         peer = self._peer
-        if peer is not None and not peer.closing:
-            peer.close(0, "")
+        if peer is not None:
+            _say_goodbye(peer)
         self._over(self._reason or Closed("the client closed the connection"))
 
     def _over(self, reason: QuintlogError) -> None:
@@ -281,6 +281,13 @@ class Link:
             self._keepalive = self._loop.call_later(interval_s, self._keep_alive, interval_s)
             if self._loop.time() - peer.heard_at >= interval_s:
                 peer.keep_alive()
+
+
+def _say_goodbye(peer: QuicPeer) -> None:
+    """Close a connection and its socket: what the server may still send is of no interest."""
+    if not peer.closing:
+        peer.close(0, "")
+    peer.forget()
 
 
 class _Pong:
