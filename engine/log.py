@@ -161,14 +161,7 @@ class Log:
                 f"{self.data_dir / WATERMARKS_NAME} was missing or damaged: what follows the last batches that say of "
                 "themselves that they were on disk may have been acknowledged"
             )
-        self.state = state or LmdbState(
-            self.data_dir / "state",
-            self.post,
-            self.files,
-            create=True,
-            map_bytes=config.state_map_bytes,
-            reader_check_interval_ms=config.reader_check_interval_ms,
-        )
+        self.state = state or self._open_state()
         stack.callback(self.state.close)
         self.catalog = Catalog(self.state, config, self.now_ms)
         self.markers = Markers(self.state)
@@ -186,6 +179,20 @@ class Log:
         self.housekeeping = Housekeeping(self)
         for topic_id in list(self.catalog.tombstones):
             self.opener.remove_leftovers(topic_id)
+
+    def _open_state(self) -> LmdbState:
+        try:
+            return LmdbState(
+                self.data_dir / "state",
+                self.post,
+                self.files,
+                create=True,
+                map_bytes=self.config.state_map_bytes,
+                reader_check_interval_ms=self.config.reader_check_interval_ms,
+            )
+        except Corrupt as problem:
+            reason = f"{problem.reason}; `logtool repair` shows what would be lost without it, and can move it aside"
+            raise Corrupt(problem.path, problem.position, reason) from problem
 
     # --- what `state` does not know
 

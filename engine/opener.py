@@ -191,8 +191,8 @@ class Opener:
             is_committed=log.markers.is_committed,
         )
         recovered = recover_partition(log.files, log.handles, place, known, log.now_ms())
-        for note in recovered.report.notes:
-            log.report(f"topic {place.topic_id} partition {place.partition}: {note}")
+        for text in recovered.report.texts:
+            log.report(f"topic {place.topic_id} partition {place.partition}: {text}")
         log.lost_records += sum(lost.last_seq - lost.first_seq + 1 for lost in recovered.report.lost)
         self._mark(place, recovered.active, recovered.log_start, recovered.committed_seq)
         self._index(number, recovered)

@@ -61,6 +61,34 @@ class Lost:
     end: int
     first_seq: int
     last_seq: int
+    why: str
+
+    @property
+    def text(self) -> str:
+        """What the operator is told."""
+        return f"{self.path}: ACKNOWLEDGED records {self.first_seq} to {self.last_seq} are lost: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Bytes behind the end of the log that were set aside, and the numbers that headers in them state, if any."""
+
+    path: Path
+    position: int
+    end: int
+    first_seq: int
+    last_seq: int
+    judgement: str
+    """Whether they may have been acknowledged."""
+    kept_as: Path
+
+    @property
+    def text(self) -> str:
+        """What the operator is told."""
+        return (
+            f"{self.path}: {self.end - self.position} bytes from position {self.position} on are no whole, committed "
+            f"batches ({self.judgement}); kept as {self.kept_as}"
+        )
 
 
 @dataclass(slots=True)
@@ -69,7 +97,20 @@ class Report:
 
     notes: list[str] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
-    set_aside_bytes: int = 0
+    """Records that are gone with the end of a file, or with a whole one."""
+    isolated: list[Lost] = field(default_factory=list)
+    """Records of damaged batches between good ones: the operator is told when somebody reads there."""
+    cut: list[Cut] = field(default_factory=list)
+
+    @property
+    def texts(self) -> list[str]:
+        """Everything the operator is told."""
+        return [*self.notes, *(lost.text for lost in self.lost), *(cut.text for cut in self.cut)]
+
+    @property
+    def set_aside_bytes(self) -> int:
+        """Bytes that were cut off."""
+        return sum(cut.end - cut.position for cut in self.cut)
 
 
 @dataclass(slots=True)
@@ -209,8 +250,7 @@ class _Recovery:
     def _lose(self, path: Path, position: int, end: int, first_seq: int, last_seq: int, why: str) -> None:
         if last_seq < first_seq:
             return
-        self.report.lost.append(Lost(path, position, end, first_seq, last_seq))
-        self.report.notes.append(f"{path}: ACKNOWLEDGED records {first_seq} to {last_seq} are lost: {why}")
+        self.report.lost.append(Lost(path, position, end, first_seq, last_seq, why))
 
     # --- which segments there are
 
@@ -352,7 +392,8 @@ class _Recovery:
 
     def _found_damaged(self, path: Path, damage: Damage) -> None:
         if damage.last_seq >= damage.first_seq:
-            self.report.lost.append(Lost(path, damage.position, damage.end, damage.first_seq, damage.last_seq))
+            where = (damage.position, damage.end, damage.first_seq, damage.last_seq)
+            self.report.isolated.append(Lost(path, *where, f"damaged {damage.reason}"))
 
     def _count(self, segment: ActiveSegment, found: Found, floor: int | None) -> bool:
         """Adds verified batches to the counts of `segment`; False at a transaction that was not committed."""
@@ -390,9 +431,12 @@ class _Recovery:
                 self._lose(path, valid_end, floor, valid_seq + 1, segment.last_seq, why)
             end = segment.position
             if size_bytes > end:
+                highest = highest_seq(careful_read(files, fd), end, size_bytes, header.segment_id)
                 if self.known.mark is None or self.known.mark.segment_id != header.segment_id:
-                    self.seen_seq = highest_seq(careful_read(files, fd), end, size_bytes, header.segment_id)
-                self._set_aside(fd, path, end, size_bytes, self._judgement(segment))
+                    self.seen_seq = highest
+                kept_as = self._set_aside(fd, path, end, size_bytes)
+                cut = Cut(path, end, size_bytes, segment.last_seq + 1, highest, self._judgement(segment), kept_as)
+                self.report.cut.append(cut)
             if size_bytes != end:
                 files.truncate(fd, end)
             if end > floor:
@@ -418,7 +462,7 @@ class _Recovery:
         active.header = header
         return active
 
-    def _set_aside(self, fd: int, path: Path, start: int, end: int, judgement: str) -> None:
+    def _set_aside(self, fd: int, path: Path, start: int, end: int) -> Path:
         """Copies what is cut off the log to a file of its own."""
         files, place = self.files, self.place
         directory = place.data_dir / SET_ASIDE
@@ -434,11 +478,7 @@ class _Recovery:
         finally:
             files.close(copy)
         files.sync_dir(directory)
-        self.report.set_aside_bytes += end - start
-        self.report.notes.append(
-            f"{path}: {end - start} bytes from position {start} on are no whole, committed batches "
-            f"({judgement}); kept as {directory / name}"
-        )
+        return directory / name
 
     def _judgement(self, segment: ActiveSegment) -> str:
         """Whether what is cut off may have been acknowledged."""

@@ -20,7 +20,7 @@ from typing import Any
 from engine.config import TopicConfig
 from engine.errors import Corrupt, InvalidConfig
 from engine.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_ID_MAX, TOPIC_NAME_BYTES_MAX
-from engine.state import COUNTER, PARTITION, RESERVED, TOMBSTONE, TOPIC, Delete, Op, Put, StateStore
+from engine.state import COUNTER, PARTITION, RESERVED, TOMBSTONE, TOPIC, Delete, Op, Put, StateReader, StateStore
 
 NEXT_TOPIC_ID = COUNTER + b"next_topic_id"
 _TOPIC_KEY = struct.Struct(">Q")
@@ -154,7 +154,7 @@ class Stored:
         damaged: what was left out.
     """
 
-    def __init__(self, state: StateStore) -> None:
+    def __init__(self, state: StateStore | StateReader) -> None:
         self._state = state
         self.damaged: list[Corrupt] = []
         self.topics: list[Topic] = []

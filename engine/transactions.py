@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import secrets
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.chunk import COMMITTED, PENDING, Chunk
 from engine.errors import Corrupt, EngineError, NotStored, TooLarge
 from engine.limits import TRANSACTION_BYTES_MAX
-from engine.state import Put, StateStore
+from engine.state import Put, StateReader, StateStore
 
 if TYPE_CHECKING:
     from engine.log import Log
@@ -124,22 +124,35 @@ class Transaction:
             on_done(error)
 
 
+def read_markers(state: StateStore | StateReader, damaged: list[Corrupt]) -> dict[int, int]:
+    """The highest committed n by epoch. What cannot be read is put into `damaged`, and counts as committed: a
+    transaction that was acknowledged is never cut off."""
+    committed: dict[int, int] = {}
+
+    def found_corrupt(error: Corrupt) -> None:
+        damaged.append(error)
+        if error.key is not None:
+            committed[_EPOCH.unpack(error.key[len(PREFIX) :])[0]] = _N_MAX
+
+    for key, value in state.scan(PREFIX, found_corrupt):
+        committed[_EPOCH.unpack(key[len(PREFIX) :])[0]] = int(value)
+    return committed
+
+
+def is_committed(committed: Mapping[int, int], transaction_id: int) -> bool:
+    """Whether a batch with this id counts."""
+    return (transaction_id & _N_MAX) <= committed.get(transaction_id >> 32, 0)
+
+
 class Markers:
     """Which transaction ids are committed."""
 
     def __init__(self, state: StateStore) -> None:
         self._state = state
-        self._committed: dict[int, int] = {}
         self.damaged: list[Corrupt] = []
-        """Markers that cannot be read. Their transactions count as committed: an acknowledged one is never cut off."""
-        for key, value in state.scan(PREFIX, self._found_corrupt):
-            self._committed[_EPOCH.unpack(key[len(PREFIX) :])[0]] = int(value)
+        """Markers that cannot be read."""
+        self._committed = read_markers(state, self.damaged)
         self.new_epoch()
-
-    def _found_corrupt(self, error: Corrupt) -> None:
-        self.damaged.append(error)
-        if error.key is not None:
-            self._committed[_EPOCH.unpack(error.key[len(PREFIX) :])[0]] = _N_MAX
 
     def next_id(self) -> int:
         """An id that no batch has."""
@@ -158,7 +171,7 @@ class Markers:
 
     def is_committed(self, transaction_id: int) -> bool:
         """Whether a batch with this id counts (any thread)."""
-        return (transaction_id & _N_MAX) <= self._committed.get(transaction_id >> 32, 0)
+        return is_committed(self._committed, transaction_id)
 
     def commit(self, transaction_id: int, on_done: Callable[[EngineError | None], None]) -> None:
         """Writes the marker; `on_done` as `StateStore.submit`."""

@@ -271,7 +271,7 @@ def test_every_bit_of_the_last_batch_of_an_idle_partition(tmp_path: Path, marked
             header_is_hit = bit < (start + 88) * 8
             assert recovered.committed_seq == 1
             assert recovered.next_seq == (2 if header_is_hit else 4)
-            assert any("possibly acknowledged" in note for note in recovered.report.notes)
+            assert any("possibly acknowledged" in text for text in recovered.report.texts)
             kept = max((path / SET_ASIDE).iterdir())
             assert len(kept.read_bytes()) == len(whole) - start
         file.write_bytes(whole)

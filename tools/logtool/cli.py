@@ -21,6 +21,7 @@ COMMANDS = {
     "publish": ("tools.logtool.publish", "publish", "Publish a file, several, or standard input."),
     "sessions": ("tools.logtool.sessions", "sessions", "List, show and remove sessions of JSON streaming clients."),
     "dump": ("tools.logtool.dump", "dump", "Show what is in the files: segments, batches, records."),
+    "repair": ("tools.logtool.repair", "repair", "Show what a repair would do and give up; --apply does it."),
     "verify": ("tools.logtool.verify", "verify", "Check every byte of the log and report all that is damaged."),
 }
 

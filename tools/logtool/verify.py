@@ -175,14 +175,22 @@ def check_directory(reader: DirectoryReader) -> Iterator[Tally]:
 
 @click.command(cls=Command)
 @click.argument("place", metavar="[DIR|SEGMENT]", type=click.Path(path_type=Path, exists=True), required=False)
+@click.option("--repair-plan", is_flag=True, help="Also show what `logtool repair` would do; no server may be running.")
 @click.pass_obj
-def verify(settings: Settings, place: Path | None) -> None:
+def verify(settings: Settings, place: Path | None, repair_plan: bool) -> None:
     """Check every byte of the segments in DIR (else --data-dir), or of one SEGMENT file.
 
     Headers, every batch's checksums, every record, footers, the order of numbers, and what the watermarks say. Works
     beside a running server: what is not committed is not looked at. Exit code 1 when anything is wrong.
     """
     output = settings.output
+    plan: list[dict[str, Any]] | None = None
+    if repair_plan:
+        from tools.logtool.repair import plan_of
+
+        if place is not None and place.is_file():
+            raise click.UsageError("--repair-plan is about a whole directory")
+        plan = plan_of(place or settings.need_directory())
     more: list[dict[str, Any]] = []
     if place is not None and place.is_file():
         segment = read_segment(SystemFiles(), place)
@@ -196,12 +204,14 @@ def verify(settings: Settings, place: Path | None) -> None:
         aside = reader.files.list_dir(reader.data_dir / SET_ASIDE)
         if aside:
             output.note(f"{len(aside)} files in {reader.data_dir / SET_ASIDE}: what recoveries cut off; not checked")
-    _report(output, tallies, more)
+    _report(output, tallies, more, plan)
     if more or any(tally.findings for tally in tallies):
         raise Finding
 
 
-def _report(output: Output, tallies: list[Tally], more: list[dict[str, Any]]) -> None:
+def _report(
+    output: Output, tallies: list[Tally], more: list[dict[str, Any]], plan: list[dict[str, Any]] | None
+) -> None:
     findings = more + [
         {**bytes_fields("topic", tally.topic), "partition": tally.partition, **finding}
         for tally in tallies
@@ -210,7 +220,12 @@ def _report(output: Output, tallies: list[Tally], more: list[dict[str, Any]]) ->
     items = [tally.item() for tally in tallies]
     if output.form == "table":
         items = [item | {"topic": name_text(tally.topic)} for item, tally in zip(items, tallies, strict=True)]
-    output.items(COLUMNS, items, findings=findings)
+    output.items(COLUMNS, items, findings=findings, **({} if plan is None else {"repair_plan": plan}))
+    if plan is not None and output.form == "table":
+        from tools.logtool.repair import show_plan
+
+        output.write(b"\n")
+        show_plan(output, plan)
     for finding in findings:
         where = f" at byte {finding['position']}" if "position" in finding else ""
         lost = (

@@ -1,0 +1,315 @@
+"""Repair of a data directory that no server has open: what would be given up, and what is done about it.
+
+The plan is made by doing everything on files whose changes stay in memory (`engine.dry_files`); applying it is the same
+on the real ones. Nothing is deleted: what cannot be used is moved aside, what is cut off goes to ``set-aside/``.
+
+1. ``VERSION``: made anew; the directory's id is in the header of ``watermarks``.
+2. ``watermarks``: a damaged header is made anew, its slots are kept.
+3. ``state``, ``index``: an LMDB file that is damaged is moved aside. Topics are then taken in again from their
+   directories by the next start, the index is made anew while the log is in use.
+4. ``topic.json`` of each topic: made anew from the state; a topic that nobody knows the name of is called
+   ``recovered-ID``, so that its records can be read.
+5. Each partition is opened as the server would open it (`engine.recovery`). One whose files are gone, and which the
+   server therefore does not open, begins behind the numbers that were committed.
+6. Sealed segments are read through, to name the records that damage took there.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lmdb.verify import VerifyError, verify
+
+from engine.active import SealedSegment
+from engine.dry_files import DryFiles
+from engine.errors import Corrupt, DataDirectoryError, EngineError, UnsupportedFormat
+from engine.files import Files, SystemFiles, free_path, read_whole_file, write_new_file
+from engine.handles import Handles
+from engine.headers import Place
+from engine.limits import SMALL_FILE_BYTES_MAX
+from engine.lmdbenv import DATA_FILE, move_aside
+from engine.reader import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE, read_version
+from engine.recovery import Known, Recovered, Report, make_partition, recover_partition
+from engine.scan import Damage, careful_read, walk
+from engine.segment import HEADER_BYTES, parse_header, parse_segment_name
+from engine.state import StateReader
+from engine.topics import Stored, Topic, describe, from_description
+from engine.transactions import is_committed, read_markers
+from engine.watermarks import FILE_NAME, Owner, Watermark, Watermarks
+
+OPEN_FILES = 64
+TOLD = "readers are told, and go on behind them"
+LEFT = "nothing: mend this first"
+_WATERMARKS_HEAD = struct.Struct("<8sIIQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that is wrong, and what is done about it."""
+
+    kind: str
+    """``version``, ``watermarks``, ``state``, ``index``, ``topic``, ``records``, ``tail`` or ``file``."""
+    path: Path
+    problem: str
+    action: str
+    topic: bytes = b""
+    partition: int | None = None
+    first_seq: int = 0
+    last_seq: int = -1
+    """Numbers that are given up; none when it is below `first_seq`."""
+    changes: bool = True
+    """Whether applying changes anything; False: it is only told."""
+
+
+@dataclass(slots=True)
+class Repair:
+    """One run over a data directory; the caller holds its lock."""
+
+    data_dir: Path
+    apply: bool = False
+    now_ms: int = 0
+    steps: list[Step] = field(default_factory=list)
+    _files: Files = field(init=False)
+    _stored: Stored | None = None
+    _markers: dict[int, int] = field(default_factory=dict)
+
+    def run(self) -> list[Step]:
+        """Everything that is wrong; with `apply` it is mended as the steps say.
+
+        Raises:
+            DataDirectoryError: it is no data directory.
+            UnsupportedFormat: it, or a part of it, was written by a newer version.
+            OSError: as the system gave it.
+        """
+        dry = None if self.apply else DryFiles()
+        self._files = dry if dry is not None else SystemFiles()
+        handles = Handles(self._files, OPEN_FILES)
+        try:
+            self._check_version()
+            self._check_lmdb("state", "topics are taken in again from their directories; cursors and sessions are gone")
+            self._check_lmdb("index", "it is made anew while the log is in use")
+            self._read_state()
+            marks = Watermarks(self._files, self.data_dir / FILE_NAME, self._directory_id())
+            try:
+                if marks.missing:
+                    self._note("watermarks", self.data_dir / FILE_NAME, "missing or damaged", "made anew, slots kept")
+                for topic in self._topics():
+                    for index in self._indexes(topic):
+                        self._partition(topic, index, marks, handles)
+                if self.apply:
+                    marks.sync()
+            finally:
+                marks.close()
+        finally:
+            handles.close()
+            if dry is not None:
+                dry.close_all()
+        return self.steps
+
+    def _note(self, kind: str, path: Path, problem: str, action: str, *, changes: bool = True) -> None:
+        self.steps.append(Step(kind, path, problem, action, changes=changes))
+
+    # --- the directory
+
+    def _check_version(self) -> None:
+        path = self.data_dir / VERSION_FILE
+        try:
+            read_version(self._files, self.data_dir)
+        except UnsupportedFormat:
+            raise
+        except DataDirectoryError as problem:
+            if not self._files.exists(self.data_dir / TOPICS):
+                raise DataDirectoryError(f"{self.data_dir} is no data directory") from problem
+            if self._files.exists(path):
+                self._files.rename(path, free_path(self._files, path.with_name(f"{VERSION_FILE}.damaged")))
+            content = json.dumps({"format": FORMAT_VERSION, "id": self._id_in_watermarks()}).encode() + b"\n"
+            write_new_file(self._files, path, content)
+            self._note("version", path, str(problem), "made anew")
+
+    def _directory_id(self) -> int:
+        return read_version(self._files, self.data_dir)
+
+    def _id_in_watermarks(self) -> int:
+        content = read_whole_file(self._files, self.data_dir / FILE_NAME, _WATERMARKS_HEAD.size)
+        if content is None or len(content) < _WATERMARKS_HEAD.size:
+            return secrets.randbits(63)
+        return int(_WATERMARKS_HEAD.unpack(content)[3])
+
+    def _check_lmdb(self, name: str, action: str) -> None:
+        path = self.data_dir / name
+        if not (path / DATA_FILE).exists() or not (path / DATA_FILE).stat().st_size:
+            if self._files.list_dir(self.data_dir / TOPICS):
+                self._note(name, path, "missing", action, changes=False)
+            return
+        try:
+            problems = verify(str(path))  # type: ignore[no-untyped-call]
+        except VerifyError as error:
+            problems = [str(error)]
+        if problems:
+            aside = move_aside(path, self._files)
+            self._note(name, path, f"{len(problems)} faults, the first: {problems[0]}", f"moved to {aside}; {action}")
+
+    def _read_state(self) -> None:
+        """Topics, numbers and markers that the state knows; nothing without a sound one."""
+        if DATA_FILE not in self._files.list_dir(self.data_dir / "state"):
+            return
+        reader = StateReader.open(self.data_dir / "state")
+        try:
+            self._stored = Stored(reader)
+            damaged = list(self._stored.damaged)
+            self._markers = read_markers(reader, damaged)
+        finally:
+            reader.close()
+        for problem in damaged:
+            self._note("state", Path(problem.path), problem.reason, "the server does without it", changes=False)
+
+    # --- topics
+
+    def _topics(self) -> list[Topic]:
+        """Topics of the state and of directories; descriptions that cannot be read are made anew."""
+        root = self.data_dir / TOPICS
+        topics = {topic.id: topic for topic in self._stored.topics} if self._stored is not None else {}
+        for name in self._files.list_dir(root):
+            if not name.isascii() or not name.isdigit() or str(int(name)) != name:
+                continue
+            topic_id = int(name)
+            if self._stored is not None and topic_id in self._stored.tombstones:
+                continue
+            described = self._described(root / name, topic_id)
+            if topic_id in topics:
+                if described is None:
+                    self._describe(root / name, topics[topic_id], "no usable description")
+                continue
+            if described is None:
+                described = self._unnamed(root / name, topic_id)
+                self._describe(root / name, described, "a topic that nobody knows the name of")
+            topics[topic_id] = described
+        return [topics[topic_id] for topic_id in sorted(topics)]
+
+    def _described(self, directory: Path, topic_id: int) -> Topic | None:
+        try:
+            content = read_whole_file(self._files, directory / TOPIC_FILE, SMALL_FILE_BYTES_MAX)
+            topic = from_description(json.loads(content)) if content is not None else None
+        except (ValueError, RecursionError, EngineError):
+            return None
+        return topic if topic is not None and topic.id == topic_id else None
+
+    def _unnamed(self, directory: Path, topic_id: int) -> Topic:
+        indexes = [int(name) for name in self._files.list_dir(directory) if name.isascii() and name.isdigit()]
+        description = {
+            "id": topic_id,
+            "name_base64": base64.b64encode(f"recovered-{topic_id}".encode()).decode(),
+            "partitions": max(indexes, default=0) + 1,
+            "created_ms": self.now_ms,
+            "config": {},
+        }
+        return from_description(description)
+
+    def _describe(self, directory: Path, topic: Topic, problem: str) -> None:
+        path = directory / TOPIC_FILE
+        if self._files.exists(path):
+            self._files.rename(path, free_path(self._files, path.with_name(f"{TOPIC_FILE}.damaged")))
+        write_new_file(self._files, path, json.dumps(describe(topic), indent=1).encode() + b"\n")
+        name = topic.name.decode("utf-8", "backslashreplace")
+        self.steps.append(Step("topic", path, problem, f"described as {name!r}", topic.name))
+
+    def _indexes(self, topic: Topic) -> list[int]:
+        directory = self.data_dir / TOPICS / str(topic.id)
+        names = self._files.list_dir(directory)
+        found = {int(name) for name in names if name.isascii() and name.isdigit() and str(int(name)) == name}
+        return sorted((found | set(topic.numbers)) & set(range(topic.partition_count)))
+
+    # --- partitions
+
+    def _number(self, topic: Topic, index: int) -> int:
+        """The partition's number: of the state, else of its newest header; 0 when nobody knows it."""
+        if index in topic.numbers:
+            return topic.numbers[index]
+        directory = self.data_dir / TOPICS / str(topic.id) / str(index)
+        for name in reversed(self._files.list_dir(directory)):
+            if parse_segment_name(name) is None:
+                continue
+            fd = self._files.open(directory / name)
+            try:
+                return parse_header(self._files.read(fd, HEADER_BYTES, 0), directory / name).number
+            except Corrupt:
+                continue
+            finally:
+                self._files.close(fd)
+        return 0
+
+    def _partition(self, topic: Topic, index: int, marks: Watermarks, handles: Handles) -> None:
+        number = self._number(topic, index)
+        place = Place(self.data_dir, topic.id, index, number)
+        owner = Owner(number, topic.id, index)
+        mark = marks.read(owner) if number else None
+        known = Known(mark=mark, is_committed=lambda transaction_id: is_committed(self._markers, transaction_id))
+
+        told: set[tuple[Path, int]] = set()
+
+        def step(kind: str, path: Path, problem: str, action: str, first: int = 0, last: int = -1) -> None:
+            if kind == "records":
+                if (path, first) in told:
+                    return
+                told.add((path, first))
+            changes = action not in (TOLD, LEFT)
+            self.steps.append(Step(kind, path, problem, action, topic.name, index, first, last, changes))
+
+        if not self._files.list_dir(place.directory) and mark is None:
+            return  # it never had a record
+        try:
+            recovered = recover_partition(self._files, handles, place, known, self.now_ms)
+        except DataDirectoryError:
+            assert mark is not None
+            recovered = self._begin_behind(handles, place, mark)
+            problem = "no segment files, but records were committed"
+            step("records", place.directory, problem, "given up", mark.log_start, mark.committed_seq)
+        except OSError as problem:
+            step("file", place.directory, f"{problem.strerror or problem}", LEFT)
+            return
+        self._tell(recovered.report, place.directory, step)
+        for segment in recovered.sealed:
+            self._read_through(segment, handles, step)
+        if number:
+            active = recovered.active
+            marks.write(
+                owner,
+                Watermark(
+                    recovered.log_start,
+                    active.header.first_seq,
+                    max(recovered.committed_seq, recovered.next_seq - 1),
+                    active.position,
+                    active.durable_position,
+                    active.header.segment_id,
+                ),
+            )
+
+    def _begin_behind(self, handles: Handles, place: Place, mark: Watermark) -> Recovered:
+        first_seq = mark.committed_seq + 1
+        active = make_partition(self._files, handles, place, self.now_ms, first_seq)
+        return Recovered([], active, first_seq, first_seq - 1, first_seq, Report())
+
+    @staticmethod
+    def _tell(report: Report, directory: Path, step: Callable[..., None]) -> None:
+        for lost in (*report.lost, *report.isolated):
+            step("records", lost.path, lost.why, TOLD, lost.first_seq, lost.last_seq)
+        for cut in report.cut:
+            problem = f"bytes {cut.position} to {cut.end} are no whole, committed batches ({cut.judgement})"
+            step("tail", cut.path, problem, "cut off and kept in set-aside/", cut.first_seq, cut.last_seq)
+        for note in report.notes:
+            step("file", directory, note, "done as it says")
+
+    def _read_through(self, segment: SealedSegment, handles: Handles, step: Callable[..., None]) -> None:
+        with handles.use(segment.path) as fd:
+            read = careful_read(self._files, fd)
+            for item in walk(read, HEADER_BYTES, segment.end, segment.segment_id, segment.first_seq):
+                if isinstance(item, Damage):
+                    last_seq = item.last_seq if item.end < segment.end else max(item.last_seq, segment.last_seq)
+                    where = f"bytes {item.position} to {item.end} are damaged ({item.reason})"
+                    step("records", segment.path, where, TOLD, item.first_seq, last_seq)
