@@ -1,11 +1,12 @@
 """Fujin under random damage: any bytes decode or raise the codec's own error, alike however they are cut; the hot loops
-agree with their twin and with the codec.
+agree with their twin and with the codec; and a running server survives it all.
 
 Meant to run with QUINTLOG_BUILD=checked too. QUINTLOG_NIGHTLY=1 makes it run for minutes.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
@@ -19,7 +20,9 @@ from engine.batch import BatchWriter, records
 from netserver.fujin import codec, frames_pure
 from netserver.fujin import frames as frames_compiled
 from netserver.fujin.codec import Decoder, FujinError, Op, Options, Write
-from netserver.fujin.codec_answers import AnswerDecoder
+from netserver.fujin.codec_answers import AnswerDecoder, Fetched, Message
+from netserver.testing import running
+from tests.fujin_peer import Peer, connect
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROUNDS = 500_000 if NIGHTLY else 12_500
@@ -162,3 +165,45 @@ def test_runs_of_ids_answers_and_messages(seed: int) -> None:
                 )
             )
         assert all(result == results[0] for result in results), raw.hex()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_running_server(seed: int) -> None:
+    """Damaged streams end, one way or the other; the connection, the server and what it stores are sound afterwards."""
+    rng = random.Random(seed)
+    rounds = 20_000 if NIGHTLY else 300
+
+    async def one(peer: Peer) -> None:
+        variant = damaged(rng, rng.choice(CORPUS["c2s"]))
+        stream = peer.open()
+        for piece in cut_anywhere(rng, variant):
+            if not stream.stopped:
+                stream.send(piece)
+            if rng.random() < 0.1:
+                await asyncio.sleep(0)
+        end = rng.random()
+        if end < 0.1:
+            stream.reset()
+            return
+        if end < 0.2:
+            stream.stop()
+            return
+        if not stream.stopped:
+            stream.send(b"", fin=True)
+        await asyncio.wait_for(stream.rest(), 20)
+
+    async def main() -> None:
+        async with running(settings={"fujin": {"fetch_wait": 50, "nack_delay": 0}}) as server:
+            address = server.addresses["fujin"]
+            async with connect((address.host, address.port)) as peer:
+                for _ in range(rounds // 10):
+                    await asyncio.gather(*(one(peer) for _ in range(10)))
+                await peer.publish(b"sound", b"1", b"2")
+                reader = await peer.puller(b"sound", auto=True)
+                reader.send(codec.fetch(1, 9))
+                assert await reader.event() == Fetched(1, [Message(b"", b"1"), Message(b"", b"2")])
+                assert peer.closed_with is None
+            assert server.counters["fujin"].session_errors == 0
+            assert server.counters["fujin"].protocol_errors
+
+    asyncio.run(main())
