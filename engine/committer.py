@@ -258,6 +258,7 @@ class Committer:
         for part in parts:
             for chunk in part.chunks:
                 waiters.update(dict.fromkeys(chunk.waiters))
+                chunk.waiters.clear()  # the chunk stays in memory for its readers, whoever waited need not
             part.partition.round_done(part)
             if part.transaction is not None and part.partition.has_pending and not part.partition.queued:
                 part.partition.queued = True
