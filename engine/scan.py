@@ -197,8 +197,13 @@ def find(
         if isinstance(item, Damage):
             damages.append(item)
         elif item.last_seq >= seq:
-            return _from_batch_with(item, seq, segment_id), [damage for damage in damages if damage.last_seq >= seq]
-    return None, [damage for damage in damages if damage.last_seq >= seq or damage.end == limit]
+            return _from_batch_with(item, seq, segment_id), _from(damages, seq)
+    return None, _from(damages, seq)
+
+
+def _from(damages: list[Damage], seq: int) -> list[Damage]:
+    """Damage that took numbers from `seq` on, or none that is known."""
+    return [damage for damage in damages if damage.last_seq >= seq or damage.last_seq < damage.first_seq]
 
 
 def _from_batch_with(found: Found, seq: int, segment_id: int) -> Found:

@@ -1,0 +1,195 @@
+"""Reading: who waits is called once, answers of reader threads are kept until picked up, errors pass on and pass."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from pathlib import Path
+
+import pytest
+
+from engine import reading
+from engine.config import TopicConfig
+from engine.errors import EngineError
+from engine.files import SystemFiles
+from engine.partition import Partition, Slab
+from tests.engine_log import EngineLog, segments
+
+SMALL = TopicConfig(segment_bytes=64 << 10)
+
+
+class ColdFiles(SystemFiles):
+    """Nothing is ever in the page cache; reads of segments may be made to fail."""
+
+    code = 0
+
+    def read_nowait(self, fd: int, buffer: bytearray, position: int) -> int:
+        return 0
+
+    def read(self, fd: int, size_bytes: int, position: int) -> bytes:
+        if self.code:
+            raise OSError(self.code, "an error")
+        return super().read(fd, size_bytes, position)
+
+
+def filled(path: Path, rounds: int = 30) -> Path:
+    with EngineLog(path, topic=SMALL) as engine:
+        for number in range(rounds):
+            engine.append([b"%d" % number + b"." * 5000])
+    return path
+
+
+def fetch(engine: EngineLog, partition: Partition, seq: int, count: int = 1) -> tuple[Slab | None, int]:
+    """Reads for so many readers of one number; the slab, and how many of them were called."""
+    called: list[int] = []
+    callbacks = [lambda at=at: called.append(at) for at in range(count)]  # type: ignore[misc]
+    for callback in callbacks:
+        assert partition.read(seq, 1000, callback) is None
+        assert partition.read(seq, 1000, callback) is None, "asking again does not make it two calls"
+    engine.inbox.run_until(lambda: bool(called))
+    engine.inbox.run_posted()
+    return partition.read(seq, 1000, None), len(called)
+
+
+def test_all_who_wait_for_a_number_are_called_once_and_get_one_answer(tmp_path: Path) -> None:
+    with EngineLog(filled(tmp_path / "d"), topic=SMALL, files=ColdFiles()) as engine:
+        partition = engine.partition()
+        slab, called = fetch(engine, partition, 5, 3)
+        assert called == 3
+        assert slab is not None
+        assert slab.first_seq == 5
+        assert partition.read(5, 1000, None) is slab, "kept for those who come later"
+        assert partition.read(6, 1000, None) is None, "without a callback nothing is fetched"
+        assert not partition.fetching
+
+
+def test_a_wish_may_be_withdrawn(tmp_path: Path) -> None:
+    with EngineLog(filled(tmp_path / "d"), topic=SMALL, files=ColdFiles()) as engine:
+        partition = engine.partition()
+        called: list[str] = []
+        stays, goes = (lambda: called.append("stays")), (lambda: called.append("goes"))
+        assert partition.read(5, 1000, goes) is None
+        assert partition.read(5, 1000, stays) is None
+        assert partition.read(7, 1000, stays) is None
+        partition.forget(goes)
+        engine.inbox.run_until(lambda: len(called) == 2)
+        assert called == ["stays", "stays"]
+
+
+def test_answers_nobody_picks_up_are_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "FETCHED_MAX", 4)
+    monkeypatch.setattr(reading, "POSITION_HINTS_MAX", 5)
+    with EngineLog(filled(tmp_path / "d"), topic=SMALL, files=ColdFiles()) as engine:
+        partition = engine.partition()
+        for seq in range(1, 20):
+            assert fetch(engine, partition, seq)[0] is not None
+        assert len(engine.log.fetched) == 4
+        assert len(partition.position_hints) <= 5
+
+
+def test_an_error_of_the_disk_is_told_to_who_reads_and_passes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = ColdFiles()
+    with EngineLog(filled(tmp_path / "d"), topic=SMALL, files=files) as engine:
+        partition = engine.partition()
+        files.code = errno.ESTALE
+        called: list[bool] = []
+        with caplog.at_level(logging.ERROR):
+            assert partition.read(5, 1000, lambda: called.append(True)) is None
+            engine.inbox.run_until(lambda: bool(called))
+        assert "cannot read" in caplog.text
+        with pytest.raises(EngineError, match="cannot read"):
+            partition.read(5, 1000, None)
+        files.code = 0
+        assert fetch(engine, partition, 5)[0] is not None, "the next attempt is made anew"
+
+
+def test_a_file_that_vanished_is_an_error_not_the_end(tmp_path: Path) -> None:
+    path = filled(tmp_path / "d")
+    with EngineLog(path, topic=SMALL, tail_cache_bytes=1 << 20) as engine:
+        partition = engine.partition()
+        segments(path)[0].unlink()
+        engine.log.handles.forget(segments(path)[0].with_name("00000000000000000001.log"))
+        called: list[bool] = []
+        assert partition.read(1, 1000, lambda: called.append(True)) is None
+        engine.inbox.run_until(lambda: bool(called))
+        with pytest.raises(EngineError, match="No such file"):
+            partition.read(1, 1000, None)
+        assert engine.read(start=partition.last_seq)
+
+
+def test_a_footer_that_went_bad_while_the_log_is_open_costs_a_walk(tmp_path: Path) -> None:
+    path = filled(tmp_path / "d")
+    with EngineLog(path, topic=SMALL) as engine:
+        partition = engine.partition()
+        engine.log.index.drop(partition.number)
+        file = partition.sealed[0].path
+        content = bytearray(file.read_bytes())
+        content[-60] ^= 1
+        file.write_bytes(content)
+        middle = partition.sealed[0].last_seq - 1
+        assert engine.read(start=middle)[0].seq == middle
+        file.write_bytes(content[: partition.sealed[0].end])
+        partition.sealed[0].footer = None
+        partition.position_hints.clear()
+        assert reading.load_footer(engine.log, partition.sealed[0]) is None
+
+
+def test_damage_is_told_to_the_operator_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = filled(tmp_path / "d")
+    file = segments(path)[0]
+    content = bytearray(file.read_bytes())
+    content[6000] ^= 1
+    file.write_bytes(content)
+    with caplog.at_level(logging.ERROR), EngineLog(path, topic=SMALL) as engine:
+        for _ in range(3):
+            engine.log.fetched.clear()
+            engine.read()
+            assert len(engine.lost) == 1
+        assert engine.log.damaged_batches == 1
+    assert caplog.text.count("readers go on behind it") == 1
+
+
+def test_bytes_between_batches_that_took_no_number(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        active = partition.active_segment
+        with engine.log.handles.use(active.path) as fd:
+            engine.log.files.write(fd, [b"garbage"], active.position)
+        active.position += 7
+        engine.append([b"2"])
+        partition.tail.clear()
+        partition.tail_head = 0
+        engine.log.tail._chunks.clear()
+        with caplog.at_level(logging.ERROR):
+            assert engine.values() == [b"1", b"2"]
+        assert engine.lost == []
+    assert "no known records" in caplog.text
+
+
+def test_reading_a_closed_partition_opens_it(tmp_path: Path) -> None:
+    path = filled(tmp_path / "d")
+    with EngineLog(path, topic=SMALL) as engine:
+        topic = engine.log.catalog.get(b"t")
+        assert topic is not None
+        partition = engine.log.partition(topic)
+        assert repr(partition) == "<Partition topic 't' partition 0>"
+        assert partition.read(1, 1000, None) is None
+        assert not partition.is_open
+        ready: list[bool] = []
+        assert partition.read(1, 1000, lambda: ready.append(True)) is None
+        opened: list[bool] = []
+        partition.when_open(lambda: opened.append(True))
+        engine.inbox.run_until(lambda: bool(opened))
+        assert ready == [True]
+        assert partition.read(1, 1000, None) is not None
+    for file in segments(path):
+        file.unlink()
+    with EngineLog(path, topic=SMALL) as engine:
+        topic = engine.log.catalog.get(b"t")
+        assert topic is not None
+        partition = engine.log.partition(topic)
+        assert partition.read(1, 1000, lambda: None) is None
+        engine.inbox.run_until(lambda: partition.error is not None)
+        with pytest.raises(EngineError, match="no segment files"):
+            partition.read(1, 1000, None)

@@ -1,0 +1,152 @@
+"""Transactions: all or nothing, in order, bounded; what makes one impossible is told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine import transactions
+from engine.config import TopicConfig
+from engine.errors import Corrupt, EngineError, NotStored, ReadOnly, TooLarge
+from engine.limits import TRANSACTION_BYTES_MAX
+from engine.state import Put
+from engine.transactions import Transaction, is_committed, read_markers
+from tests.engine_log import EngineLog
+from tests.simulated_state import SimulatedState
+
+
+def commit(engine: EngineLog, transaction: Transaction) -> EngineError | None:
+    outcome: list[EngineError | None] = []
+    transaction.commit(outcome.append)
+    engine.inbox.run_until(lambda: bool(outcome))
+    return outcome[0]
+
+
+def test_records_of_several_partitions_become_visible_together(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        transaction = Transaction(engine.log)
+        for number in range(600):
+            transaction.append(engine.partition("ab"[number % 2]), b"%d" % number, key=b"k", headers=(b"n", b"v"))
+        assert engine.partition("a").last_seq == 0, "nothing has a number before the commit"
+        assert not transaction.is_pending
+        assert not transaction.is_committed
+        outcome: list[EngineError | None] = []
+        transaction.commit(outcome.append)
+        assert transaction.is_pending
+        engine.inbox.run_until(lambda: bool(outcome))
+        assert outcome == [None]
+        assert transaction.is_committed
+        assert engine.values("a") == [b"%d" % number for number in range(0, 600, 2)]
+        first = engine.read("b")[0]
+        assert (first.key, first.value, first.headers) == (b"k", b"1", (b"n", b"v"))
+        assert engine.log.pending_bytes == 0
+
+
+def test_one_batch_needs_no_marker(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        small = Transaction(engine.log)
+        small.append(engine.partition(), b"x")
+        assert commit(engine, small) is None
+        assert small.id == 0
+        large = Transaction(engine.log)
+        for _ in range(300):
+            large.append(engine.partition(), b"x")
+        assert commit(engine, large) is None
+        assert large.id != 0, "two batches: a crash could leave one"
+
+
+def test_an_empty_one_and_one_that_is_rolled_back_leave_nothing(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        assert commit(engine, Transaction(engine.log)) is None
+        transaction = Transaction(engine.log)
+        transaction.append(engine.partition(), b"x")
+        transaction.rollback()
+        assert transaction.size_bytes == 0
+        assert commit(engine, transaction) is None
+        assert engine.partition().last_seq == 0
+
+
+def test_what_is_too_large_is_refused_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EngineLog(tmp_path / "d", topic=TopicConfig(record_bytes_max=100)) as engine:
+        transaction = Transaction(engine.log)
+        with pytest.raises(TooLarge) as refused:
+            transaction.append(engine.partition(), b"x" * 90, key=b"k" * 5, headers=(b"123", b"456"))
+        assert refused.value.limit_bytes == 100
+        transaction.append(engine.partition(), b"x" * 90)
+        monkeypatch.setattr(transactions, "TRANSACTION_BYTES_MAX", 300)
+        with pytest.raises(TooLarge, match="a transaction holds up to 300 bytes"):
+            transaction.append(engine.partition(), b"x" * 90)
+        assert commit(engine, transaction) is None
+        assert engine.values() == [b"x" * 90]
+    assert TRANSACTION_BYTES_MAX == 64 << 20
+
+
+def test_a_partition_that_takes_nothing_fails_the_whole(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"], topic="a")
+        engine.append([b"1"], topic="b")
+        transaction = Transaction(engine.log)
+        transaction.append(engine.partition("a"), b"x")
+        transaction.append(engine.partition("b"), b"x")
+        engine.partition("b").stop_writing(ReadOnly("the disk failed"))
+        with pytest.raises(ReadOnly):
+            transaction.append(engine.partition("b"), b"y")
+        assert isinstance(commit(engine, transaction), ReadOnly)
+        assert engine.values("a") == [b"1"]
+    with EngineLog(tmp_path / "d") as engine:
+        topic = engine.log.catalog.get(b"a")
+        assert topic is not None
+        transaction = Transaction(engine.log)
+        transaction.append(engine.log.partition(topic), b"x")
+        error = commit(engine, transaction)
+        assert isinstance(error, NotStored)
+        assert "is not open" in str(error)
+
+
+def test_the_files_of_new_partitions_are_made_first(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        transaction = Transaction(engine.log)
+        for topic in ("new 1", "new 2"):
+            transaction.append(engine.partition(topic), b"x")
+        assert commit(engine, transaction) is None
+        assert engine.values("new 1") == engine.values("new 2") == [b"x"]
+
+
+def test_an_epoch_ends_when_its_numbers_are_used_up() -> None:
+    markers = transactions.Markers(SimulatedState())
+    first = markers.next_id()
+    markers._next = 1 << 32
+    second = markers.next_id()
+    assert first >> 32 != second >> 32
+    assert second & 0xFFFF_FFFF == 1
+
+
+def test_markers_that_are_refused_do_not_count() -> None:
+    state = SimulatedState()
+    markers = transactions.Markers(state)
+    identity = markers.next_id()
+    told: list[EngineError | None] = []
+    markers.commit(identity, told.append)
+    state.round(error=NotStored("refused"))
+    state.answer()
+    assert isinstance(told[0], NotStored)
+    assert not markers.is_committed(identity)
+    markers.commit(identity, told.append)
+    state.run()
+    assert markers.is_committed(identity)
+    assert transactions.Markers(state).is_committed(identity)
+
+
+def test_a_damaged_environment_without_a_key_counts_nothing() -> None:
+    class Damaged(SimulatedState):
+        def scan(self, prefix, on_corrupt=None):  # type: ignore[no-untyped-def]
+            on_corrupt(Corrupt("state", None, "a page"))
+            return iter([(b"x/\0\0\0\1", 5)])
+
+    damaged: list[Corrupt] = []
+    committed = read_markers(Damaged(), damaged)
+    assert len(damaged) == 1
+    assert is_committed(committed, 1 << 32 | 5)
+    assert not is_committed(committed, 1 << 32 | 6)
+    assert Put(b"x", 1).key == b"x"
