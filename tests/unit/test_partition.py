@@ -1,0 +1,438 @@
+"""A partition, its rounds and its housekeeping at the edges: what is refused, what fails, and what goes on."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import committer, retention
+from engine.active import ActiveSegment
+from engine.chunk import COMMITTED, FAILED
+from engine.committer import segment_age_ms, segment_bytes
+from engine.config import TopicConfig
+from engine.errors import DataDirectoryError, DiskFull, NotStored, ReadOnly
+from engine.files import SystemFiles
+from engine.inline import Inbox
+from engine.limits import CHUNK_BYTES_MAX, FREE_BUFFER_BYTES_MAX, SEGMENT_BYTES_MIN, WAKE_SLICE
+from engine.log import Log
+from engine.state import Put
+from tests.engine_log import EngineLog, segments
+from tests.unit.test_races import HookedFiles
+
+SMALL = TopicConfig(segment_bytes=64 << 10)
+
+
+# --- appending
+
+
+def test_no_records_are_refused(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        with pytest.raises(ValueError, match="no records"):
+            engine.partition().append([])
+        assert engine.log.pending_chunks == 0
+
+
+def test_a_closed_partition_takes_nothing_until_it_is_open(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"x"])
+    with EngineLog(tmp_path / "d") as engine:
+        topic = engine.log.catalog.get(b"t")
+        assert topic is not None
+        partition = engine.log.partition(topic)
+        with pytest.raises(NotStored, match="is not open yet"):
+            partition.append([b"y"])
+        opened: list[bool] = []
+        partition.when_open(lambda: opened.append(True))
+        partition.when_open(lambda: opened.append(True))
+        engine.inbox.run_until(lambda: len(opened) == 2)
+        engine.append([b"y"])
+        assert engine.values() == [b"x", b"y"]
+
+
+def test_records_that_were_put_and_never_registered_have_numbers_of_their_own(tmp_path: Path) -> None:
+    """A caller that fails between put and appended: the next one's records must not get the same numbers."""
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        assert partition.writer(1).put(b"2", 0, 1)
+        assert partition.writer(1 << 20).put(b"3", 0, 1)  # needs another chunk: the first is closed
+        engine.settle(partition.appended(None, 1))
+        engine.inbox.run_until(lambda: engine.log.pending_chunks == 0)
+        assert [(record.seq, record.value) for record in engine.read()] == [(1, b"1"), (2, b"2"), (3, b"3")]
+
+
+def test_waiters_of_everything_that_fails_are_told(tmp_path: Path) -> None:
+    class Waiter:
+        rounds = 0
+
+        def round_done(self) -> None:
+            self.rounds += 1
+
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        waiter = Waiter()
+        chunk = partition.append([b"2"], waiter=waiter)
+        behind = partition.append([b"3"], waiter=waiter)
+        partition.stop_writing(ReadOnly("the disk failed"))
+        engine.settle(chunk)
+        engine.settle(behind)
+        engine.inbox.run_posted()
+        assert behind.state == FAILED
+        assert waiter.rounds >= 1
+
+
+def test_numbers_that_cannot_be_reserved_are_not_given(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d", topic=TopicConfig(durability="never")) as engine:
+        submit = engine.log.state.submit
+
+        def refusing(ops: Any, done: Any = None) -> None:
+            if any(isinstance(op, Put) and op.key.startswith(b"r/") for op in ops):
+                engine.inbox.post(lambda: done(DiskFull("no space")))
+            else:
+                submit(ops, done)
+
+        engine.log.state.submit = refusing  # type: ignore[method-assign]
+        chunk = engine.settle(engine.partition().append([b"1"]))
+        assert chunk.state == FAILED
+        assert "cannot reserve numbers" in str(chunk.error)
+        engine.log.state.submit = submit  # type: ignore[method-assign]
+        engine.append([b"2"])
+        assert engine.values() == [b"2"]
+
+
+def test_a_topic_whose_number_is_refused_is_tried_again(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        partition = engine.partition()
+        number = engine.log.catalog.number
+        engine.log.catalog.number = lambda topic, index, done: engine.inbox.post(lambda: done(DiskFull("full")))  # type: ignore[method-assign,assignment]
+        chunk = engine.settle(partition.append([b"1"]))
+        assert chunk.state == FAILED
+        assert isinstance(chunk.error, DiskFull)
+        engine.log.catalog.number = number  # type: ignore[method-assign]
+        engine.append([b"2"])
+        assert [(record.seq, record.value) for record in engine.read()] == [(2, b"2")]
+
+
+def test_files_that_turn_up_while_they_are_to_be_made(tmp_path: Path) -> None:
+    """Between looking and making, somebody puts a backup in place: its records keep their numbers."""
+    with EngineLog(tmp_path / "other") as engine:
+        engine.append([b"%d" % number for number in range(5)])
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        partition = engine.partition()
+        directory = tmp_path / "d" / "topics" / "1" / "0"
+
+        def hook(call: str, path: Path) -> None:
+            if (call, path.name) == ("sync_dir", "topics") and not directory.exists():
+                directory.parent.mkdir(exist_ok=True)
+                os.rename(tmp_path / "other" / "topics" / "1" / "0", directory)
+
+        files.hook = hook
+        chunk = engine.settle(partition.append([b"too early"]))
+        assert chunk.state == FAILED
+        assert "publish again" in str(chunk.error)
+        engine.append([b"5"])
+        assert engine.values() == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+# --- rounds
+
+
+def test_a_defect_in_a_round_makes_its_partitions_read_only_and_hangs_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"])
+        engine.append([b"1"], topic="other")
+
+        def broken(self: ActiveSegment, *_: object) -> None:
+            raise RuntimeError("a defect")
+
+        with monkeypatch.context() as patch, caplog.at_level(logging.CRITICAL):
+            patch.setattr(ActiveSegment, "append", broken)
+            chunk = engine.settle(engine.partition().append([b"2"]))
+        assert isinstance(chunk.error, ReadOnly)
+        assert "internal error in a commit round" in str(chunk.error)
+        assert "a defect" in caplog.text
+        engine.append([b"2"], topic="other")
+        assert engine.values() == [b"1"]
+
+
+def test_a_segment_whose_sync_failed_in_between_takes_no_round(tmp_path: Path) -> None:
+    """Housekeeping's sync fails while a round is on its way: the round may not write to that file any more."""
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        partition.active_segment.sync_failed = True
+        chunk = engine.settle(partition.append([b"2"]))
+        assert isinstance(chunk.error, ReadOnly)
+        assert "an earlier sync failed" in str(chunk.error)
+        assert engine.values() == [b"1"]
+
+
+def test_a_write_that_cannot_be_taken_back_makes_the_partition_read_only(tmp_path: Path) -> None:
+    class Failing(SystemFiles):
+        broken = False
+
+        def write(self, fd: int, buffers: Any, position: int) -> None:
+            if self.broken:
+                raise OSError(errno.EIO, "Input/output error")
+            super().write(fd, buffers, position)
+
+        def truncate(self, fd: int, size_bytes: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+    files = Failing()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        engine.append([b"1"])
+        files.broken = True
+        chunk = engine.settle(engine.partition().append([b"2"]))
+        files.broken = False
+        assert isinstance(chunk.error, ReadOnly)
+        assert "could not be taken back" in str(chunk.error)
+
+
+def test_rounds_that_nobody_scrapes_are_only_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committer, "ROUND_SIZES_MAX", 3)
+    with EngineLog(tmp_path / "d") as engine:
+        for _ in range(6):
+            engine.append([b"x"])
+        counters = engine.log.committer.counters
+        assert len(counters.round_sizes) == 3
+        assert counters.records == 6
+
+
+def test_segments_are_a_quarter_of_what_is_kept_at_most() -> None:
+    assert segment_bytes(TopicConfig()) == 128 << 20
+    assert segment_bytes(TopicConfig(retention_bytes=100 << 20)) == 25 << 20
+    assert segment_bytes(TopicConfig(retention_bytes=1)) == SEGMENT_BYTES_MIN
+    assert segment_age_ms(TopicConfig()) == 7 * 86_400_000
+    assert segment_age_ms(TopicConfig(retention_ms=3_600_000)) == 900_000
+    assert segment_age_ms(TopicConfig(retention_ms=1000)) == 1000
+
+
+def test_retention_by_bytes_keeps_about_what_it_says(tmp_path: Path) -> None:
+    config = TopicConfig(retention_bytes=512 << 10)
+    with EngineLog(tmp_path / "d", topic=config, retention_grace_ms=0) as engine:
+        partition = engine.partition()
+        for _ in range(100):
+            engine.append([b"x" * 20_000])
+        engine.log.housekeeping.clean()
+        kept = partition.committed_end + sum(segment.size_bytes for segment in partition.sealed)
+        assert 256 << 10 < kept <= 512 << 10
+        assert retention.due_segments(partition, engine.log.steady_ms()) == 0
+        retention.remove_files(engine.log, partition.number, [])
+
+
+# --- housekeeping
+
+
+def test_graves_of_a_deleted_topic_go_with_it(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        for number in range(6):
+            engine.append([b"%d" % number * 20_000])
+        partition = engine.partition()
+        retention.trim(engine.log, partition, 4)
+        assert engine.log.housekeeping._graves
+        deleted: list[object] = []
+        engine.log.catalog.delete(partition.topic, deleted.append)
+        engine.inbox.run_until(lambda: bool(deleted))
+        engine.log.housekeeping.clean()
+        assert engine.log.housekeeping._graves == []
+        engine.inbox.run_until(lambda: not (tmp_path / "d" / "topics" / "1").exists())
+
+
+def test_a_topic_deleted_between_turns_of_a_pass(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.log.catalog.create(b"t", partition_count=3)
+        for index in range(3):
+            engine.append([b"x"], index=index)
+        steps = engine.log.housekeeping._pass()
+        next(steps)
+        deleted: list[object] = []
+        topic = engine.partition().topic
+        engine.log.catalog.delete(topic, deleted.append)
+        engine.inbox.run_until(lambda: bool(deleted))
+        for _ in steps:
+            pass
+        assert engine.log.housekeeping.failing == {}
+
+
+def test_watermarks_that_cannot_be_synced_are_told_once_and_when_it_works_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, watermarks_sync_interval_ms=10) as engine:
+        engine.append([b"1"])
+        failed = threading.Event()
+
+        def hook(call: str, path: Path) -> None:
+            if (call, path.name) == ("sync_data", "watermarks"):
+                if failed.is_set():
+                    again.set()
+                failed.set()
+                raise OSError(errno.EIO, "Input/output error")
+
+        again = threading.Event()
+        with caplog.at_level(logging.ERROR):
+            files.hook = hook
+            engine.append([b"2"])
+            assert again.wait(30)
+        files.hook = lambda call, path: None
+        assert caplog.text.count("cannot sync watermarks") == 1
+        deadline = time.monotonic() + 30
+        while engine.log.watermarks.dirty:
+            assert time.monotonic() < deadline
+            threading.Event().wait(0.01)
+
+
+def test_watermarks_that_cannot_be_synced_do_not_stop_the_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = HookedFiles()
+    engine = EngineLog(tmp_path / "d", files=files)
+    engine.append([b"1"])
+    files.failing("sync_data", "watermarks")
+    with caplog.at_level(logging.ERROR):
+        engine.close()
+    assert "cannot sync watermarks" in caplog.text
+    with EngineLog(tmp_path / "d") as again:
+        assert again.values() == [b"1"]
+
+
+# --- the log
+
+
+def test_directories_that_cannot_be_used_say_why(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(DataDirectoryError, match="cannot use data directory"):
+        EngineLog(tmp_path / "file" / "d")
+    files = HookedFiles()
+    files.failing("sync_dir", "topics")
+    with pytest.raises(DataDirectoryError, match="Input/output error"):
+        EngineLog(tmp_path / "d", files=files)
+    EngineLog(tmp_path / "d").close()
+
+
+def test_what_was_opened_is_closed_again_when_the_rest_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("engine.log.Housekeeping", broken)
+        with pytest.raises(RuntimeError):
+            EngineLog(tmp_path / "d")
+    with EngineLog(tmp_path / "d") as engine:  # neither the lock nor an environment is held
+        engine.append([b"1"])
+
+
+def test_a_partition_whose_files_cannot_be_looked_for_is_not_stored(tmp_path: Path) -> None:
+    class Failing(SystemFiles):
+        broken = False
+
+        def exists(self, path: Path) -> bool:
+            if self.broken:
+                raise OSError(errno.EACCES, "Permission denied")
+            return super().exists(path)
+
+    files = Failing()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        topic = engine.log.catalog.create(b"t")
+        files.broken = True
+        with pytest.raises(NotStored, match="Permission denied"):
+            engine.log.partition(topic)
+        files.broken = False
+        engine.append([b"1"])
+
+
+def test_numbers_of_lost_partitions_come_from_the_newest_header_that_can_be_read(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        engine.append([b"x"], topic="first")
+        for number in range(6):
+            engine.append([b"%d" % number * 20_000])
+    for file in (tmp_path / "d" / "state").iterdir():
+        file.unlink()
+    newest = segments(tmp_path / "d", 2)[-1]
+    content = newest.read_bytes()
+    newest.write_bytes(bytes(20) + content[20:])
+    newest.with_name("00000000000000000999.log").symlink_to("nowhere")
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        topic = engine.log.catalog.get(b"t")
+        assert topic is not None
+        assert topic.numbers == {0: 2}
+        newest.with_name("00000000000000000999.log").unlink()
+        assert len(engine.read()) == 6
+
+
+def test_many_readers_are_woken_in_turns(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        woken: list[int] = []
+        for number in range(2 * WAKE_SLICE + 1):
+            partition.read(2, 1000, lambda number=number: woken.append(number))  # type: ignore[misc]
+        turns: list[int] = []
+        post = engine.log.post
+        engine.log.post = lambda callback: (turns.append(len(woken)), post(callback))[1]
+        engine.append([b"2"])
+        engine.inbox.run_until(lambda: len(woken) == 2 * WAKE_SLICE + 1)
+        assert {WAKE_SLICE, 2 * WAKE_SLICE} <= set(turns)
+
+
+def test_an_inbox_gives_up_when_nothing_happens() -> None:
+    inbox = Inbox()
+    with pytest.raises(TimeoutError, match="nothing happened within"):
+        inbox.run_until(lambda: False, timeout_s=0.01)
+
+
+def test_an_opening_that_meets_a_defect_is_an_error_of_that_partition(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"])
+    with EngineLog(tmp_path / "d") as engine:
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a defect")
+
+        with monkeypatch.context() as patch, caplog.at_level(logging.CRITICAL):
+            patch.setattr("engine.opener.recover_partition", broken)
+            with pytest.raises(DataDirectoryError, match="internal error while opening"):
+                engine.partition()
+        assert engine.partition().is_open, "another attempt is made at the next use"
+        assert engine.values() == [b"1"]
+
+
+def test_free_buffers_are_bounded_and_those_in_use_are_not_taken_back(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        pool = engine.log.buffers
+        size = CHUNK_BYTES_MAX
+        for _ in range(2 * FREE_BUFFER_BYTES_MAX // size):
+            pool.give(bytearray(size))
+        assert pool._free_bytes <= FREE_BUFFER_BYTES_MAX
+        kept = pool._free_bytes
+        while pool._free_bytes:
+            pool.take(size)
+        looked_at = bytearray(size)
+        view = memoryview(looked_at)
+        pool.give(looked_at)
+        assert pool._free_bytes == 0
+        pool.give(bytearray(size - 1))
+        assert pool._free_bytes == 0, "no chunk asks for such a size"
+        view.release()
+        pool.give(looked_at)
+        assert pool._free_bytes == size <= kept
+
+
+def test_a_chunk_knows_its_state(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        assert engine.append([b"x"]).state == COMMITTED
+    assert Log.now_ms() > 1_600_000_000_000
