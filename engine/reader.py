@@ -148,8 +148,7 @@ def headers_of(found: Found, segment_id: int) -> Iterator[BatchHeader]:
     position = found.start
     while position < found.end:
         header = read_header(found.data, position, segment_id, found.position + position)
-        if header is None:  # cannot be: the batches were verified
-            return
+        assert header is not None, "the batches were verified"
         yield header
         position = header.end
 

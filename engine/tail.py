@@ -35,8 +35,7 @@ class TailCache:
         self.size_bytes -= len(chunk.buffer)
         self._buffers.give(chunk.buffer)
         partition = chunk.partition
-        if partition.tail_head >= len(partition.tail) or partition.tail[partition.tail_head] is not chunk:
-            return  # the partition let go of its tail by itself
+        assert partition.tail[partition.tail_head] is chunk, "chunks go in the order in which they came"
         partition.tail[partition.tail_head] = None
         partition.tail_head += 1
         if partition.tail_head >= COMPACT_ENTRIES or partition.tail_head == len(partition.tail):
