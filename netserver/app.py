@@ -333,8 +333,14 @@ class Server:
             "listeners": {name: str(listener.address) for name, listener in self.listeners.items()},
         }
         temporary = self.data_dir / "server.json.new"
-        temporary.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-        temporary.replace(self.data_dir / "server.json")
+        try:
+            temporary.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+            temporary.replace(self.data_dir / "server.json")
+        except OSError as error:  # a full disk: reading has to go on, and records that retention removes make room
+            log.warning("cannot write %s (%s): tools do not find this server by its directory", temporary, error)
+            for path in (temporary, self.data_dir / "server.json"):  # the latter names a server that was killed
+                with contextlib.suppress(OSError):
+                    path.unlink(missing_ok=True)
 
     def _later(self, delay_s: float, function: Callable[..., None], *args: object) -> None:
         loop = asyncio.get_running_loop()

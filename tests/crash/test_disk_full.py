@@ -87,6 +87,19 @@ def test_a_start_on_a_full_disk(tmp_path: Path) -> None:
             assert engine.values() == [*expected, b"more"]
 
 
+def test_a_server_starts_on_a_full_disk_and_is_read_from(tmp_path: Path) -> None:
+    off = {name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin")}
+    with tmpfs(tmp_path / "disk", ROOM) as disk:
+        with server(disk / "data", off) as process, FiggPeer(process.address("figg")) as peer:
+            peer.send(b"t", [b"%d" % number for number in range(100)])
+            assert peer.wait_for_ack(99)
+        fill(disk)
+        with server(disk / "data", off) as process, FiggPeer(process.address("figg")) as reader:
+            assert len(reader.read(b"t", 0, 100)) == 100
+            assert "cannot write" in process.log_text
+            assert not list((disk / "data").glob("server.json*"))
+
+
 def test_the_server_on_a_full_disk(tmp_path: Path) -> None:
     off = {name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin")}
     with tmpfs(tmp_path / "disk", 3 * ROOM) as disk, server(disk / "data", off) as process:
