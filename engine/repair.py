@@ -157,7 +157,8 @@ class Repair:
 
     def _read_state(self) -> None:
         """Topics, numbers and markers that the state knows; nothing without a sound one."""
-        if DATA_FILE not in self._files.list_dir(self.data_dir / "state"):
+        path = self.data_dir / "state" / DATA_FILE
+        if not path.exists() or not path.stat().st_size or DATA_FILE not in self._files.list_dir(path.parent):
             return
         reader = StateReader.open(self.data_dir / "state")
         try:

@@ -144,6 +144,13 @@ def test_a_damaged_index_is_moved_aside(data: Path) -> None:
         assert len(engine.read()) == 120
 
 
+def test_environments_whose_files_are_empty_are_told_as_missing(data: Path) -> None:
+    for name in ("state", "index"):
+        os.truncate(data / name / "data.mdb", 0)
+    steps = plan_then_apply(data)
+    assert [(step.kind, step.changes) for step in steps] == [("state", False), ("index", False)]
+
+
 def test_environments_that_are_missing_are_told(data: Path) -> None:
     shutil.rmtree(data / "state")
     shutil.rmtree(data / "index")
