@@ -21,13 +21,16 @@ Rules that hold for both (py-lmdb 3.0, LMDB 0.9):
 
 Failures of a commit. No space or no memory refuses this transaction and nothing else: LMDB writes a transaction's
 pages, syncs them, and only then writes the meta page that makes them count, so an unfinished one leaves nothing behind
-and its pages are written anew by the next. Any other failure closes the environment for writing until a restart.
+and its pages are written anew by the next. A write that is cut short because the disk filled up is an EIO to LMDB, so
+with no room left an EIO counts as no space (a meta page that could not be written makes LMDB itself refuse all that
+follows). Any other failure closes the environment for writing until a restart.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,6 +64,7 @@ READERS = 126
 LOCK_FILE_BYTES = 8192  # header and table of 126 readers
 LMDB_MAGIC = (0xBEEFC0DE).to_bytes(4, sys.byteorder)
 SPACE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_ROOM_BYTES = 64 << 10  # less is left when a write was cut short: a file system keeps some blocks for itself
 
 Databases: TypeAlias = Mapping[bytes, "lmdb._Database"]
 Reader: TypeAlias = "tuple[lmdb.Transaction[bytes], Databases]"
@@ -215,9 +219,16 @@ class Environment:
         if isinstance(error, lmdb.MemoryError | MemoryError):
             return NotStored(f"not enough memory for changes in {self.path}: {error}")
         code = error.code if isinstance(error, lmdb.Error) else None
-        if code in SPACE_ERRORS:
+        if code in SPACE_ERRORS or (code == errno.EIO and self._no_room()):
             return DiskFull(f"no space for changes in {self.path}: {error}; free some, and it goes on by itself")
         return self._close_for_writing(error)
+
+    def _no_room(self) -> bool:
+        try:
+            room = os.statvfs(self.path)
+        except OSError:
+            return False
+        return room.f_bavail * room.f_frsize < NO_ROOM_BYTES
 
     def _close_for_writing(self, error: Exception) -> ReadOnly:
         self.error = ReadOnly(f"{self.path} is read-only until a restart, because a commit failed: {error}")

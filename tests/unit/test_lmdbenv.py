@@ -387,6 +387,24 @@ def fill_disk(mount: Path) -> None:
 
 @pytest.mark.root
 @needs_root
+def test_a_write_that_a_full_disk_cuts_short_is_no_defect_of_the_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path, 1024) as mount:
+        environment = Environment(mount / "env", 1 << 30, FILES, create=True)
+        fill(environment, 0, 10)
+        fill_disk(mount)
+        filler = mount / "filler"
+        os.truncate(filler, filler.stat().st_size - 5 * 4096)
+        with pytest.raises(DiskFull):
+            fill(environment, 10, 1, 100_000)  # one write of 25 pages
+        assert environment.error is None
+        filler.unlink()
+        fill(environment, 10, 1, 100_000)
+        assert entries(environment) == 11
+        environment.close()
+
+
+@pytest.mark.root
+@needs_root
 def test_a_full_disk_is_an_error_never_a_signal(tmp_path: Path) -> None:
     with small_disk(tmp_path, 1024) as mount:
         environment = Environment(mount / "env", 1 << 30, FILES, create=True)
