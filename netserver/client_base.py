@@ -83,7 +83,8 @@ def parse_address(address: str, default_port: int) -> tuple[str, int]:
         port = rest[1:]
     elif address.count(":") == 1:
         host, _, port = address.partition(":")
-    number = int(port) if port else default_port
+    digits = not port or (port.isascii() and port.isdigit() and len(port) <= 5)
+    number = int(port or default_port) if digits else 0
     if not host or not 1 <= number <= 65535:
         raise ValueError(f"not an address: {address!r}")
     return host, number

@@ -142,9 +142,11 @@ def test_addresses(text: str, found: tuple[str, int]) -> None:
     assert parse_address(text, 8119) == found
 
 
-@pytest.mark.parametrize("text", ["", ":1", "host:0", "host:65536", "host:x", "[::1", "[::1]x", "[]:1"])
+@pytest.mark.parametrize(
+    "text", ["", ":1", "host:0", "host:65536", "host:x", "host: 1", "host:1_0", "host:+1", "[::1", "[::1]x", "[]:1"]
+)
 def test_bad_addresses(text: str) -> None:
-    with pytest.raises(ValueError, match=r"address|invalid literal"):
+    with pytest.raises(ValueError, match="not an address"):
         parse_address(text, 8119)
 
 

@@ -38,6 +38,13 @@ def logtool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     return call
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:x", "127.0.0.1:0", ":1", "[::1"])
+def test_publish_to_what_is_no_address_is_a_usage_error(logtool: Logtool, address: str) -> None:
+    code, _, err = logtool("publish", "t", os.devnull, "--via", f"figg={address}")
+    assert code == 2
+    assert f"not an address: '{address}': expected HOST:PORT" in err
+
+
 def publish(process: ServerProcess, topic: str, values: list[str]) -> None:
     process.admin("POST", f"/v1/topics/{topic}/records", {"records": [{"value": value} for value in values]})
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import click
 
+from netserver.client_base import parse_address
 from tools.logtool import errors
 from tools.logtool.address import read_server_info
 from tools.logtool.cli import Command, Settings
@@ -66,7 +67,7 @@ def parse_via(text: str, settings: Settings) -> tuple[str, str]:
     """`PROTOCOL` or `PROTOCOL=HOST:PORT`; without an address the one that the data directory's server listens on.
 
     Raises:
-        click.BadParameter: no such protocol.
+        click.BadParameter: no such protocol, or no address.
     """
     protocol, _, address = text.partition("=")
     if protocol not in DEFAULT_ADDRESSES:
@@ -75,7 +76,12 @@ def parse_via(text: str, settings: Settings) -> tuple[str, str]:
         info = read_server_info(settings.data_dir)
         if info is not None:
             address = info.listeners.get(protocol, "")
-    return protocol, address or DEFAULT_ADDRESSES[protocol]
+    address = address or DEFAULT_ADDRESSES[protocol]
+    try:
+        parse_address(address, 1)
+    except ValueError as error:
+        raise click.BadParameter(f"{error}: expected HOST:PORT", param_hint="--via") from error
+    return protocol, address
 
 
 class Progress:
