@@ -165,14 +165,18 @@ class AdminServer:
         if not hmac.compare_digest(given.encode(), self._token.encode()):
             text = f"needs Authorization: Bearer with the content of {TOKEN_FILE} in the data directory"
             return _error(401, "unauthorized", text, {"WWW-Authenticate": "Bearer"})
+        if (request.content_length or 0) > ADMIN_BODY_BYTES:  # known before any of it has come
+            return _too_large()
         try:
             return await self._call_api(request, path)
+        except ConnectionError:  # the client went away amid its body: nobody reads this answer
+            return _error(400, "disconnected", "the request's body was cut short")
         except Exception as error:
             for kind, status, code in STATUS_OF_ERROR:
                 if isinstance(error, kind):
                     return _error(status, code, str(error))
             if isinstance(error, web.HTTPRequestEntityTooLarge):
-                return _error(413, "too_large", f"a request body may have {ADMIN_BODY_BYTES} bytes")
+                return _too_large()
             log.exception("admin: error in %s %s", request.method, path[:200])
             return _error(500, "internal", "internal error; the server's log tells more")
 
@@ -254,6 +258,10 @@ def _document(body: bytes) -> dict[str, Any]:
 
 def _prometheus(content: bytes) -> web.Response:
     return web.Response(body=content, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+def _too_large() -> web.Response:
+    return _error(413, "too_large", f"a request body may have {ADMIN_BODY_BYTES} bytes")
 
 
 def _error(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> web.Response:

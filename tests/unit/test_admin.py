@@ -297,6 +297,38 @@ def test_errors_of_the_engine(
     assert ("a defect" in caplog.text) == (expected[0] == 500)
 
 
+def test_a_body_that_is_announced_too_large_is_refused_before_it_comes() -> None:
+    async def test(call: Caller) -> None:
+        reader, writer = await request_head(call, 33 << 20)
+        async with asyncio.timeout(10):
+            assert (await reader.readline()).startswith(b"HTTP/1.1 413 ")
+        writer.close()
+
+    with_admin(test)
+
+
+def test_a_client_that_goes_away_amid_its_body_is_no_defect(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(call: Caller) -> None:
+        _, writer = await request_head(call, 1000)
+        assert (await call("GET", "/healthz"))[0] == 200  # the head has been read by then
+        writer.transport.abort()
+        assert (await call("GET", "/healthz"))[0] == 200
+        assert await call.error("GET", "/v1/nothing") == (404, "not_found")
+
+    with_admin(test)
+    assert "error in POST" not in caplog.text
+
+
+async def request_head(call: Caller, body_bytes: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A POST of which only the head and one byte of its body are sent."""
+    host, _, port = str(call.server.admin_address).rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    head = f"POST /v1/topics HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {call.token}\r\n"
+    writer.write(f"{head}Content-Length: {body_bytes}\r\n\r\n{{".encode())
+    await writer.drain()
+    return reader, writer
+
+
 def test_status_and_connections() -> None:
     echo = Echo()
 
