@@ -38,6 +38,8 @@ __all__ = ["COMMITTED", "FAILED", "PENDING", "Chunk", "Partition", "Slab", "Wait
 
 RECORD_OVERHEAD_BYTES = 32
 """Room asked for beside a record's own bytes: flags, timestamp, key length, value length, a new batch's bundle head."""
+TELL_AGAIN_MS = 10_000
+"""The same failure is told again after so long; with a full disk it would be ten lines a second and client."""
 
 NO_FILES, MAKING, OPENING, OPEN, CLOSED, DELETED = range(6)
 
@@ -78,6 +80,7 @@ class Partition:
         """Sequence number -> (segment id, position of the batch that follows the one before it)."""
         self.readers: dict[Callable[[], None], None] = {}
         self.told_damage: set[tuple[int, int]] = set()
+        self._told_failure = ("", 0)
         self._append_ms = 0
         self._reserved = 0
         self._reserving = False
@@ -465,7 +468,7 @@ class Partition:
                 self.stop_writing(part.error)
             if part.sealed:
                 self.committed_end = SEGMENT_HEADER_BYTES
-            log.report(str(part.error))
+            self._tell_failure(str(part.error))
             return
         for chunk in part.chunks:
             self._settle(chunk, COMMITTED, None)
@@ -477,6 +480,14 @@ class Partition:
         if self.readers:
             log.wake(self.readers)
             self.readers = {}
+
+    def _tell_failure(self, text: str) -> None:
+        """Tells the operator; the same again only after a while: publishers try again many times a second."""
+        told, at_ms = self._told_failure
+        now_ms = self._log.now_ms()
+        if text != told or abs(now_ms - at_ms) >= TELL_AGAIN_MS:
+            self._told_failure = text, now_ms
+            self._log.report(text)
 
     def _settle(self, chunk: Chunk, state: int, error: EngineError | None) -> None:
         chunk.state = state

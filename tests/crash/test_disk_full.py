@@ -15,6 +15,7 @@ import pytest
 from engine import retention
 from engine.config import TopicConfig
 from engine.errors import DiskFull, EngineError
+from engine.partition import TELL_AGAIN_MS
 from netserver.testing import server
 from tests.disks import NEEDS_ROOT, fill, tmpfs
 from tests.engine_log import EngineLog
@@ -68,6 +69,26 @@ def test_the_engine_on_a_full_disk(tmp_path: Path) -> None:
             engine.inbox.run_until(lambda before=before: engine.log.removed_bytes > before)  # type: ignore[misc]
             publish(b"there is room again")
             check()
+
+
+def test_publishers_that_try_again_do_not_fill_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told() -> int:
+        return sum("'t' partition 0: no space left" in message for message in caplog.messages)
+
+    with tmpfs(tmp_path / "disk", ROOM) as disk, EngineLog(disk / "data", topic=CONFIG) as engine:
+        engine.append([b"one"])
+        fill(disk)
+        for _ in range(20):
+            with pytest.raises(DiskFull):
+                engine.append([b"x" * 30_000])
+        assert told() == 1
+        later = engine.log.now_ms() + TELL_AGAIN_MS
+        monkeypatch.setattr(engine.log, "now_ms", lambda: later)
+        with pytest.raises(DiskFull):
+            engine.append([b"x" * 30_000])
+        assert told() == 2
 
 
 def test_a_start_on_a_full_disk(tmp_path: Path) -> None:
