@@ -7,13 +7,13 @@
     python -m tests.mutants --list
 
 A defect is a replacement of text that occurs exactly once in a file: when the code changes so that it does not any
-more, that is an error here too. The tests run in a copy of the checkout, with the compiled form of a changed module
-removed.
+more, that is an error here too. The tests run in a copy of the code, without the compiled form of a changed module.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-COPIED = ("engine", "netserver", "tools", "tests", "pyproject.toml")
+PACKAGES = ("engine", "netserver", "tools")
 TIMEOUT_S = 300
 
 
@@ -39,17 +39,20 @@ class Mutant:
     tests: str
     seeds: int = 0
     """Worlds of the power cut test, if that is to find it."""
+    pure: bool = False
+    """The tests run without the compiled modules."""
 
 
 def copy_of_checkout(target: Path) -> None:
-    """Everything that the tests need, compiled modules included."""
+    """Everything that the tests need, compiled modules included; the packages from where they are imported."""
     ignored = shutil.ignore_patterns("__pycache__", "*.c")
-    for name in COPIED:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, target / name, ignore=ignored)
-        else:
-            shutil.copy(source, target / name)
+    for name in PACKAGES:
+        found = importlib.util.find_spec(name)
+        assert found is not None
+        assert found.submodule_search_locations is not None
+        shutil.copytree(found.submodule_search_locations[0], target / name, ignore=ignored)
+    shutil.copytree(ROOT / "tests", target / "tests", ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", target)
 
 
 def apply(mutant: Mutant, root: Path) -> None:
@@ -66,6 +69,8 @@ def apply(mutant: Mutant, root: Path) -> None:
 def run_tests(mutant: Mutant, root: Path) -> subprocess.CompletedProcess[str]:
     """The tests of a mutant, in the copy."""
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": ""}
+    if mutant.pure:
+        environment["QUINTLOG_PURE"] = "1"
     if mutant.seeds:
         environment["QUINTLOG_POWER_CUT_SEEDS"] = str(mutant.seeds)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests.split()]
@@ -84,10 +89,146 @@ def is_found(mutant: Mutant) -> tuple[bool, str]:
     return result.returncode == 1, result.stdout[-2000:]
 
 
-RECOVERY = "tests/unit/test_recovery_damage.py tests/unit/test_recovery.py"
+DAMAGE = "tests/unit/test_recovery_damage.py"
+RECOVERY = "tests/unit/test_recovery.py"
+RACES = "tests/unit/test_races.py"
+EVERY_CALL = "tests/crash/test_every_call.py"
+FAULTS = "tests/crash/test_faults.py"
 POWER = "tests/crash/test_power_cut.py"
+STATE = "tests/unit/test_state_lost.py"
+CLOCK = "tests/unit/test_clock.py"
 
 MUTANTS = (
+    # --- what is written and synced
+    Mutant(
+        "do not sync records",
+        "engine/committer.py",
+        "        self._sync([part for part in parts if part.error is None and part.chunks and part.sync])\n",
+        "        self._sync([])\n",
+        f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "acknowledge before the sync",
+        "engine/partition.py",
+        '        return self.topic.config.durability == "always"\n',
+        "        return False\n",
+        f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "do not sync the header of a new segment",
+        "engine/active.py",
+        "        files.write(fd, [header.pack()], 0)\n        files.sync_data(fd)\n",
+        "        files.write(fd, [header.pack()], 0)\n",
+        f"{FAULTS} {POWER} {EVERY_CALL}",
+        seeds=800,
+    ),
+    Mutant(
+        "do not sync the directory of a new segment",
+        "engine/active.py",
+        "        files.sync_data(fd)\n        files.sync_dir(directory)\n",
+        "        files.sync_data(fd)\n",
+        f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "do not sync the directory of a new partition",
+        "engine/recovery.py",
+        "    files.make_dir(place.directory)\n    files.sync_dir(place.topic_directory)\n",
+        "    files.make_dir(place.directory)\n",
+        f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "do not sync the directory of topics",
+        "engine/opener.py",
+        "            files.make_dir(directory)\n            files.sync_dir(directory.parent)\n",
+        "            files.make_dir(directory)\n",
+        f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "do not sync a new file before its name is changed",
+        "engine/files.py",
+        "        files.write(fd, [content], 0)\n        files.sync_data(fd)\n",
+        "        files.write(fd, [content], 0)\n",
+        f"tests/unit/test_files.py {FAULTS}",
+    ),
+    Mutant(
+        "write the marker of a transaction after its answer",
+        "engine/committer.py",
+        "        log.markers.commit(transaction.id, lambda problem: self._marked(",
+        "        log.markers.commit(transaction.id, lambda _: None)\n        (lambda problem: self._marked(",
+        f"{RACES} -k unknown_outcome --timeout 20",
+    ),
+    Mutant(
+        "count on with the epochs of transactions",
+        "engine/transactions.py",
+        "            self._epoch = secrets.randbits(32)\n",
+        "            self._epoch += 1\n",
+        STATE,
+    ),
+    Mutant(
+        "write no watermark",
+        "engine/committer.py",
+        "            self._log.watermarks.write(owner, mark)\n",
+        "            pass\n",
+        f"{RACES} {DAMAGE}",
+    ),
+    Mutant(
+        "call everything durable that was written",
+        "engine/active.py",
+        "                position,\n                self.durable_position,\n",
+        "                position,\n                1 << 40,\n",
+        f"{RECOVERY} {POWER}",
+    ),
+    # --- failures
+    Mutant(
+        "sync again after a failed sync",
+        "engine/active.py",
+        "            self.sync_failed = True\n            raise\n",
+        "            raise\n",
+        f"{FAULTS} {RACES}",
+    ),
+    Mutant(
+        "leave what a failed round wrote",
+        "engine/active.py",
+        "            files.truncate(fd, self.position)\n",
+        "",
+        FAULTS,
+    ),
+    Mutant(
+        "do not take durability back with a failed round",
+        "engine/active.py",
+        "        self.durable_position = min(self.durable_position, self.position)\n",
+        "",
+        DAMAGE,
+    ),
+    Mutant(
+        "take a full disk for a failed one",
+        "engine/committer.py",
+        "        elif problem.errno in NO_SPACE:\n",
+        "        elif problem.errno == -1:\n",
+        FAULTS,
+    ),
+    Mutant(
+        "give up when descriptors are used up",
+        "engine/files.py",
+        "self.relieve is None or not self.relieve():",
+        "True:",
+        "tests/unit/test_files.py",
+    ),
+    Mutant(
+        "write once, however much of it was taken",
+        "engine/files.py",
+        "        while left:\n            written = os.pwritev",
+        "        if left:\n            written = os.pwritev",
+        "tests/unit/test_files.py",
+    ),
+    Mutant(
+        "let a transaction hold up what stands behind it",
+        "engine/committer.py",
+        "                self.add(partition)\n        self._log.post(lambda: transaction.finish(error))\n",
+        "                pass\n        self._log.post(lambda: transaction.finish(error))\n",
+        f"{RACES} -k behind_it_hangs --timeout 10",
+    ),
+    # --- recovery
     Mutant(
         "rewrite nothing above the floor",
         "engine/recovery.py",
@@ -96,11 +237,241 @@ MUTANTS = (
         "tests/crash/test_page_cache.py",
     ),
     Mutant(
+        "trust a footer that may not be on disk",
+        "engine/recovery.py",
+        "            self._make_sure_of(sealed[-1])\n",
+        "",
+        "tests/crash/test_page_cache.py",
+    ),
+    Mutant(
         "do not sync the directory that a killed process changed",
         "engine/recovery.py",
         "            self.files.sync_dir(self.place.directory)\n        self._drop_unused(found)\n",
         "            pass\n        self._drop_unused(found)\n",
-        "tests/crash/test_every_call.py",
+        EVERY_CALL,
+    ),
+    Mutant(
+        "throw away what is cut off",
+        "engine/recovery.py",
+        "                files.write(copy, [read(position, min(SCAN_BYTES, end - position))], position - start)\n",
+        "                pass\n",
+        RECOVERY,
+    ),
+    Mutant(
+        "cut off damaged records at the end",
+        "engine/recovery.py",
+        "            if valid_end < floor:\n",
+        "            if False:\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "give numbers again that the watermark knows",
+        "engine/recovery.py",
+        "        next_seq = max(last_seq, self.known.highest_seq, self.seen_seq) + 1\n",
+        "        next_seq = max(last_seq, self.seen_seq) + 1\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "give numbers again that were set aside",
+        "engine/recovery.py",
+        "                    self.seen_seq = highest\n",
+        "                    pass\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "keep a part of a transaction",
+        "engine/recovery.py",
+        "is_torn = header.transaction_id != 0 and not self.known.is_committed(header.transaction_id)\n",
+        "is_torn = False\n",
+        f"{RACES} {POWER}",
+    ),
+    Mutant(
+        "lose a segment with its header",
+        "engine/headers.py",
+        "            if rebuilt is None:\n",
+        "            if True:\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "pass over a segment that is missing",
+        "engine/recovery.py",
+        "        self._hold_place_of_missing(found)\n",
+        "",
+        DAMAGE,
+    ),
+    Mutant(
+        "go on in a segment that a failed roll left",
+        "engine/recovery.py",
+        "        self._drop_unused(found)\n        self._check_entry",
+        "        self._check_entry",
+        DAMAGE,
+    ),
+    Mutant(
+        "take the watermark of a former owner",
+        "engine/watermarks.py",
+        "        packed = _OWNER.pack(self._directory_id, owner.topic_id, owner.partition, owner.number)\n",
+        "        packed = _OWNER.pack(self._directory_id, 0, 0, owner.number)\n",
+        f"{STATE} tests/unit/test_watermarks.py",
+    ),
+    Mutant(
+        "replace what was set aside before",
+        "engine/files.py",
+        "    return path.with_name(name)\n",
+        "    return path\n",
+        f"{DAMAGE} tests/unit/test_files.py",
+    ),
+    Mutant(
+        "stop at a sector that cannot be read",
+        "engine/scan.py",
+        "            if problem.errno != errno.EIO:\n                raise\n        if note",
+        "            raise\n        if note",
+        DAMAGE,
+    ),
+    # --- the state
+    Mutant(
+        "give the id of an unknown directory to a new topic",
+        "engine/log.py",
+        "                self.catalog.keep_clear(topic_id)\n",
+        "",
+        STATE,
+    ),
+    Mutant(
+        "go on where the files end when the reservation was lost",
+        "engine/log.py",
+        "seen_seq + LOST_RESERVATION\n",
+        "0\n",
+        STATE,
+    ),
+    Mutant(
+        "give partitions new numbers when the state was lost",
+        "engine/log.py",
+        "            wanted = header.number\n",
+        "            wanted = 0\n",
+        STATE,
+    ),
+    Mutant(
+        "overlook the files of a partition without a number",
+        "engine/log.py",
+        "                self._look_for_files(topic, index)\n",
+        "                pass\n",
+        STATE,
+    ),
+    Mutant(
+        "say nothing of a lost state",
+        "engine/log.py",
+        "            self._look_for_state()\n",
+        "            pass\n",
+        STATE,
+    ),
+    # --- reading
+    Mutant(
+        "skip the checksum of bodies",
+        "engine/batch_header.py",
+        "    return int(xxhash.xxh3_64_intdigest(body, segment_id)) == header.body_hash\n",
+        "    return True\n",
+        "tests/crash/test_every_bit.py -k checksum",
+        pure=True,
+    ),
+    Mutant(
+        "skip the checksum of headers",
+        "engine/batch_header.py",
+        "(segment_id + file_position) & SEED_MASK) != own_hash:\n",
+        "segment_id) == 0:\n",
+        "tests/crash/test_every_bit.py -k checksum",
+        pure=True,
+    ),
+    Mutant(
+        "do not tell readers what they lost",
+        "engine/reading.py",
+        "    return Slab(view, found.first_seq, found.last_seq, tuple(pair for pair in lost if pair[0] <= pair[1]))\n",
+        "    return Slab(view, found.first_seq, found.last_seq, ())\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "tell the operator of the same damage again and again",
+        "engine/reading.py",
+        "    partition.told_damage.add(key)\n",
+        "",
+        "tests/unit/test_reading.py",
+    ),
+    Mutant(
+        "pass over the oldest segments when the log begins in a gap",
+        "engine/reading.py",
+        "    if at < len(sealed):\n",
+        "    if at < len(sealed) and seq >= sealed[0].first_seq:\n",
+        f"{RACES} -k gap",
+    ),
+    # --- retention, housekeeping, deletion
+    Mutant(
+        "remove files before the raised start is on disk",
+        "engine/retention.py",
+        "    log.watermarks.sync()  # the raised start is on disk before what lies below it goes\n",
+        "",
+        f"{RACES} -k raised",
+    ),
+    Mutant(
+        "remove files before the start is raised",
+        "engine/housekeeping.py",
+        "            elif partition.marked_log_start <= grave.segments[-1].last_seq:\n",
+        "            elif False:\n",
+        f"{RACES} -k tells_where_the_log_begins_now",
+    ),
+    Mutant(
+        "remove files at once",
+        "engine/housekeeping.py",
+        "            if grave.due_s > now:\n",
+        "            if False:\n",
+        f"{RACES} -k below_the_start",
+    ),
+    Mutant(
+        "forget files that a crash left below the start",
+        "engine/partition.py",
+        "        self._log.housekeeping.remove_later(self, result.sealed[:due])\n",
+        "",
+        f"{RACES} -k below_the_start --timeout 10",
+    ),
+    Mutant(
+        "let one topic stop the cleaning of all",
+        "engine/housekeeping.py",
+        "                except Exception as problem:  # noqa: BLE001 - one topic must not stop the others\n",
+        "                except ZeroDivisionError as problem:\n",
+        f"{RACES} -k poisoned",
+    ),
+    Mutant(
+        "let the housekeeping thread die",
+        "engine/housekeeping.py",
+        "            except Exception as problem:  # noqa: BLE001 - this thread must not end before the log\n",
+        "            except ZeroDivisionError as problem:\n",
+        f"{RACES} -k survives --timeout 10 -W ignore::pytest.PytestUnhandledThreadExceptionWarning",
+    ),
+    Mutant(
+        "believe every clock at once",
+        "engine/clock.py",
+        "        if wall_ms <= expected_ms + CLOCK_STEP_MS:\n",
+        "        if True:\n",
+        CLOCK,
+    ),
+    Mutant(
+        "forget to sync what follows a roll",
+        "engine/housekeeping.py",
+        "            if entry is None or entry[1] is not active:",
+        "            if entry is None:",
+        f"{RACES} -k behind_a_roll --timeout 10",
+    ),
+    Mutant(
+        "open a partition whose topic was deleted meanwhile",
+        "engine/partition.py",
+        "        if self._phase == DELETED:\n            pass\n",
+        "        if False:\n            pass\n",
+        f"{RACES} -k while_it_is_opened",
+    ),
+    # --- repair
+    Mutant(
+        "let a plan change things",
+        "engine/repair.py",
+        "        dry = None if self.apply else DryFiles()\n",
+        "        dry = None\n",
+        "tests/unit/test_repair.py",
     ),
 )
 

@@ -188,6 +188,10 @@ class Directory:
         return found
 
 
+class Late(OSError):
+    """Raised by a hook: the write is made, and fails nevertheless."""
+
+
 class SimulatedFiles:
     """The disk. `hook(call, path)` is asked before every call that changes or syncs something, and may raise."""
 
@@ -241,8 +245,12 @@ class SimulatedFiles:
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
         with self.lock:
             inode, path = self._open[fd]
-            self._ask("write", path)
             data = b"".join(buffers)
+            try:
+                self._ask("write", path)
+            except Late:
+                inode.apply((position, data))
+                raise
             growth = position + len(data) - len(inode.content)
             if growth > 0 and self.capacity_bytes < UNLIMITED and self._used() + growth > self.capacity_bytes:
                 fits = max(0, len(data) - (self._used() + growth - self.capacity_bytes))

@@ -18,7 +18,7 @@ from engine import retention
 from engine.chunk import COMMITTED, FAILED
 from engine.errors import DataDirectoryError, DiskFull, EngineError, NotStored, ReadOnly
 from tests.crash.world import Key, Life
-from tests.simulated_files import SimulatedFiles, disk_with
+from tests.simulated_files import Late, SimulatedFiles, disk_with
 
 TOPICS = (b"a", b"b")
 CODES = (errno.EIO, errno.ENOSPC, errno.EMFILE)
@@ -249,6 +249,33 @@ def test_any_failing_call_of_a_recovery(tmp_path: Path, code: int) -> None:
         files.hook = None
         workload.check()
         workload.life.close()
+
+
+def test_what_a_failed_write_left_never_counts(tmp_path: Path) -> None:
+    """The write fails after its bytes are in the file: told as not stored, they may not be there after a crash."""
+    workload = Workload(tmp_path, disk_with(tmp_path), {})
+    life = workload.life
+    assert workload.append(b"a", b"first")
+    partition = life.partition(b"a")
+
+    def hook(call: str, path: Path) -> None:
+        if call == "write" and path.suffix == ".log":
+            raise Late(errno.EIO, "Input/output error", str(path))
+
+    life.files.hook = hook
+    refused = [partition.append([b"refused %d" % number * 1000]) for number in range(3)]
+    life.settle()
+    assert all(chunk.state == FAILED for chunk in refused)
+    life.files.hook = None
+    images = [life.files.after_kill(), life.files.after_power_cut(random.Random(1))]
+    state = dict(life.state.durable)
+    assert workload.append(b"a", b"second")
+    workload.check()
+    life.close()
+    for files in images:
+        crashed = Life(tmp_path, random.Random(2), files, dict(state))
+        assert list(crashed.read_all().values()) == [b"first"]
+        crashed.close()
 
 
 def test_a_full_disk_refuses_with_a_reason_and_recovers_by_itself(tmp_path: Path) -> None:

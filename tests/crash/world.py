@@ -46,6 +46,11 @@ class Key(NamedTuple):
     seq: int
 
 
+def is_synced(topic: Topic) -> bool:
+    """Whether an acknowledgement says that the record is on disk."""
+    return topic.settings.get("durability", "always") == "always"
+
+
 class NoIndex(Index):
     """An index that knows nothing: it is rebuildable, and no part of what a crash may take."""
 
@@ -220,7 +225,7 @@ class Life:
     def sent(self, partition: Partition, value: bytes, chunk: Chunk | None) -> None:
         key = Key(partition.topic.id, partition.index, partition.last_seq)
         self.known.send(key, value)
-        self.waiting.append(Sent(key, value, chunk, partition.sync_each_round))
+        self.waiting.append(Sent(key, value, chunk, is_synced(partition.topic)))
 
     def note_acked(self, record: Sent) -> None:
         known = self.known.acked if record.synced else self.known.seen
@@ -262,7 +267,7 @@ class Life:
         for k, value in enumerate(values):
             key = Key(partition.topic.id, partition.index, first_seq + k)
             self.known.send(key, value)
-            self.waiting.append(Sent(key, value, chunk, partition.sync_each_round))
+            self.waiting.append(Sent(key, value, chunk, is_synced(partition.topic)))
 
     def transact(self, number: int) -> None:
         transaction = Transaction(self.log)
@@ -373,7 +378,7 @@ class Life:
             seq = slab.last_seq + 1
             if once:
                 break
-        known = self.known.acked if partition.sync_each_round else self.known.seen
+        known = self.known.acked if is_synced(partition.topic) else self.known.seen
         known.update(found)
         return found
 

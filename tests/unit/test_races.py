@@ -307,6 +307,26 @@ def test_a_topic_deleted_under_a_waiting_transaction_fails_it_and_nothing_behind
         assert engine.log.pending_chunks == 0
 
 
+def test_a_transaction_that_fails_while_files_are_made_leaves_nothing_behind_it_hangs(tmp_path: Path) -> None:
+    """The partition that stood behind the transaction was taken out of the queue meanwhile."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        engine.append([b"x"], topic="b")
+        engine.append([b"x"], topic="c")
+        new = engine.partition("new")
+        with held(files, "create", ".log") as reached:
+            _, outcome = begin(engine, "new", "b")
+            engine.inbox.run_until(reached.is_set)
+            behind = engine.partition("b").append([b"behind the transaction"])
+            engine.append([b"y"], topic="c")  # a round, for which the queue was looked through
+            assert behind.state == PENDING
+            delete(engine, new)
+        engine.inbox.run_until(lambda: bool(outcome))
+        assert isinstance(outcome[0], NotStored)
+        engine.settle(behind)
+        assert engine.values("b") == [b"x", b"behind the transaction"]
+
+
 def test_a_transaction_whose_marker_is_refused_leaves_nothing_and_partitions_go_on(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"x"], topic="a")
@@ -396,6 +416,24 @@ def test_no_file_goes_before_the_raised_start_is_on_disk(tmp_path: Path) -> None
     assert synced < min(at for at, (call, _) in enumerate(calls) if call == "remove")
 
 
+def test_no_file_goes_before_the_watermark_tells_where_the_log_begins_now(tmp_path: Path) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
+        partition = fill(engine, 10)
+        files.failing("write", "watermarks", errno.ENOSPC)
+        before = segments(engine.path)
+        retention.trim(engine.log, partition, 51)
+        engine.inbox.run_until(lambda: partition.mark_failed)
+        for _ in range(3):
+            engine.log.housekeeping.clean()
+            engine.append([b"x"])
+        assert segments(engine.path) == before
+        files.hook = lambda call, path: None
+        engine.append([b"x"])
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: len(segments(engine.path)) < len(before))
+
+
 def test_files_that_a_crash_left_below_the_start_are_removed_by_the_next_process(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", topic=SMALL) as engine:
         partition = fill(engine, 10)
@@ -403,7 +441,7 @@ def test_files_that_a_crash_left_below_the_start_are_removed_by_the_next_process
         engine.inbox.run_until(lambda: partition.marked_log_start == 51)
         before = segments(engine.path)
         engine.log.housekeeping.clean()
-        assert segments(engine.path) == before, "the grace time has not passed"
+    assert segments(engine.path) == before, "the grace time has not passed"
     with EngineLog(tmp_path / "d", topic=SMALL, retention_grace_ms=0) as engine:
         partition = engine.partition()
         assert partition.log_start == 51

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -293,6 +294,17 @@ def test_numbers_of_a_lost_last_batch_are_remembered_over_further_starts(tmp_pat
     with EngineLog(path) as engine:
         engine.append([b"next"])
         assert [record.seq for record in engine.read()] == [1, 4]
+
+
+def test_numbers_go_on_behind_what_the_watermark_knows_even_when_the_records_are_not_there(tmp_path: Path) -> None:
+    """Durability below "always": a power cut took records that had been acknowledged and read."""
+    path = make(tmp_path / "d")
+    mark = mark_of(path)
+    assert mark is not None
+    seen = replace(mark, committed_seq=500, durable_position=HEADER_BYTES)
+    recovered = recover(path, seen)
+    assert (recovered.committed_seq, recovered.next_seq) == (120, 501)
+    assert any("records 121 to 500 were acknowledged, but are not in the files" in t for t in recovered.report.texts)
 
 
 # --- files that are gone
