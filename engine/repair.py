@@ -313,4 +313,5 @@ class Repair:
                 if isinstance(item, Damage):
                     last_seq = item.last_seq if item.end < segment.end else max(item.last_seq, segment.last_seq)
                     where = f"bytes {item.position} to {item.end} are damaged ({item.reason})"
-                    step("records", segment.path, where, TOLD, item.first_seq, last_seq)
+                    if last_seq >= item.first_seq:
+                        step("records", segment.path, where, TOLD, item.first_seq, last_seq)

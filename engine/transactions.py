@@ -120,8 +120,8 @@ class Transaction:
     def finish(self, error: EngineError | None) -> None:
         """Tells the outcome."""
         on_done, self._on_done = self._on_done, None
-        if on_done is not None:
-            on_done(error)
+        assert on_done is not None, "a transaction ends once"
+        on_done(error)
 
 
 def read_markers(state: StateStore | StateReader, damaged: list[Corrupt]) -> dict[int, int]:

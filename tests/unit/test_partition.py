@@ -436,3 +436,41 @@ def test_a_chunk_knows_its_state(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         assert engine.append([b"x"]).state == COMMITTED
     assert Log.now_ms() > 1_600_000_000_000
+
+
+def test_a_first_record_that_is_large_by_its_headers_gets_room_of_its_own(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"small"])
+        wide = (b"n" * 3000, b"v" * 9000)
+        engine.append([b"a", b"b"], headers=[wide, wide], keys=[b"k" * 255, b""])
+        assert [record.headers for record in engine.read()] == [(), wide, wide]
+        partition = engine.partition()
+        deleted: list[object] = []
+        engine.log.catalog.delete(partition.topic, deleted.append)
+        engine.inbox.run_until(lambda: bool(deleted))
+        partition.stop_writing(ReadOnly("too late"))
+        assert "was deleted" in str(partition.error)
+
+
+def test_a_partition_directory_without_segments_is_no_partition(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.log.catalog.create(b"t", partition_count=3)
+        engine.append([b"x"])
+        for index, name in ((1, "notes.txt"), (2, "00000000000000000001.log")):
+            directory = tmp_path / "d" / "topics" / "1" / str(index)
+            directory.mkdir()
+            (directory / name).write_bytes(b"no segment")
+        assert engine.partition(index=1).last_seq == 0
+        engine.append([b"y"], index=2)
+        assert engine.values(index=2) == [b"y"], "a header that cannot be read gives no number"
+
+
+def test_old_chunks_leave_the_tail_in_their_order(tmp_path: Path) -> None:
+    from engine.tail import COMPACT_ENTRIES
+
+    with EngineLog(tmp_path / "d", tail_cache_bytes=1 << 20) as engine:
+        partition = engine.partition()
+        for number in range(2 * COMPACT_ENTRIES):
+            engine.append([b"%d" % number + b"." * 3000])
+        assert 0 < len(partition.tail) - partition.tail_head <= 1 + (1 << 20) // 3000
+        assert [record.seq for record in engine.read()] == list(range(1, 2 * COMPACT_ENTRIES + 1))

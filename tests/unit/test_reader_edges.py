@@ -11,7 +11,7 @@ from engine.config import TopicConfig
 from engine.errors import Corrupt
 from engine.files import SystemFiles
 from engine.reader import DirectoryReader, Loss, PartitionReader, read_segment
-from engine.record import Record
+from engine.record import BatchError, Record
 from engine.scan import Damage
 from tests.engine_log import EngineLog, segments
 
@@ -151,3 +151,42 @@ def test_times_are_found_by_footers_and_batches(data: Path) -> None:
         assert all(stamp < stamps[seq] for number, stamp in stamps.items() if number < found)
     assert partition.seq_at_time(max(stamps.values()) + 1) == partition.committed_seq + 1
     assert partition.seq_at_time(0) == 1
+
+
+def test_a_batch_that_does_not_decode_is_a_loss(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checksums are right, so it was written like that: a defect of whoever wrote it, which stops nobody."""
+
+    def broken(*_: object) -> None:
+        raise BatchError("written by a defect")
+
+    _, partition = opened(data)
+    monkeypatch.setattr("engine.reader.records", broken)
+    found, lost = numbers(partition)
+    assert found == []
+    assert lost[0][0] == 1
+    assert lost[-1][1] == 140
+
+
+def test_a_deleted_topic_gives_way_to_the_new_one_of_its_name(data: Path) -> None:
+    shutil.copytree(data / "topics" / "1", data / "topics" / "9")
+    description = data / "topics" / "9" / "topic.json"
+    description.write_text(description.read_text().replace('"id": 1', '"id": 9'))
+    reader = DirectoryReader(data)
+    assert [topic.id for topic in reader.topics()] == [9]
+    (data / "topics" / "10").mkdir()
+    assert [topic.id for topic in reader.topics()] == [9], "one without a description is not seen"
+    reader.close()
+
+
+def test_times_behind_damage_and_of_keys(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        for number in range(1, 11):
+            engine.append([b"%d" % number], timestamps_ms=[number * 1000])
+    file = segments(tmp_path / "d")[0]
+    content = bytearray(file.read_bytes())
+    content[100] ^= 1
+    file.write_bytes(content)
+    _, partition = opened(tmp_path / "d")
+    assert partition.seq_at_time(1) == 2, "the first one is damaged"
+    assert partition.seq_at_time(5000) == 5
+    assert partition.seq_at_time(10_001) == 11

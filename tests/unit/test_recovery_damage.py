@@ -5,6 +5,7 @@ Design: what is committed is isolated, never cut; an acknowledged number is neve
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 from dataclasses import replace
@@ -465,3 +466,95 @@ def test_counts_of_the_active_segment_stay_right_over_a_cut(tmp_path: Path) -> N
         assert active.state() == before
         assert active.durable_position == before.position
         active.position = before.position
+
+
+def test_sound_segments_of_another_place_are_renamed(tmp_path: Path) -> None:
+    path = make(tmp_path / "d")
+    with EngineLog(path) as engine:
+        engine.append([b"another topic's"], topic="other")
+    directory = segments(path)[0].parent
+    shutil.copy(segments(path, 2)[0], directory / "00000000000000000900.log")
+    shutil.copy(segments(path)[0], directory / "00000000000000000901.log")
+    recovered = recover(path, mark_of(path))
+    assert recovered.committed_seq == 120
+    assert sum("renamed to" in note for note in recovered.report.notes) == 2
+    assert any("belongs to topic 2" in note for note in recovered.report.notes)
+    assert any("its header says first number 1" in note for note in recovered.report.notes)
+
+
+def test_a_footer_that_cannot_be_read_for_another_reason_stops_the_opening(tmp_path: Path) -> None:
+    path = make(tmp_path / "d")
+
+    class Failing(UnsyncedFiles):
+        def size(self, fd: int) -> int:
+            raise OSError(errno.ESTALE, "Stale file handle")
+
+    handles = Handles(Failing(), 16)
+    with pytest.raises(OSError, match="Stale"):
+        recover_partition(Failing(), handles, Place(path, 1, 0, 1), Known(mark_of(path)), 0)
+    handles.close()
+
+
+def test_an_empty_active_segment_takes_the_new_number_of_its_partition(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        partition.roll_wanted = True
+        engine.log.committer.touch(partition)
+        engine.inbox.run_until(lambda: bool(partition.sealed))
+    active = segments(path)[-1]
+    assert parse_header(active.read_bytes(), active).number == 1
+    files = UnsyncedFiles()
+    handles = Handles(files, 16)
+    recovered = recover_partition(files, handles, Place(path, 1, 0, 7), Known(), 0)
+    handles.close()
+    assert recovered.active.path == active
+    assert parse_header(active.read_bytes(), active).number == 7
+    assert recovered.next_seq == 2
+
+
+def test_damage_between_batches_of_a_segment_without_a_footer(tmp_path: Path) -> None:
+    """The footer is rebuilt around it; records that only damage held are told to readers, not lost track of."""
+    path = make(tmp_path / "d")
+    file = segments(path)[0]
+    content = bytearray(file.read_bytes())
+    content[-10] ^= 1
+    content[1000] ^= 1
+    file.write_bytes(content)
+    recovered = recover(path, mark_of(path))
+    assert [lost.first_seq for lost in recovered.report.isolated] == [1]
+    assert recovered.report.lost == []
+    with EngineLog(path, topic=SMALL) as engine:
+        found = [record.seq for record in engine.read()]
+        ((first, last),) = engine.lost
+        assert sorted([*found, *range(first, last + 1)]) == list(range(1, 121))
+
+
+def test_garbage_between_batches_that_took_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        engine.append([b"1"])
+        active = engine.partition().active_segment
+        with engine.log.handles.use(active.path) as fd:
+            engine.log.files.write(fd, [b"garbage"], active.position)
+        active.position += 7
+        engine.append([b"2"])
+    recovered = recover(path, mark_of(path))
+    assert (recovered.report.isolated, recovered.report.lost) == ([], [])
+    assert recovered.committed_seq == 2
+
+
+def test_acknowledged_records_that_are_cut_with_a_torn_tail_are_named(tmp_path: Path) -> None:
+    """Durability below "always": written, acknowledged, and torn by the power cut before they were synced."""
+    path = make(tmp_path / "d")
+    mark = mark_of(path)
+    assert mark is not None
+    file = segments(path)[-1]
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    recovered = recover(path, replace(mark, durable_position=HEADER_BYTES))
+    (cut,) = recovered.report.cut
+    assert cut.judgement == f"ACKNOWLEDGED: records {cut.first_seq} to 120 are damaged"
+    assert recovered.next_seq == 121

@@ -374,3 +374,62 @@ def test_dry_files_behave_like_files_and_change_nothing(tmp_path: Path) -> None:
     dry.close_all()
     assert snapshot(dry_root) == before
     assert dry.free_bytes(tmp_path) > 0
+
+
+def test_topics_and_partitions_that_are_not_sound_numbers(data: Path) -> None:
+    for name in ("²", "007", "notes"):
+        (data / "topics" / name).mkdir()
+        (data / "topics" / "1" / name).mkdir()
+    (data / "topics" / "1" / "9").mkdir()
+    assert Repair(data).run() == []
+
+
+def test_a_deleted_topic_whose_files_are_still_there_is_left_to_the_server(data: Path) -> None:
+    with EngineLog(data, topic=SMALL) as engine:
+        deleted: list[object] = []
+        topic = engine.partition("other").topic
+        engine.log.opener.submit = lambda job, done: None  # type: ignore[method-assign]
+        engine.log.catalog.delete(topic, deleted.append)
+        engine.inbox.run_until(lambda: bool(deleted))
+        del engine.log.opener.submit  # type: ignore[method-assign]
+    assert (data / "topics" / "2").is_dir()
+    assert Repair(data).run() == []
+    assert (data / "topics" / "2").is_dir()
+
+
+def test_without_a_state_numbers_come_from_headers(data: Path) -> None:
+    shutil.rmtree(data / "state")
+    newest = segments(data)[-1]
+    content = newest.read_bytes()
+    newest.write_bytes(bytes(30) + content[30:])
+    steps = plan_then_apply(data)
+    assert [step.kind for step in steps] == ["state", "file"]
+    with EngineLog(data, topic=SMALL) as engine:
+        assert len(engine.read()) == 120
+
+
+def test_a_partition_whose_headers_are_all_gone(data: Path) -> None:
+    shutil.rmtree(data / "state")
+    (data / "topics" / "1" / "0" / "notes.txt").write_text("beside the segments")
+    for file in segments(data):
+        content = file.read_bytes()
+        file.write_bytes(bytes(72) + content[72:])
+    steps = Repair(data).run()
+    assert {step.kind for step in steps} == {"state", "file"}
+    assert sum("header rebuilt" in step.problem for step in steps) == len(segments(data)) - 1
+    assert sum("renamed to" in step.problem for step in steps) == 1, "nothing knows the active one's id"
+
+
+def test_a_sealed_segment_whose_end_and_footer_are_damaged_is_named_once(data: Path) -> None:
+    file = segments(data)[0]
+    size = file.stat().st_size
+    overwrite(file, size - 3000, bytes(3000))
+    steps = [step for step in Repair(data).run() if step.kind == "records"]
+    assert len(steps) == 1
+    assert steps[0].last_seq == int(segments(data)[1].stem) - 1
+
+
+def test_an_empty_directory_needs_nothing(tmp_path: Path) -> None:
+    EngineLog(tmp_path / "d").close()
+    shutil.rmtree(tmp_path / "d" / "index")
+    assert Repair(tmp_path / "d").run() == []

@@ -152,3 +152,10 @@ def test_errors_other_than_a_bad_sector_are_not_hidden(tmp_path: Path) -> None:
     assert read(0, 10_000) == bytes(10_000)
     assert read(9_990, 100) == bytes(10)
     files.close(fd)
+
+
+def test_a_magic_number_too_near_to_the_end_is_no_batch() -> None:
+    data, ends = batches(10, 20)
+    content = data[: ends[0]] + bytes(50) + MAGIC_BYTES + bytes(20)
+    items = list(walk(reader(content), 0, len(content), SEGMENT_ID, 1))
+    assert [type(item) for item in items] == [Found, Damage]

@@ -14,6 +14,7 @@ from engine.state import Put
 from engine.transactions import Transaction, is_committed, read_markers
 from tests.engine_log import EngineLog
 from tests.simulated_state import SimulatedState
+from tests.unit.test_races import HookedFiles
 
 
 def commit(engine: EngineLog, transaction: Transaction) -> EngineError | None:
@@ -150,3 +151,28 @@ def test_a_damaged_environment_without_a_key_counts_nothing() -> None:
     assert is_committed(committed, 1 << 32 | 5)
     assert not is_committed(committed, 1 << 32 | 6)
     assert Put(b"x", 1).key == b"x"
+
+
+@pytest.mark.parametrize("call", ["write", "sync_data"])
+def test_a_file_that_fails_takes_the_others_back(tmp_path: Path, call: str) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        for topic in "abc":
+            engine.append([b"1"], topic=topic)
+        failing = engine.partition("b").active_segment.path
+        files.failing(call, str(failing))
+        transaction = Transaction(engine.log)
+        for topic in "abc":
+            transaction.append(engine.partition(topic), b"x")
+        error = commit(engine, transaction)
+        assert error is not None
+        assert isinstance(error, NotStored)
+        assert not transaction.is_committed
+        files.hook = lambda call, path: None
+        engine.append([b"2"], topic="a")
+        assert [(record.seq, record.value) for record in engine.read("a")] == [(1, b"1"), (3, b"2")]
+        assert engine.partition("c").error is None
+        engine.image(tmp_path / "killed")
+    with EngineLog(tmp_path / "killed") as engine:
+        assert engine.values("a") == [b"1", b"2"]
+        assert engine.values("b") == engine.values("c") == [b"1"]
