@@ -181,3 +181,21 @@ def test_a_tail_torn_at_every_byte_keeps_all_whole_batches(tmp_path: Path, fill:
         assert file.read_bytes() == batches.data[:end]
         assert recovered.report.set_aside_bytes == size + len(tail) - end
         shutil.rmtree(path / SET_ASIDE, ignore_errors=True)
+
+
+def test_reading_may_begin_at_any_byte(tmp_path: Path) -> None:
+    """Row 19 (nsqd#1514): a position that is no beginning of a batch costs at most that batch, and is told."""
+    batches = Batches(segments(make(tmp_path / "d", 8 << 10))[0])
+
+    def read(position: int, size_bytes: int) -> bytes:
+        return batches.data[position : position + size_bytes]
+
+    for start in range(HEADER_BYTES, len(batches.data)):
+        items = list(walk(read, start, len(batches.data), batches.segment_id, 1))
+        found = [item for item in items if isinstance(item, Found)]
+        at = batches.hit_by(start)
+        is_beginning = start == (batches.ends[at - 1] if at else HEADER_BYTES)
+        first = at if is_beginning else at + 1
+        assert len(items) - len(found) == (not is_beginning)
+        if first < len(batches.ends):
+            assert (found[0].first_seq, found[-1].last_seq) == (batches.numbers(first)[0], batches.last_seqs[-1])
