@@ -129,10 +129,10 @@ SEND_SLICE_BYTES: Final = 16 * KIB
 PEER_OUTPUT_BYTES: Final = 4 * MIB
 """Output that waits on all streams of a QUIC connection, above which none of them is asked for more."""
 
-QUIC_TURN_S: Final = 0.001
+QUIC_TURN_S: Final = 0.002
 """Time that taking datagrams, and sending them, may have in one turn of the loop: what other protocols wait."""
 
-QUIC_TURN_DATAGRAMS: Final = 64
+QUIC_TURN_DATAGRAMS: Final = 128
 """Datagrams taken in one turn of the loop at most."""
 
 QUIC_DATAGRAM_BYTES: Final = 1452
@@ -140,6 +140,12 @@ QUIC_DATAGRAM_BYTES: Final = 1452
 
 QUIC_SOCKET_BYTES: Final = 4 * MIB
 """Size asked for the buffers of UDP sockets (the kernel may give less): a burst must not be lost in them."""
+
+UDP_PAYLOAD_BYTES: Final = 65_507
+"""Largest UDP payload over IPv4, also of datagrams that the kernel cuts or puts together."""
+
+UDP_SEGMENTS: Final = 64
+"""Datagrams that Linux cuts out of one call at most."""
 
 QUIC_UNSENT_DATAGRAMS: Final = 4096
 """Datagrams kept while the socket takes none; beyond it they are dropped, which QUIC repairs."""

@@ -27,8 +27,8 @@ from netserver.limits import (
 )
 from netserver.quic import QuicPeer
 from netserver.quic_core import BoundedQuic
-from netserver.quic_server import RECEIVE_BYTES, enlarge_buffers
-from netserver.quic_stream import Bounds, Datagram, PeerHandler
+from netserver.quic_stream import Bounds, PeerHandler
+from netserver.udp import Datagram, UdpSocket
 
 log = logging.getLogger(__name__)
 
@@ -93,12 +93,12 @@ class QuicDialer:
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._loop = bounds.loop
-        self._socket: socket.socket | None = None
+        self._udp: UdpSocket | None = None
         self._peer: QuicPeer | None = None
         self._address: Any = None
         self._flushing = False
         self._is_blocked = False
-        self._unsent: deque[bytes] = deque(maxlen=QUIC_UNSENT_DATAGRAMS)
+        self._unsent: deque[Datagram] = deque(maxlen=QUIC_UNSENT_DATAGRAMS)
         self._reason: OSError | None = None
 
     def start(
@@ -116,12 +116,11 @@ class QuicDialer:
         udp = socket.socket(family, kind, proto)
         try:
             udp.setblocking(False)
-            enlarge_buffers(udp)
             udp.connect(where)
+            self._udp = UdpSocket(udp)
         except BaseException:
             udp.close()
             raise
-        self._socket = udp
         self._address = where
         quic = BoundedQuic(configuration, STREAMS_MAX_OF_SERVER)
         quic.connect(where, now=self._loop.time())
@@ -139,23 +138,22 @@ class QuicDialer:
             self._loop.call_soon(self._flush)
 
     def send(self, peer: QuicPeer, datagrams: list[Datagram]) -> None:
-        udp = self._socket
+        udp = self._udp
         if udp is None:
             return
+        datagrams = [(data, None) for data, _ in datagrams]  # it is connected
         if self._is_blocked:
-            self._unsent.extend(data for data, _ in datagrams)
+            self._unsent.extend(datagrams)
             return
-        for index, (data, _) in enumerate(datagrams):
-            try:
-                udp.send(data)
-            except (BlockingIOError, InterruptedError):
-                self._unsent.extend(data for data, _ in datagrams[index:])
-                self._is_blocked = True
-                self._loop.add_writer(udp.fileno(), self._writable)
-                return
-            except OSError as error:
-                self._fail(error)
-                return
+        try:
+            sent = udp.send(datagrams)
+        except OSError as error:
+            self._fail(error)
+            return
+        if sent < len(datagrams):
+            self._unsent.extend(datagrams[sent:])
+            self._is_blocked = True
+            self._loop.add_writer(udp.socket.fileno(), self._writable)
 
     def connection_id_issued(self, peer: QuicPeer, connection_id: bytes) -> None:
         return
@@ -164,46 +162,49 @@ class QuicDialer:
         return
 
     def ended(self, peer: QuicPeer) -> None:
-        udp, self._socket = self._socket, None
+        udp, self._udp = self._udp, None
         if udp is not None:
-            self._loop.remove_reader(udp.fileno())
+            self._loop.remove_reader(udp.socket.fileno())
             if self._is_blocked:
-                self._loop.remove_writer(udp.fileno())
-            udp.close()
+                self._loop.remove_writer(udp.socket.fileno())
+            udp.socket.close()
 
     # --- inside
 
     def _flush(self) -> None:
         self._flushing = False
-        if self._peer is not None and self._socket is not None and not self._is_blocked:
+        if self._peer is not None and self._udp is not None and not self._is_blocked:
             self._peer.flush()
 
     def _readable(self) -> None:
-        udp, peer = self._socket, self._peer
+        udp, peer = self._udp, self._peer
         if udp is None or peer is None:
             return
         now = self._loop.time()
         deadline = time.perf_counter() + QUIC_TURN_S
-        for _ in range(QUIC_TURN_DATAGRAMS):
+        left = QUIC_TURN_DATAGRAMS
+        while left > 0:
             try:
-                data = udp.recv(RECEIVE_BYTES)
+                datagrams, _ = udp.receive()
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:
                 self._fail(error)
                 return
-            peer.datagram(data, self._address, now)
+            left -= len(datagrams)
+            for data in datagrams:
+                peer.datagram(data, self._address, now)
             if time.perf_counter() > deadline:
                 break
         peer.process()
 
     def _writable(self) -> None:
-        udp, peer = self._socket, self._peer
+        udp, peer = self._udp, self._peer
         if udp is None or peer is None:
             return
-        self._loop.remove_writer(udp.fileno())
+        self._loop.remove_writer(udp.socket.fileno())
         self._is_blocked = False
-        waiting = [(data, None) for data in self._unsent]
+        waiting = list(self._unsent)
         self._unsent.clear()
         self.send(peer, waiting)
         if not self._is_blocked:

@@ -35,7 +35,6 @@ from netserver.errors import ListenError
 from netserver.limits import (
     HALF_OPEN_MAX,
     HALF_OPEN_RETRY,
-    QUIC_SOCKET_BYTES,
     QUIC_TICK_S,
     QUIC_TURN_DATAGRAMS,
     QUIC_TURN_S,
@@ -44,16 +43,14 @@ from netserver.limits import (
 from netserver.listener import why_not
 from netserver.quic import QuicPeer
 from netserver.quic_core import BoundedQuic, QuicConfiguration
-from netserver.quic_stream import Bounds, Datagram, PeerHandler
+from netserver.quic_stream import Bounds, PeerHandler
 from netserver.settings import Address
+from netserver.udp import Datagram, UdpSocket
 
 log = logging.getLogger(__name__)
 
 CONNECTION_ID_BYTES: Final = 8
-RECEIVE_BYTES: Final = 65_535
 LONG_HEADER: Final = 0x80
-SO_RCVBUFFORCE: Final = 33
-SO_SNDBUFFORCE: Final = 32
 
 
 class QuicEndpoint:
@@ -207,38 +204,46 @@ class QuicEndpoint:
     def read(self, channel: _Channel) -> None:
         """Take the datagrams that are there, as far as this turn allows, and handle what they bring."""
         touched: dict[QuicPeer, None] = {}
-        receive = channel.socket.recvfrom
+        receive = channel.udp.receive
         by_id = self._by_id
         now = self._loop.time()
         deadline = time.perf_counter() + QUIC_TURN_S
-        for _ in range(QUIC_TURN_DATAGRAMS):
+        left = QUIC_TURN_DATAGRAMS
+        while left > 0:
             try:
-                data, address = receive(RECEIVE_BYTES)
+                datagrams, address = receive()
             except (BlockingIOError, InterruptedError):
                 break
             except OSError as error:  # an ICMP error for something sent before; QUIC's timers deal with it
                 log.debug("%s: receive: %s", self.name, error)
+                left -= 1
                 continue
-            if len(data) < 1 + CONNECTION_ID_BYTES:
-                continue
-            peer = by_id.get(data[1:9]) if data[0] < LONG_HEADER else self._peer_of_long(channel, data, address)
-            if peer is None:
-                continue
-            try:
-                peer.datagram(data, address, now)
-            except Exception:
-                log.exception("%s %s: error while a datagram was handled; given up", self.name, peer.address)
-                self._bounds.counters.session_errors += 1
-                touched.pop(peer, None)
-                peer.forget()
-                continue
-            touched[peer] = None
+            left -= len(datagrams)
+            for data in datagrams:
+                if len(data) < 1 + CONNECTION_ID_BYTES:
+                    continue
+                peer = by_id.get(data[1:9]) if data[0] < LONG_HEADER else self._peer_of_long(channel, data, address)
+                if peer is not None and self._take(peer, data, address, now):
+                    touched[peer] = None
             if time.perf_counter() > deadline:
                 break
         for peer in touched:
             self._process(peer)
 
+    def _take(self, peer: QuicPeer, data: bytes, address: object, now: float) -> bool:
+        """Give a datagram to its connection; an error ends that one."""
+        try:
+            peer.datagram(data, address, now)
+        except Exception:
+            log.exception("%s %s: error while a datagram was handled; given up", self.name, peer.address)
+            self._bounds.counters.session_errors += 1
+            peer.forget()
+            return False
+        return True
+
     def _process(self, peer: QuicPeer) -> None:
+        if peer not in self.peers:
+            return
         try:
             peer.process()
         except Exception:
@@ -357,42 +362,41 @@ class _Channel:
     """
 
     def __init__(self, bound: socket.socket, endpoint: QuicEndpoint) -> None:
-        self.socket = bound
+        self.udp = UdpSocket(bound)
         self.is_blocked = False
+        self._socket = bound
         self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[Datagram] = deque(maxlen=QUIC_UNSENT_DATAGRAMS)
 
     def start(self) -> None:
         """Read from now on."""
-        self._loop.add_reader(self.socket.fileno(), self._endpoint.read, self)
+        self._loop.add_reader(self._socket.fileno(), self._endpoint.read, self)
 
     def close(self) -> None:
         """Let go of the socket."""
-        self._loop.remove_reader(self.socket.fileno())
+        self._loop.remove_reader(self._socket.fileno())
         if self.is_blocked:
-            self._loop.remove_writer(self.socket.fileno())
-        self.socket.close()
+            self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
 
     def send(self, datagrams: list[Datagram]) -> None:
         """Send, in order; what the network refuses is lost, which QUIC repairs."""
         if self.is_blocked:
             self._unsent.extend(datagrams)
             return
-        send = self.socket.sendto
-        for index, (data, address) in enumerate(datagrams):
-            try:
-                send(data, address)
-            except (BlockingIOError, InterruptedError):
-                self._unsent.extend(datagrams[index:])
-                self.is_blocked = True
-                self._loop.add_writer(self.socket.fileno(), self._writable)
-                return
-            except OSError as error:
-                log.debug("send to %s: %s", address, error)
+        try:
+            sent = self.udp.send(datagrams)
+        except ConnectionError as error:  # of an earlier datagram: that client is gone
+            log.debug("%s: send: %s", self._endpoint.name, error)
+            return
+        if sent < len(datagrams):
+            self._unsent.extend(datagrams[sent:])
+            self.is_blocked = True
+            self._loop.add_writer(self._socket.fileno(), self._writable)
 
     def _writable(self) -> None:
-        self._loop.remove_writer(self.socket.fileno())
+        self._loop.remove_writer(self._socket.fileno())
         self.is_blocked = False
         waiting = list(self._unsent)
         self._unsent.clear()
@@ -407,17 +411,8 @@ def _bound(family: int, kind: int, proto: int, where: tuple[str | int, ...]) -> 
         bound.setblocking(False)
         if family == socket.AF_INET6:
             bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        enlarge_buffers(bound)
         bound.bind(where)
     except BaseException:
         bound.close()
         raise
     return bound
-
-
-def enlarge_buffers(udp: socket.socket) -> None:
-    """Ask for larger socket buffers; beyond the system's limit where the process may."""
-    for name, forced in ((socket.SO_RCVBUF, SO_RCVBUFFORCE), (socket.SO_SNDBUF, SO_SNDBUFFORCE)):
-        udp.setsockopt(socket.SOL_SOCKET, name, QUIC_SOCKET_BYTES)
-        with contextlib.suppress(OSError):
-            udp.setsockopt(socket.SOL_SOCKET, forced, QUIC_SOCKET_BYTES)

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
+from typing import TYPE_CHECKING, ParamSpec, Protocol
 
 from netserver.counters import Counters
 from netserver.flow import PublishPressure, ReceiveBudget
@@ -22,12 +22,11 @@ from netserver.limits import (
     UNCOUNTED_BYTES,
 )
 from netserver.quic_core import GONE, BoundedQuic
+from netserver.udp import Datagram
 
 log = logging.getLogger(__name__)
 Args = ParamSpec("Args")
 Bytes = bytes | bytearray | memoryview
-Datagram = tuple[bytes, Any]
-"""(payload, socket address)"""
 
 if TYPE_CHECKING:
     from netserver.quic import QuicPeer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,10 @@ async def fetched(stream: Stream, limit: int, *, auto: bool = False) -> list[Mes
 
 async def pushed(stream: Stream, count: int) -> list[bytes]:
     return [message.value for message in await stream.messages(count)]
+
+
+def came_on_any(streams: list[Stream]) -> bool:
+    return any(stream.came for stream in streams)
 
 
 async def ended(stream: Stream) -> None:
@@ -493,7 +498,7 @@ def test_many_readers_come_and_go() -> None:
         await peer.publish(b"t", *numbered(200))
         for _ in range(20):
             readers = [await peer.reader(b"t") for _ in range(3)]
-            await until(lambda streams=readers: any(stream.came for stream in streams))
+            await until(partial(came_on_any, readers))
             await asyncio.gather(*(ended(reader) for reader in readers))
         reader = await peer.reader(b"t")
         assert sorted(await pushed(reader, 200), key=int) == numbered(200)

@@ -1,0 +1,93 @@
+"""Certificates of QUIC listeners."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import ssl
+import stat
+from pathlib import Path
+
+import pytest
+from aioquic.quic.configuration import QuicConfiguration
+from cryptography import x509
+
+from netserver import certificates
+from netserver.errors import ConfigError
+from tests.certificates import self_signed
+
+
+def loaded(certificate: Path | str, key: Path | str) -> QuicConfiguration:
+    configuration = QuicConfiguration(is_client=False)
+    certificates.load(configuration, Path(certificate), Path(key))
+    return configuration
+
+
+def test_one_is_made_once_and_kept(tmp_path: Path) -> None:
+    files = certificates.own_certificate(tmp_path, "fujin")
+    assert [path.name for path in files] == ["fujin-certificate.pem", "fujin-key.pem"]
+    contents = [path.read_bytes() for path in files]
+    assert certificates.own_certificate(tmp_path, "fujin") == files
+    assert [path.read_bytes() for path in files] == contents
+    assert stat.S_IMODE(files[1].stat().st_mode) == 0o600
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["fujin-certificate.pem", "fujin-key.pem"]
+
+
+def test_it_is_good_for_this_machine_and_for_long(tmp_path: Path) -> None:
+    certificate, key = certificates.own_certificate(tmp_path, "fujin")
+    made = x509.load_pem_x509_certificate(certificate.read_bytes())
+    names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "localhost" in names.get_values_for_type(x509.DNSName)
+    assert {str(one) for one in names.get_values_for_type(x509.IPAddress)} == {"127.0.0.1", "::1"}
+    left = made.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
+    assert left > datetime.timedelta(days=10 * 365)
+    ssl.create_default_context().load_cert_chain(certificate, key)
+
+
+def test_what_is_interrupted_is_begun_again(tmp_path: Path) -> None:
+    """The key is written first: without the certificate it is of no use yet."""
+    certificate, key = certificates.own_certificate(tmp_path, "fujin")
+    certificate.unlink()
+    (tmp_path / "fujin-key.pem.new").write_text("half")
+    assert certificates.own_certificate(tmp_path, "fujin") == (certificate, key)
+    loaded(certificate, key)
+
+
+def test_a_certificate_without_its_key_is_told(tmp_path: Path) -> None:
+    _, key = certificates.own_certificate(tmp_path, "fujin")
+    key.unlink()
+    with pytest.raises(ConfigError, match=r"fujin-key\.pem"):
+        certificates.own_certificate(tmp_path, "fujin")
+
+
+def test_fingerprints_are_those_of_openssl(tmp_path: Path) -> None:
+    certificate, key = self_signed(tmp_path)
+    raw = ssl.PEM_cert_to_DER_cert(Path(certificate).read_text())
+    expected = hashlib.sha256(raw).hexdigest().upper()
+    shown = certificates.fingerprint(loaded(certificate, key).certificate)
+    assert shown.replace(":", "") == expected
+    assert shown[2] == ":"
+
+
+@pytest.mark.parametrize(
+    "damage", ["missing", "missing key", "garbage", "garbage key", "swapped", "other key", "empty"]
+)
+def test_files_that_cannot_be_used(tmp_path: Path, damage: str) -> None:
+    certificate, key = map(Path, self_signed(tmp_path))
+    other = Path(self_signed(tmp_path, "other")[1])
+    if damage == "missing":
+        certificate.unlink()
+    elif damage == "missing key":
+        key.unlink()
+    elif damage == "garbage":
+        certificate.write_text("nonsense")
+    elif damage == "garbage key":
+        key.write_text("nonsense")
+    elif damage == "swapped":
+        certificate, key = key, certificate
+    elif damage == "other key":
+        key = other
+    else:
+        certificate.write_text("")
+    with pytest.raises(ConfigError, match="TLS files"):
+        loaded(certificate, key)
