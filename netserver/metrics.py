@@ -196,6 +196,8 @@ class ServerCollector(Collector):
         yield single("disk_free_bytes", "Room for us on the disk.", disk.f_bavail * disk.f_frsize)
         yield single("disk_size_bytes", "Size of the disk.", disk.f_blocks * disk.f_frsize)
         yield counter("damaged_batches", "Batches found damaged.", (), [((), engine.damaged_batches)])
+        text = "Committed records that were found damaged or missing when a partition was opened."
+        yield counter("lost_records", text, (), [((), engine.lost_records)])
         text = "Bytes of segments that retention or trimming removed."
         yield counter("retention_deleted_bytes", text, (), [((), engine.removed_bytes)])
         for name, text in (

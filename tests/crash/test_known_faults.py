@@ -55,7 +55,7 @@ FAULTS = {
         "wiki.postgresql.org/wiki/Fsync_Errors; Rebello et al., ATC 2020",
         (
             "crash/test_real_eio.py::test_nothing_acknowledged_or_read_is_lost",
-            "crash/test_page_cache.py::test_nothing_acknowledged_or_read_is_lost_after_a_failed_sync_a_restart_and_a_power_cut",
+            "crash/test_page_cache.py::test_failed_sync_restart_power_cut",
             "crash/test_strace.py::test_a_failed_sync_is_never_acknowledged_and_the_partition_is_read_only",
         ),
     ),

@@ -82,7 +82,8 @@ def one_history(path: Path, seed: int) -> None:
 
 
 @pytest.mark.timeout(60 + SEEDS)
-def test_nothing_acknowledged_or_read_is_lost_after_a_failed_sync_a_restart_and_a_power_cut() -> None:
+def test_failed_sync_restart_power_cut() -> None:
+    """Nothing acknowledged is lost, and nothing that the process between was seen to have."""
     with tempfile.TemporaryDirectory() as directory:
         for seed in range(SEEDS):
             try:
