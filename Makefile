@@ -5,6 +5,7 @@
 #   make lint       ruff, mypy --strict, the tidy test         make format  puts the code into the one format
 #   make docs       renews the pages that are made from the code
 #   make bench      loads over TCP beside other servers, and what the codecs cost  (ARGS="--seconds 2 --only 'figg*'")
+#   make coverage   which lines and branches of the engine tests reach, without compiled modules
 #   make nightly    the long sizes of the crash, property and fuzz tests
 #   make build      compile the hot modules in place; fails without a compiler
 #   make wheel      a wheel with compiled modules in dist/      make clean  removes all that was made, but not data/
@@ -18,8 +19,9 @@ INSTALL ?= editable
 DATA ?= data
 TESTS ?= tests
 WHEEL_RUN = build/wheel-run
+COVERED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/crash,$(TESTS))
 
-.PHONY: serve test test-editable test-wheel test-pure lint format docs bench nightly build compile wheel clean
+.PHONY: serve test test-editable test-wheel test-pure lint format docs bench coverage nightly build compile wheel clean
 
 serve: compile
 	@exec $(VENV)/bin/engine-server --data-dir $(DATA) $(ARGS)
@@ -65,6 +67,14 @@ bench: build
 	$(PY) -m pytest -q bench --benchmark-columns=min,median
 	$(PY) -m bench.endtoend $(ARGS)
 	$(PY) -m bench.json_streams
+
+coverage:
+	@.ci/venv $(VENV) editable test
+	@rm -rf build/coverage && mkdir -p build/coverage
+	@cp -r engine netserver tools tests docs *.md LICENSE pyproject.toml build/coverage/
+	@find build/coverage -name '*.so' -delete
+	cd build/coverage && $(abspath $(PY)) -m coverage run -m pytest -q -p no:cacheprovider $(COVERED)
+	cd build/coverage && $(abspath $(PY)) -m coverage report
 
 nightly: compile
 	@.ci/venv $(VENV) editable test
