@@ -306,10 +306,8 @@ class PartitionReader:
 
     @staticmethod
     def _exact(found: Found, header: BatchHeader, timestamp_ms: int) -> int:
-        for record in records(found.data, header.position, header.end):
-            if record.timestamp_ms >= timestamp_ms:
-                return record.seq
-        return header.first_seq
+        rows = records(found.data, header.position, header.end)
+        return next((record.seq for record in rows if record.timestamp_ms >= timestamp_ms), header.first_seq)
 
 
 def read_version(files: Files, data_dir: Path) -> int:

@@ -190,3 +190,24 @@ def test_times_behind_damage_and_of_keys(tmp_path: Path) -> None:
     assert partition.seq_at_time(1) == 2, "the first one is damaged"
     assert partition.seq_at_time(5000) == 5
     assert partition.seq_at_time(10_001) == 11
+
+
+def test_a_segment_in_which_nothing_is_left(data: Path) -> None:
+    file = segments(data)[0]
+    segment = read_segment(SystemFiles(), file)
+    content = file.read_bytes()
+    file.write_bytes(content[:72] + bytes(segment.end - 72) + content[segment.end :])
+    _, partition = opened(data)
+    found, lost = numbers(partition)
+    second = int(segments(data)[1].stem)
+    assert lost == [(1, second - 1)]
+    assert found == [seq for seq in EVERYTHING if seq >= second]
+    assert partition.seq_at_time(0) == second
+
+
+def test_two_readers_of_one_directory_close_by_themselves(data: Path) -> None:
+    (data / "watermarks").write_bytes(b"damaged")
+    first, second = DirectoryReader(data), DirectoryReader(data)
+    assert [error.reason for error in first.damaged] == ["watermarks file has no valid header"]
+    first.close()
+    second.close()

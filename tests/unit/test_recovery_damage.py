@@ -558,3 +558,34 @@ def test_acknowledged_records_that_are_cut_with_a_torn_tail_are_named(tmp_path: 
     (cut,) = recovered.report.cut
     assert cut.judgement == f"ACKNOWLEDGED: records {cut.first_seq} to 120 are damaged"
     assert recovered.next_seq == 121
+
+
+def test_a_damaged_footer_behind_an_empty_segment_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        engine.append([b"1"] * 10)
+        partition = engine.partition()
+        partition.roll_wanted = True
+        engine.log.committer.touch(partition)
+        engine.inbox.run_until(lambda: bool(partition.sealed))
+    file = segments(path)[0]
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    (path / "watermarks").unlink()  # else it would say that the empty one is the active segment
+    recovered = recover(path, None)
+    assert sum("rebuilt from the batches" in note for note in recovered.report.notes) == 1
+    assert recovered.active.path == file, "nothing says that the empty one was more than a failed roll's"
+    assert (recovered.committed_seq, recovered.next_seq) == (10, 11)
+    assert recovered.report.lost == []
+
+
+def test_garbage_behind_the_last_batch_of_a_segment_without_a_footer_is_no_loss(tmp_path: Path) -> None:
+    path = make(tmp_path / "d")
+    expected = recover(path, mark_of(path))
+    file = segments(path)[0]
+    end = expected.sealed[0].end
+    file.write_bytes(file.read_bytes()[:end] + b"garbage" * 1000)
+    recovered = recover(path, mark_of(path))
+    assert recovered.report.lost == []
+    assert [segment.last_seq for segment in recovered.sealed] == [segment.last_seq for segment in expected.sealed]

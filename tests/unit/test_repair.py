@@ -433,3 +433,34 @@ def test_an_empty_directory_needs_nothing(tmp_path: Path) -> None:
     EngineLog(tmp_path / "d").close()
     shutil.rmtree(tmp_path / "d" / "index")
     assert Repair(tmp_path / "d").run() == []
+
+
+def test_a_partition_that_never_had_a_record_is_left_alone(data: Path) -> None:
+    shutil.rmtree(data / "state")
+    path = data / "topics" / "1" / "topic.json"
+    path.write_text(path.read_text().replace('"partitions": 1', '"partitions": 3'))
+    (data / "topics" / "1" / "2").mkdir()
+    assert kinds(Repair(data).run()) == ["state"]
+
+
+def test_dry_files_let_go_of_a_file_whose_size_is_refused(tmp_path: Path) -> None:
+    class Refusing(SystemFiles):
+        def size(self, fd: int) -> int:
+            raise OSError(5, "Input/output error")
+
+    (tmp_path / "f").write_bytes(b"x")
+    dry = DryFiles()
+    dry._files = Refusing()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(OSError, match="Input/output"):
+        dry.open(tmp_path / "f")
+    assert len(os.listdir("/proc/self/fd")) == before
+    dry._files = SystemFiles()
+    fd = dry.open(tmp_path / "f", write=True)
+    dry.truncate(fd, PAGE_BYTES)
+    dry.write(fd, [b"y"], 2 * PAGE_BYTES)
+    dry.truncate(fd, PAGE_BYTES)
+    assert dry.read(fd, 3 * PAGE_BYTES, 0) == b"x" + bytes(PAGE_BYTES - 1)
+    dry.close(fd)
+    dry.close_all()
+    assert (tmp_path / "f").read_bytes() == b"x"
