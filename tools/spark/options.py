@@ -1,0 +1,169 @@
+"""Options of the source, by the conventions of Spark's source for Kafka; a name that is not known is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from tools.spark.limits import SPLIT_BYTES
+
+T = TypeVar("T")
+
+EARLIEST = -2
+LATEST = -1
+_KNOWN = (
+    "path",
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "splitBytes",
+    "maxOffsetsPerTrigger",
+    "failOnDataLoss",
+    "onCorruption",
+    "includeHeaders",
+)
+
+
+class OptionError(ValueError):
+    """An option is not valid; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Where to begin or to end: numbers or times of named partitions, and one number or time for all others."""
+
+    default: int = EARLIEST
+    """EARLIEST or LATEST."""
+    time_ms: int | None = None
+    """For all partitions that `of` does not name."""
+    of: Mapping[tuple[str, int], int] | None = None
+    of_are_times: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a query asks for."""
+
+    path: str
+    topics: tuple[str, ...] | None
+    """None: all, or those of `pattern`."""
+    pattern: str | None
+    assigned: Mapping[str, tuple[int, ...]] | None
+    start: Bound
+    end: Bound
+    split_bytes: int
+    rows_per_trigger: int | None
+    fail_on_data_loss: bool
+    skip_damage: bool
+    headers: bool
+
+    def wants(self, topic: str, partition: int) -> bool:
+        """Whether the partition is among those that are read."""
+        if self.assigned is not None:
+            return partition in self.assigned.get(topic, ())
+        if self.pattern is not None:
+            return re.fullmatch(self.pattern, topic) is not None
+        return self.topics is None or topic in self.topics
+
+    @property
+    def named(self) -> set[str]:
+        """Topics that are named one by one: they have to be there."""
+        return set(self.assigned or self.topics or ())
+
+
+def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
+    """Reads the options, whose names have no case. Raises OptionError."""
+    known = {name.lower(): name for name in _KNOWN}
+    for name in given:
+        if name.lower() not in known:
+            raise OptionError(f"unknown option {name!r}; known: {', '.join(_KNOWN)}")
+    options = {known[name.lower()]: value for name, value in given.items()}
+    if not options.get("path"):
+        raise OptionError('no data directory: name it, .load("DIR")')
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
+    if len(chosen) > 1:
+        raise OptionError(f"{' and '.join(chosen)} exclude each other")
+    if streaming and (ending := [name for name in options if name.startswith("ending")]):
+        raise OptionError(f"{ending[0]} is for batch queries: a stream has no end")
+    topics = options.get("subscribe")
+    return Options(
+        path=options["path"],
+        topics=None if topics is None else tuple(name.strip() for name in topics.split(",")),
+        pattern=_read(options, "subscribePattern", _pattern, "a regular expression"),
+        assigned=_read(options, "assign", _assigned, 'JSON such as {"topic": [0, 1]}'),
+        start=_bound(options, "starting", LATEST if streaming else EARLIEST),
+        end=_bound(options, "ending", LATEST),
+        split_bytes=_read(options, "splitBytes", _positive, "a number above 0") or SPLIT_BYTES,
+        rows_per_trigger=_read(options, "maxOffsetsPerTrigger", _positive, "a number above 0"),
+        fail_on_data_loss=_read(options, "failOnDataLoss", _flag, "true or false") is not False,
+        skip_damage=_read(options, "onCorruption", _on_corruption, "fail or skip") or False,
+        headers=_read(options, "includeHeaders", _flag, "true or false") or False,
+    )
+
+
+def _read(options: Mapping[str, str], name: str, parser: Callable[[str], T], expected: str) -> T | None:
+    if name not in options:
+        return None
+    try:
+        return parser(options[name])
+    except (ValueError, TypeError, AttributeError, KeyError, re.error):
+        raise OptionError(f"{name} is {options[name]!r}; expected {expected}") from None
+
+
+def _pattern(text: str) -> str:
+    re.compile(text)
+    return text
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number <= 0:
+        raise ValueError(text)
+    return number
+
+
+def _flag(text: str) -> bool:
+    return {"true": True, "false": False}[text.lower()]
+
+
+def _on_corruption(text: str) -> bool:
+    return {"fail": False, "skip": True}[text.lower()]
+
+
+def _assigned(text: str) -> dict[str, tuple[int, ...]]:
+    return {topic: tuple(int(partition) for partition in partitions) for topic, partitions in json.loads(text).items()}
+
+
+def _by_partition(text: str) -> dict[tuple[str, int], int]:
+    fields: Any = json.loads(text)
+    return {(topic, int(number)): int(value) for topic, row in fields.items() for number, value in row.items()}
+
+
+def _bound(options: Mapping[str, str], prefix: str, default: int) -> Bound:
+    names = [f"{prefix}{rest}" for rest in ("Offsets", "Timestamp", "OffsetsByTimestamp")]
+    given = [name for name in names if name in options]
+    if len(given) > 1:
+        raise OptionError(f"{' and '.join(given)} exclude each other")
+    if not given:
+        return Bound(default)
+    name = given[0]
+    if name == names[1]:
+        return Bound(default, time_ms=_read(options, name, int, "milliseconds since 1970"))
+    if name == names[2]:
+        return Bound(
+            default, of=_read(options, name, _by_partition, 'JSON such as {"topic": {"0": 1}}'), of_are_times=True
+        )
+    word = options[name].lower()
+    if word in ("earliest", "latest"):
+        return Bound(EARLIEST if word == "earliest" else LATEST)
+    expected = 'earliest, latest or JSON such as {"topic": {"0": 1}}'
+    return Bound(default, of=_read(options, name, _by_partition, expected))

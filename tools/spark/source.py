@@ -1,0 +1,109 @@
+"""The data source ``quintlog``: reads a data directory beside a running server or without one, never through it.
+
+Columns as those of Spark's source for Kafka. ``.schema("offset bigint, value binary")`` chooses columns, and only those
+are made: Spark tells a Python source nothing about the columns that a query needs.
+
+Filters are not taken over from Spark (`pushFilters`): Spark 4.3 keeps a reader that was narrowed by one query's filters
+for the next queries of the same DataFrame, which then silently miss rows. The options for offsets and times narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    InputPartition,
+)
+
+from tools.spark.options import OptionError, Options, parse
+from tools.spark.plan import Planner, Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+
+Fields = tuple[tuple[str, bool], ...]
+"""Columns: name, whether null is allowed."""
+
+
+def fields_of(schema: StructType) -> Fields:
+    """The columns that were asked for. Raises OptionError for one that there is not, or of another type."""
+    for field in schema.fields:
+        if COLUMNS.get(field.name) != field.dataType.simpleString():
+            offered = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+            raise OptionError(f"no column {field.name} {field.dataType.simpleString()}; there are {offered}")
+    return tuple((field.name, field.nullable) for field in schema.fields)
+
+
+class QuintlogSource(DataSource):
+    """``spark.read.format("quintlog").load("DIR")``; options: docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "quintlog"
+
+    def schema(self) -> str:
+        """All columns; headers only when they are asked for, since they cost more than all others."""
+        headers = parse(self.options).headers if "path" in self.options else False
+        return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "headers" or headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For batch queries."""
+        return BatchReader(parse(self.options), fields_of(schema))
+
+
+class TaskPartition(InputPartition):
+    """A task on its way to an executor."""
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task)
+        self.task = task
+
+
+def read_partition(partition: Any, fields: Fields, options: Options) -> Iterator[pa.RecordBatch]:
+    """Record batches of a task; none for the one partition that Spark makes of no partitions."""
+    if not isinstance(partition, TaskPartition):
+        return
+    from tools.spark.arrow import arrow_schema
+    from tools.spark.reading import TaskReader
+
+    yield from TaskReader(partition.task, arrow_schema(fields), options).batches()
+
+
+class BatchReader(DataSourceReader):
+    """Plans on the driver, reads on executors."""
+
+    def __init__(self, options: Options, fields: Fields) -> None:
+        self.options = options
+        self.fields = fields
+
+    def partitions(self) -> list[TaskPartition]:
+        """One for each task."""
+        planner = Planner(self.options)
+        planner.refresh()
+        planner.require()
+        found = []
+        for key in sorted(planner.partitions):
+            first_seq = planner.resolve(key, self.options.start)
+            end_seq = planner.resolve(key, self.options.end)
+            found += [TaskPartition(task) for task in planner.tasks(key, first_seq, end_seq)]
+        return found
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Record batches of one task."""
+        return read_partition(partition, self.fields, self.options)
