@@ -34,10 +34,8 @@ def tasks(data_dir: Path, **options: Any) -> list[Any]:
     parsed = parse({"path": str(data_dir)} | options)
     planner = Planner(parsed)
     planner.refresh()
-    found: list[Any] = []
-    for key in sorted(planner.partitions):
-        found += planner.tasks(key, planner.resolve(key, parsed.start), planner.resolve(key, parsed.end))
-    return found
+    bounds = (parsed.start, parsed.end)
+    return planner.plan({key: tuple(planner.resolve(key, bound) for bound in bounds) for key in planner.partitions})
 
 
 def planned_bytes(data_dir: Path, **options: Any) -> int:
@@ -113,6 +111,19 @@ def test_a_range_reads_only_its_part(tmp_path: Path) -> None:
     assert planned_bytes(tmp_path, splitBytes="1000000") == every
     pieces = [piece for task in split for piece in task.ranges]
     assert [piece.next_seq for piece in pieces[:-1]] == [piece.first_seq for piece in pieces[1:]]
+
+
+def test_as_many_tasks_as_asked_for(tmp_path: Path) -> None:
+    example(tmp_path)
+    assert [(task.first_seq, task.end_seq) for task in tasks(tmp_path, maxRecordsPerPartition="40")] == [
+        (1, 41),
+        (41, 81),
+        (81, 91),
+    ]
+    found = tasks(tmp_path, minPartitions="5")
+    assert [task.first_seq for task in found] == [1, 19, 37, 55, 73]
+    assert [len(task.ranges) for task in found] == [1, 2, 1, 2, 1]
+    assert len(tasks(tmp_path, minPartitions="2", splitBytes="1")) == 3
 
 
 def damage(path: Path, text: bytes) -> None:

@@ -15,3 +15,7 @@ RECORD_BATCH_BYTES = 8 << 20
 
 SPLIT_BYTES = 64 << 20
 """Bytes of segment files that one task reads, unless the option splitBytes says otherwise."""
+
+TRIGGER_DELAY_S = 15 * 60.0
+"""How long minOffsetsPerTrigger may hold records back, unless the option maxTriggerDelay says otherwise; as in Spark's
+source for Kafka."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tools.spark.limits import SPLIT_BYTES
+from tools.spark.limits import SPLIT_BYTES, TRIGGER_DELAY_S
 
 T = TypeVar("T")
 
@@ -26,11 +26,18 @@ _KNOWN = (
     "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp",
     "splitBytes",
+    "minPartitions",
+    "maxRecordsPerPartition",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "maxBytesPerTrigger",
     "failOnDataLoss",
     "onCorruption",
     "includeHeaders",
 )
+_STREAMING = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_DELAY_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
 class OptionError(ValueError):
@@ -61,7 +68,13 @@ class Options:
     start: Bound
     end: Bound
     split_bytes: int
+    min_partitions: int | None
+    records_per_partition: int | None
     rows_per_trigger: int | None
+    min_rows_per_trigger: int | None
+    trigger_delay_s: float
+    """How long at most records wait for more, where `min_rows_per_trigger` asks for more."""
+    bytes_per_trigger: int | None
     fail_on_data_loss: bool
     skip_damage: bool
     headers: bool
@@ -94,6 +107,8 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         raise OptionError(f"{' and '.join(chosen)} exclude each other")
     if streaming and (ending := [name for name in options if name.startswith("ending")]):
         raise OptionError(f"{ending[0]} is for batch queries: a stream has no end")
+    if not streaming and (limits := [name for name in _STREAMING if name in options]):
+        raise OptionError(f"{limits[0]} is for streaming queries")
     topics = options.get("subscribe")
     return Options(
         path=options["path"],
@@ -103,7 +118,12 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         start=_bound(options, "starting", LATEST if streaming else EARLIEST),
         end=_bound(options, "ending", LATEST),
         split_bytes=_read(options, "splitBytes", _positive, "a number above 0") or SPLIT_BYTES,
+        min_partitions=_read(options, "minPartitions", _positive, "a number above 0"),
+        records_per_partition=_read(options, "maxRecordsPerPartition", _positive, "a number above 0"),
         rows_per_trigger=_read(options, "maxOffsetsPerTrigger", _positive, "a number above 0"),
+        min_rows_per_trigger=_read(options, "minOffsetsPerTrigger", _positive, "a number above 0"),
+        trigger_delay_s=_read(options, "maxTriggerDelay", _delay, "a time such as 30s or 15m") or TRIGGER_DELAY_S,
+        bytes_per_trigger=_read(options, "maxBytesPerTrigger", _positive, "a number above 0"),
         fail_on_data_loss=_read(options, "failOnDataLoss", _flag, "true or false") is not False,
         skip_damage=_read(options, "onCorruption", _on_corruption, "fail or skip") or False,
         headers=_read(options, "includeHeaders", _flag, "true or false") or False,
@@ -129,6 +149,13 @@ def _positive(text: str) -> int:
     if number <= 0:
         raise ValueError(text)
     return number
+
+
+def _delay(text: str) -> float:
+    found = re.fullmatch(r"(\d+)\s*([a-z]+)", text.strip().lower())
+    if found is None:
+        raise ValueError(text)
+    return int(found[1]) * _DELAY_UNITS_S[found[2]]
 
 
 def _flag(text: str) -> bool:

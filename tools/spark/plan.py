@@ -8,8 +8,8 @@ walking it, each byte once in the life of a `Planner`.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_right
-from collections.abc import Iterator
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -99,7 +99,8 @@ class Planner:
                         reader = self._readers[topic.id, index] = directory.partition(topic, index)
                     else:
                         reader.watermarks = directory.watermarks
-                        reader.refresh()
+                        if reader.changed:
+                            reader.refresh()
                     reader.watermarks = None
                     self.partitions[name, index] = reader
         finally:
@@ -107,10 +108,13 @@ class Planner:
         live = {segment.path for reader in self.partitions.values() for segment in reader.segments}
         self._walked = {path: walked for path, walked in self._walked.items() if path in live}
 
+    def missing(self) -> set[str]:
+        """Topics that are named and have no files."""
+        return self.options.named - {topic for topic, _ in self.partitions}
+
     def require(self) -> None:
         """Raises OptionError when a topic that is named is not there."""
-        missing = self.options.named - {topic for topic, _ in self.partitions}
-        if missing:
+        if missing := self.missing():
             raise OptionError(f"no topic {', '.join(sorted(missing))} with records in {self.options.path}")
 
     def resolve(self, key: Key, bound: Bound) -> int:
@@ -128,8 +132,22 @@ class Planner:
             return reader.log_start
         return reader.committed_seq + 1 if value == LATEST else value
 
-    def tasks(self, key: Key, first_seq: int, end_seq: int) -> Iterator[Task]:
-        """Tasks for the numbers first_seq..end_seq - 1. Raises DataLoss, Corrupt."""
+    def plan(self, wanted: Mapping[Key, tuple[int, int]]) -> list[Task]:
+        """Tasks for the numbers [first, end) of each partition; as many as minPartitions asks for, if it does.
+
+        Raises:
+            DataLoss, Corrupt: what `tasks` raises.
+        """
+        ranges = sorted(wanted.items())
+        found = [task for key, (first, end) in ranges for task in self.tasks(key, first, end)]
+        least = self.options.min_partitions
+        if least is None or len(found) >= least:
+            return found
+        records_max = max(1, sum(end - first for _, (first, end) in ranges) // least)
+        return [task for key, (first, end) in ranges for task in self.tasks(key, first, end, records_max)]
+
+    def tasks(self, key: Key, first_seq: int, end_seq: int, records_max: int | None = None) -> Iterator[Task]:
+        """Tasks for the numbers first_seq..end_seq - 1, each at most `records_max`. Raises DataLoss, Corrupt."""
         reader = self.partitions[key]
         where = f"{key[0]}:{key[1]}"
         if first_seq < min(reader.log_start, end_seq):
@@ -142,15 +160,29 @@ class Planner:
         if first_seq >= end_seq:
             return
         self._unreadable(reader, first_seq, end_seq)
-        taken: list[Range] = []
-        for piece in self._pieces(reader, first_seq, end_seq):
-            size_bytes = sum(one.end - one.position for one in taken)
-            if taken and size_bytes + piece.end - piece.position > self.options.split_bytes:
-                yield Task(*key, first_seq, end_seq, _joined(taken))
-                taken = []
-            taken.append(piece)
-        if taken:
-            yield Task(*key, first_seq, end_seq, _joined(taken))
+        pieces = list(self.pieces(key, first_seq, end_seq))
+        step = min(records_max or end_seq, self.options.records_per_partition or end_seq)
+        for start in range(first_seq, end_seq, step):
+            stop = min(start + step, end_seq)
+            # Bytes at a border of numbers are read by both tasks.
+            low = bisect_right(pieces, start, key=lambda piece: piece.next_seq)
+            high = bisect_left(pieces, stop, key=lambda piece: piece.first_seq)
+            for taken in _gathered(pieces[low:high], self.options.split_bytes):
+                yield Task(*key, start, stop, taken)
+
+    def bytes_between(self, key: Key, first_seq: int, end_seq: int) -> int:
+        """Bytes of files that hold these numbers."""
+        return sum(piece.end - piece.position for piece in self.pieces(key, first_seq, end_seq))
+
+    def end_within(self, key: Key, first_seq: int, end_seq: int, size_bytes: int) -> int:
+        """The end of as many of these numbers as come in so many bytes, to the fineness of the index; at least some."""
+        end = first_seq
+        for piece in self.pieces(key, first_seq, end_seq):
+            size_bytes -= piece.end - piece.position
+            if size_bytes < 0 and end > first_seq:
+                return end
+            end = min(piece.next_seq, end_seq)
+        return end_seq
 
     def _unreadable(self, reader: PartitionReader, first_seq: int, end_seq: int) -> None:
         starts = sorted(segment.header.first_seq for segment in reader.segments)
@@ -163,8 +195,9 @@ class Planner:
                     raise error
                 LOG.warning("skipped: %s; lost: records %d to %d", error, begins, ends - 1)
 
-    def _pieces(self, reader: PartitionReader, first_seq: int, end_seq: int) -> Iterator[Range]:
-        """The smallest ranges that the index gives."""
+    def pieces(self, key: Key, first_seq: int, end_seq: int) -> Iterator[Range]:
+        """The smallest ranges that the index gives, in order."""
+        reader = self.partitions[key]
         for at, segment in enumerate(reader.segments):
             is_last = at + 1 == len(reader.segments)
             following = reader.committed_seq + 1 if is_last else reader.segments[at + 1].header.first_seq
@@ -196,6 +229,21 @@ class Planner:
         if walked.entries and walked.entries[0][1] != HEADER_BYTES:  # damage before the first good batch
             walked.entries.insert(0, (segment.header.first_seq, HEADER_BYTES))
         return walked.entries
+
+
+def _gathered(pieces: Sequence[Range], size_bytes_max: int) -> Iterator[tuple[Range, ...]]:
+    """Pieces in groups of about so many bytes, each at least one."""
+    taken: list[Range] = []
+    size_bytes = 0
+    for piece in pieces:
+        piece_bytes = piece.end - piece.position
+        if taken and size_bytes + piece_bytes > size_bytes_max:
+            yield _joined(taken)
+            taken, size_bytes = [], 0
+        taken.append(piece)
+        size_bytes += piece_bytes
+    if taken:
+        yield _joined(taken)
 
 
 def _joined(pieces: list[Range]) -> tuple[Range, ...]:

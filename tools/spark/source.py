@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
+    DataSourceStreamReader,
     InputPartition,
 )
 
@@ -59,12 +60,18 @@ class QuintlogSource(DataSource):
 
     def schema(self) -> str:
         """All columns; headers only when they are asked for, since they cost more than all others."""
-        headers = parse(self.options).headers if "path" in self.options else False
+        headers = self.options.get("includeHeaders", "false").lower() == "true"
         return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "headers" or headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For batch queries."""
         return BatchReader(parse(self.options), fields_of(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For streaming queries."""
+        from tools.spark.stream import StreamReader
+
+        return StreamReader(parse(self.options, streaming=True), fields_of(schema))
 
 
 class TaskPartition(InputPartition):
@@ -97,12 +104,11 @@ class BatchReader(DataSourceReader):
         planner = Planner(self.options)
         planner.refresh()
         planner.require()
-        found = []
-        for key in sorted(planner.partitions):
-            first_seq = planner.resolve(key, self.options.start)
-            end_seq = planner.resolve(key, self.options.end)
-            found += [TaskPartition(task) for task in planner.tasks(key, first_seq, end_seq)]
-        return found
+        wanted = {
+            key: (planner.resolve(key, self.options.start), planner.resolve(key, self.options.end))
+            for key in planner.partitions
+        }
+        return [TaskPartition(task) for task in planner.plan(wanted)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Record batches of one task."""
