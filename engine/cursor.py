@@ -40,6 +40,7 @@ class Cursor:
         waiting: :meth:`next` gave None because the disk has to answer first.
         pins: users that need the cursor to stay in memory.
         alive: False once it was deleted or let go of: ask the store for it again.
+        is_volatile: it lives as long as its user keeps it, and is never written.
         totals: counters of its owner.
     """
 
@@ -64,6 +65,7 @@ class Cursor:
         self.used_ms = entry.used_ms
         self.version = entry.version
         self.alive = True
+        self.is_volatile = False
         self.pins = 0
         self.is_dirty = False
         self.check_end = False
@@ -309,7 +311,7 @@ class Cursor:
 
     def touch(self) -> None:
         """There is something to write."""
-        if self.alive:
+        if self.alive and not self.is_volatile:
             self.is_dirty = True
             now_ms = self._store.log.now_ms()
             if now_ms - self.used_ms > USED_STEP_MS:

@@ -232,6 +232,24 @@ class CursorStore:
         self.log.state.submit([Put(NEXT_CURSOR_ID, self._next_id), put_entry(entry_of(cursor))], done)
         return cursor
 
+    def volatile(self, owner: str, partition: Partition, *, after_seq: int, qos: int = 1) -> Cursor:
+        """A cursor that nobody finds and that is never written: for a subscription that ends with its connection.
+
+        Its id is its own all the same. Call ``close()`` at its end.
+        """
+        now_ms = self.log.now_ms()
+        topic = partition.topic
+        entry = Entry(self.new_id(), owner, b"", topic.id, partition.index, qos, after_seq, now_ms, now_ms, 1, [])
+        cursor = Cursor(self, entry, partition, Deliveries(after_seq + 1, self.policy(owner).deliveries))
+        cursor.is_volatile = True
+        return cursor
+
+    def new_id(self) -> int:
+        """An id that no cursor has had or will have."""
+        self._next_id += 1
+        self.log.state.submit([Put(NEXT_CURSOR_ID, self._next_id)])
+        return self._next_id - 1
+
     def get(self, cursor_id: int) -> Cursor | None:
         """The cursor of this id; None: there is none (any more)."""
         cursor = self._loaded.get(cursor_id)

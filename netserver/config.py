@@ -164,6 +164,7 @@ class BlipmqSection(ListenerSection):
     handshake_timeout: int = number_setting(
         30_000, "duration", 100, DAY_MS, "Time (ms) for HELLO and AUTH; a connection that takes longer is closed."
     )
+    version_2: bool = flag_setting(True, "Speak protocol version 2 (pushed deliveries) with clients that ask for it.")
     fsync_policy: str = text_setting(
         "", "The original's durability, for topics that BlipMQ clients make: always, every_n:N (as always), "
         "interval_ms:N or none; empty: as [topics] says.",

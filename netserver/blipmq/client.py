@@ -26,7 +26,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from netserver.blipmq import codec
+from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import CodecError, FrameType, Nack
 from netserver.blipmq.limits import (
     CLIENT_ENTRY_BYTES,
@@ -43,6 +43,10 @@ from netserver.client_base import WRITE_BYTES, Backoff, exponential_backoff, par
 from netserver.client_window import Entry
 from netserver.errors import NotStored, ProtocolError, QuintlogError, TooLarge
 
+More = tuple[int | None, bytes]
+"""Time to live in ms, and key: fields that version 2 has."""
+EARLIEST = 0
+"""``start`` of a subscription: from the first message that is kept."""
 FIRST_RETRY_S = 0.05
 LAST_RETRY_S = 2.0
 
@@ -50,7 +54,7 @@ LAST_RETRY_S = 2.0
 class Publication(Entry):
     """Frames of one topic and QoS, with what is needed to send some of them again."""
 
-    __slots__ = ("deadline", "qos", "retry_s", "topic", "values")
+    __slots__ = ("deadline", "more", "qos", "retry_s", "topic", "values")
 
     def __init__(
         self,
@@ -60,22 +64,32 @@ class Publication(Entry):
         qos: int,
         future: asyncio.Future[Any],
         deadline: float,
-        retry_s: float = FIRST_RETRY_S,
+        retry_s: float,
+        more: More | None,
     ) -> None:
-        frames = b"".join(codec.publish(CID_BASE + first + n, qos, topic, value) for n, value in enumerate(values))
+        cids = range(CID_BASE + first, CID_BASE + first + len(values))
+        if more is None:
+            frames = b"".join(codec.publish(cid, qos, topic, value) for cid, value in zip(cids, values, strict=True))
+        else:
+            frames = b"".join(
+                codec_v2.publish(cid, qos, topic, value, *more) for cid, value in zip(cids, values, strict=True)
+            )
         super().__init__(first, first + len(values) - 1, frames, future, values, len(values))
         self.topic = topic
         self.values = values
         self.qos = qos
         self.deadline = deadline
         self.retry_s = retry_s
+        self.more = more
 
 
 class Client(LoginClient):
     """A connection to a BlipMQ server that is kept up. Made by :func:`connect`; ``await`` it or use ``async with``."""
 
-    def __init__(self, host: str, port: int, *, key: str | Path, store_timeout_s: float, **options: Any) -> None:
-        super().__init__(host, port, key=key, **options)
+    def __init__(
+        self, host: str, port: int, *, key: str | Path, version: int, store_timeout_s: float, **options: Any
+    ) -> None:
+        super().__init__(host, port, key=key, version=version, **options)
         self._options = options
         self._store_timeout_s = store_timeout_s
         self._number = 0
@@ -85,8 +99,13 @@ class Client(LoginClient):
 
     # --- publishing
 
-    async def publish(self, topic: str | bytes, value: bytes, *, qos: int = 1) -> None:
+    async def publish(
+        self, topic: str | bytes, value: bytes, *, qos: int = 1, ttl_ms: int | None = None, key: bytes = b""
+    ) -> None:
         """Publish and, with QoS 1, wait until the message is stored (on disk, in the server's default durability).
+
+        Args:
+            ttl_ms, key: with version 2: how long it may be delivered, and a key of up to 255 bytes
 
         Raises:
             Refused: no right to publish to the topic, or no such topic where the server makes none
@@ -94,18 +113,27 @@ class Client(LoginClient):
             NotStored: the server could not store it within ``store_timeout_s``
             Unknown: the client was closed or gave up first
         """
-        future = await self.send(topic, value, qos=qos)
+        future = await self.send(topic, value, qos=qos, ttl_ms=ttl_ms, key=key)
         if qos:
             await future
 
-    async def send(self, topic: str | bytes, value: bytes, *, qos: int = 1) -> asyncio.Future[None]:
+    async def send(
+        self, topic: str | bytes, value: bytes, *, qos: int = 1, ttl_ms: int | None = None, key: bytes = b""
+    ) -> asyncio.Future[None]:
         """Publish, waiting only for a place in the window.
 
         Returns:
             a future that is done when the message is stored (with QoS 0: when it was handed over); it may be ignored
             when :meth:`flush` follows, which does not tell of refusals
         """
-        return await self._send(_name(topic), [value], qos)
+        more: More | None = None
+        if ttl_ms is not None or key:
+            if self.version != codec_v2.VERSION:
+                raise ValueError("ttl_ms and key need connect(version=2)")
+            if ttl_ms is not None and not 0 <= ttl_ms < 1 << 32:
+                raise ValueError("ttl_ms is a number of 32 bits")
+            more = (ttl_ms, key)
+        return await self._send(_name(topic), [value], qos, more)
 
     async def publish_many(self, topic: str | bytes, values: Iterable[bytes], *, qos: int = 1) -> None:
         """Publish many messages in order and wait until all are stored.
@@ -131,7 +159,9 @@ class Client(LoginClient):
             if outcome is not None:
                 raise outcome
 
-    async def _send(self, topic: bytes, values: Sequence[bytes], qos: int) -> asyncio.Future[None]:
+    async def _send(
+        self, topic: bytes, values: Sequence[bytes], qos: int, more: More | None = None
+    ) -> asyncio.Future[None]:
         self._check_open()
         if qos not in (0, 1):
             raise ValueError("QoS is 0 or 1")
@@ -144,7 +174,7 @@ class Client(LoginClient):
                 raise TooLarge(f"a message of {len(value)} bytes", FRAME_LENGTH_MAX - len(topic) - 12)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        await self._put(topic, values, qos, future, loop.time() + self._store_timeout_s, FIRST_RETRY_S)
+        await self._put(topic, values, qos, future, loop.time() + self._store_timeout_s, FIRST_RETRY_S, more)
         if not qos:
             future.set_result(None)
         return future
@@ -157,12 +187,13 @@ class Client(LoginClient):
         future: asyncio.Future[None],
         deadline: float,
         retry_s: float,
+        more: More | None,
     ) -> None:
         size_bytes = sum(map(len, values)) + len(values) * (len(topic) + 16)
         await self.window.room(len(values), size_bytes)
         first = self._number + 1
         self._number += len(values)
-        self._add(Publication(first, topic, values, qos, future, deadline, retry_s))
+        self._add(Publication(first, topic, values, qos, future, deadline, retry_s, more))
 
     def _pump(self) -> None:
         """As the base, with a PING behind each write."""
@@ -218,7 +249,7 @@ class Client(LoginClient):
         try:
             await asyncio.sleep(entry.retry_s)
             next_s = min(2 * entry.retry_s, LAST_RETRY_S)
-            await self._put(entry.topic, values, entry.qos, entry.future, entry.deadline, next_s)
+            await self._put(entry.topic, values, entry.qos, entry.future, entry.deadline, next_s, entry.more)
         except (QuintlogError, asyncio.CancelledError):
             if not entry.future.done():
                 entry.future.set_exception(NotStored("the client was closed before the server could store it"))
@@ -261,6 +292,8 @@ class Client(LoginClient):
         *,
         qos: int = 1,
         resume: int | None = None,
+        group: str | bytes = b"",
+        start: int | None = None,
         prefetch_records: int = PREFETCH_RECORDS_MAX,
         prefetch_bytes: int = PREFETCH_BYTES_MAX,
         poll_interval_s: float = 0.05,
@@ -273,6 +306,10 @@ class Client(LoginClient):
 
         Args:
             qos: 1: messages are to be acknowledged; 0: each is delivered once at most
+            group: with version 2: share the messages with all who name this group; it stays on the server, and goes on
+                collecting, when its members are gone. Without a group a subscription of version 2 ends with its
+                connection, and resume is not to be had.
+            start: with version 2, for a new subscription: number in the log of the first message wanted, or EARLIEST
             prefetch_records, prefetch_bytes: how much is received ahead of the application, at most; it adapts to the
                 application, so that nothing waits here until the server sends it again
             poll_interval_s: longest pause between two looks when there is nothing
@@ -280,12 +317,19 @@ class Client(LoginClient):
                 (by subscribing once more) whether it did, and go on with a new one
         """
         self._check_open()
+        if (group or start is not None) and self.version != codec_v2.VERSION:
+            raise ValueError("group and start need connect(version=2)")
+        if resume is not None and self.version == codec_v2.VERSION:
+            raise ValueError("version 2 cannot go on with an id: use a group")
         subscription = Subscription(
             self,
             _name(topic),
             qos,
             resume,
+            group=group.encode() if isinstance(group, str) else group,
+            start=start,
             key=self._key,
+            version=self.version,
             options=self._options,
             prefetch_records=prefetch_records,
             prefetch_bytes=prefetch_bytes,
@@ -311,6 +355,7 @@ def connect(
     address: str = f"127.0.0.1:{DEFAULT_PORT}",
     *,
     key: str | Path = "",
+    version: int = codec.VERSION,
     window: int = CLIENT_WINDOW_RECORDS,
     window_bytes: int = CLIENT_WINDOW_BYTES,
     store_timeout_s: float = 30.0,
@@ -324,6 +369,7 @@ def connect(
 
     Args:
         key: API key, or the path of a file that holds it (read at each login)
+        version: of the protocol: 1, or 2 (messages are pushed; groups, patterns, time to live, keys)
         window, window_bytes: most messages, and bytes, that are sent and not confirmed
         store_timeout_s: how long a publish that the server cannot store (NACK 500) is tried again
         dial_timeout_s: for one attempt to connect and log in
@@ -341,6 +387,7 @@ def connect(
         host,
         port,
         key=key,
+        version=version,
         store_timeout_s=store_timeout_s,
         window=window,
         window_bytes=window_bytes,

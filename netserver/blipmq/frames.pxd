@@ -6,6 +6,7 @@ from engine.bundle cimport u64
 cdef int _PUBLISH
 cdef int _ACK
 cdef int _POLL
+cdef int _DELIVER
 cdef Py_ssize_t _HEAD
 cdef Py_ssize_t _PUBLISH_HEAD
 cdef Py_ssize_t _ID_FRAME
@@ -36,7 +37,7 @@ cpdef list ack_ranges(const unsigned char[::1] src, Py_ssize_t position, Py_ssiz
 
 @cython.locals(
     count=Py_ssize_t, expected=u64, qos0=bint, topic_bytes=Py_ssize_t,
-    out_bytes=Py_ssize_t, seq=u64, value_bytes=Py_ssize_t, length=Py_ssize_t
+    out_bytes=Py_ssize_t, tag_bytes=Py_ssize_t, tag=u64, seq=u64, value_bytes=Py_ssize_t, length=Py_ssize_t
 )
 cpdef tuple deliver(
     unsigned char[::1] out,
@@ -50,6 +51,7 @@ cpdef tuple deliver(
     const unsigned char[::1] polls,
     Py_ssize_t polls_position,
     u64 expired_before_ms,
+    bint push=*,
 )
 
 @cython.locals(value=u64, byte=u64, index=Py_ssize_t)
@@ -64,3 +66,4 @@ cdef Py_ssize_t copy(
 ) except -1
 @cython.locals(index=Py_ssize_t)
 cdef bint same(const unsigned char[::1] src, Py_ssize_t position, const unsigned char[::1] text) except -1
+cdef bint has_expired(tuple headers, u64 timestamp_ms) except -1

@@ -7,11 +7,13 @@ shape only and stop before anything else, which the codec then explains; layouts
 
 from __future__ import annotations
 
+from time import time
 from typing import TypeAlias
 
 from engine.batch import BatchWriter, RecordCursor
 from netserver.blipmq import frames_pure
 from netserver.blipmq.codec import check_length, check_type
+from netserver.blipmq.limits import TTL_DIGITS_MAX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Target: TypeAlias = bytearray | memoryview
@@ -22,11 +24,15 @@ COMPILED = not __file__.endswith(".py")
 _PUBLISH = 3
 _ACK = 5
 _POLL = 9
+_DELIVER = 10
 _HEAD = 13  # length word, type, correlation id
 _PUBLISH_HEAD = 16  # and QoS, topic length
 _ID_FRAME = 21  # a POLL or ACK: head and subscription id
 _LENGTH_MAX = 16 * 1024 * 1024
 _TAG_BOUND = 1 << 62  # no tag is as high: adding the base would leave 64 bits
+
+TTL_HEADER = b"blipmq-ttl-ms"
+"""A record's header: time to live in milliseconds from its timestamp on, as digits (protocol version 2)."""
 
 PENDING = 0  # what deliver() ended with: the current record is not taken
 END = 1  # no record is left in the slab
@@ -169,6 +175,7 @@ def deliver(
     polls: Buffer,
     polls_position: int,
     expired_before_ms: int,
+    push: bool = False,
 ) -> tuple[int, int, int, bool]:
     """Write PUBLISH frames for the current record and those that follow it without a gap and with the same QoS.
 
@@ -182,6 +189,7 @@ def deliver(
         polls, polls_position: the POLL frames that these deliveries answer, one each; their correlation ids are used
             by deliveries with QoS 0.
         expired_before_ms: older records are not delivered.
+        push: write DELIVER frames (version 2), which answer no POLLs.
 
     Returns:
         (position behind the last frame, how many, why it ended, whether they have QoS 0)
@@ -191,28 +199,37 @@ def deliver(
     qos0 = qos == 0 or records.qos0
     topic_bytes = len(topic)
     out_bytes = len(out)
-    if position < 0 or polls_position < 0 or limit * _ID_FRAME > len(polls) - polls_position:
+    tag_bytes = 8 if push else 0
+    tag = 0
+    if position < 0 or polls_position < 0 or (not push and limit * _ID_FRAME > len(polls) - polls_position):
         return position, 0, PENDING, False
     while True:
         seq = records.seq
         if count == limit or seq > last_seq or seq != expected or (qos == 0 or records.qos0) != qos0:
             return position, count, PENDING, qos0
         value_bytes = records.value_end - records.value_start
-        length = 12 + topic_bytes + value_bytes
+        length = 12 + tag_bytes + topic_bytes + value_bytes
         if records.timestamp < expired_before_ms or length > _LENGTH_MAX:
+            return position, count, SKIP, qos0
+        if records.bundles_end != records.batch_end and has_expired(records.headers(), records.timestamp):
             return position, count, SKIP, qos0
         if length + 4 > out_bytes - position:
             return position, count, FULL, qos0
         put_big(out, position, length, 4)
-        out[position + 4] = _PUBLISH
-        if qos0:
-            copy(out, position + 5, polls, polls_position + count * _ID_FRAME + 5, 8)
-            out[position + 13] = 0
+        tag = 0 if qos0 else seq - base
+        out[position + 13] = 0 if qos0 else 1
+        if push:
+            out[position + 4] = _DELIVER
+            put_big(out, position + 5, tag, 8)
+            put_big(out, position + 14, tag, 8)
         else:
-            put_big(out, position + 5, seq - base, 8)
-            out[position + 13] = 1
-        put_big(out, position + 14, topic_bytes, 2)
-        position = copy(out, position + _PUBLISH_HEAD, topic, 0, topic_bytes)
+            out[position + 4] = _PUBLISH
+            if qos0:
+                copy(out, position + 5, polls, polls_position + count * _ID_FRAME + 5, 8)
+            else:
+                put_big(out, position + 5, tag, 8)
+        put_big(out, position + 14 + tag_bytes, topic_bytes, 2)
+        position = copy(out, position + _PUBLISH_HEAD + tag_bytes, topic, 0, topic_bytes)
         position = copy(out, position, records.data, records.value_start, value_bytes)
         count += 1
         expected = seq + 1
@@ -257,6 +274,14 @@ def same(src: Buffer, position: int, text: Buffer) -> bool:
         if src[position + index] != text[index]:
             return False
     return True
+
+
+def has_expired(headers: tuple[bytes, ...], timestamp_ms: int) -> bool:
+    """Whether a message has outlived the time that its publisher gave it (see ``TTL_HEADER``)."""
+    for name, text in zip(headers[::2], headers[1::2], strict=False):
+        if name == TTL_HEADER:  # other protocols' publishers may write anything into it
+            return len(text) <= TTL_DIGITS_MAX and text.isdigit() and timestamp_ms + int(text) < time() * 1000
+    return False
 
 
 if not COMPILED:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from struct import Struct
+from time import time
 from typing import TYPE_CHECKING, TypeAlias
 
 from netserver.blipmq.codec import check_length, check_type
+from netserver.blipmq.limits import TTL_DIGITS_MAX
 
 if TYPE_CHECKING:
     from engine.batch import BatchWriter, RecordCursor
@@ -16,16 +18,20 @@ Target: TypeAlias = bytearray | memoryview
 _PUBLISH = 3
 _ACK = 5
 _POLL = 9
+_DELIVER = 10
 _ID_FRAME = 21
 _LENGTH_MAX = 16 * 1024 * 1024
 _TAG_BOUND = 1 << 62
+_MASK = (1 << 64) - 1
 
 _U32 = Struct(">I")
 _U64 = Struct(">Q")
 _ID = Struct(">IBQQ")
 _PUBLISH_HEAD = Struct(">IBQBH")
+_DELIVER_HEAD = Struct(">IBQBQH")
 _PUBLISH_START = Struct(">IB8sBH")
 
+TTL_HEADER = b"blipmq-ttl-ms"
 PENDING = 0
 END = 1
 SKIP = 2
@@ -126,29 +132,45 @@ def deliver(
     polls: Buffer,
     polls_position: int,
     expired_before_ms: int,
+    push: bool = False,
 ) -> tuple[int, int, int, bool]:
     count = 0
     expected = records.seq
     qos0 = qos == 0 or records.qos0
     topic_bytes = len(topic)
-    if position < 0 or polls_position < 0 or limit * _ID_FRAME > len(polls) - polls_position:
+    if position < 0 or polls_position < 0 or (not push and limit * _ID_FRAME > len(polls) - polls_position):
         return position, 0, PENDING, False
+    head_bytes = 24 if push else 16
     while True:
         seq = records.seq
         if count == limit or seq > last_seq or seq != expected or (qos == 0 or records.qos0) != qos0:
             return position, count, PENDING, qos0
-        length = 12 + topic_bytes + records.value_end - records.value_start
+        length = head_bytes - 4 + topic_bytes + records.value_end - records.value_start
         if records.timestamp < expired_before_ms or length > _LENGTH_MAX:
+            return position, count, SKIP, qos0
+        headers = records.headers()
+        if headers and has_expired(headers, records.timestamp):
             return position, count, SKIP, qos0
         if length + 4 > len(out) - position:
             return position, count, FULL, qos0
-        cid = _U64.unpack_from(polls, polls_position + count * _ID_FRAME + 5)[0] if qos0 else seq - base
-        _PUBLISH_HEAD.pack_into(out, position, length, _PUBLISH, cid, not qos0, topic_bytes)
-        value = position + 16 + topic_bytes
-        out[position + 16 : value] = topic
+        tag = 0 if qos0 else seq - base & _MASK
+        if push:
+            _DELIVER_HEAD.pack_into(out, position, length, _DELIVER, tag, not qos0, tag, topic_bytes)
+        else:
+            cid = _U64.unpack_from(polls, polls_position + count * _ID_FRAME + 5)[0] if qos0 else tag
+            _PUBLISH_HEAD.pack_into(out, position, length, _PUBLISH, cid, not qos0, topic_bytes)
+        value = position + head_bytes + topic_bytes
+        out[position + head_bytes : value] = topic
         position += length + 4
         out[value:position] = records.data[records.value_start : records.value_end]
         count += 1
         expected = seq + 1
         if not records.next():
             return position, count, END, qos0
+
+
+def has_expired(headers: tuple[bytes, ...], timestamp_ms: int) -> bool:
+    for name, text in zip(headers[::2], headers[1::2], strict=False):
+        if name == TTL_HEADER:
+            return len(text) <= TTL_DIGITS_MAX and text.isdigit() and timestamp_ms + int(text) < time() * 1000
+    return False

@@ -18,11 +18,11 @@ AUTH_LENGTH_MAX = FRAME_LENGTH_MIN + 2 + 0xFFFF
 """The largest length word before AUTH has succeeded: the longest AUTH. The original lets a stranger announce 16 MiB;
 here nobody may make the server gather more than the longest frame he has a reason to send."""
 
+PUBLISH_HEAD_BYTES = 12
+"""Of a PUBLISH's length word: type, correlation id, QoS, topic length. A DELIVER has 8 more."""
+
 TOPIC_BYTES_MAX = 0xFFFF
 """A topic's length is a u16."""
-
-HANDSHAKE_TIMEOUT_MS = 30_000
-"""HELLO and AUTH have to be done by then. The original waits for ever; real clients need one round trip."""
 
 RUN_FRAMES_MAX = 16_384
 """Frames packed or answered by one call of a compiled loop; more than a read buffer of smallest PUBLISHes holds. It
@@ -39,6 +39,29 @@ SUBSCRIPTIONS_MAX = 10_000_000
 
 ROUTES_MAX = 100_000
 """Topics found by name without asking the catalog."""
+
+# --- version 2
+
+KEY_BYTES_MAX = 255
+"""A record's key in the log."""
+
+TTL_DIGITS_MAX = 10
+"""Of a time to live in a header: it is a u32."""
+
+CONNECTION_CURSORS_MAX = 10_000
+"""Cursors that a connection may have pushed, one for each topic of a pattern: each is about 1.5 KiB."""
+
+PUSH_RANGES_MAX = 1024
+"""Ranges remembered of what a group's member was given; what is older comes back by the back-off timer only."""
+
+PUSH_WINDOW = 1024
+"""Unacknowledged messages per pushed subscription, as many as the original keeps in flight."""
+
+PUSH_BYTES = 64 * 1024
+"""What one subscription may write before the connection's others get their turn, ..."""
+
+PUSH_TURN_BYTES = 256 * 1024
+"""... and what a connection may write in one turn of the loop."""
 
 # --- our client
 

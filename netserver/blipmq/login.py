@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FrameType, FramingError, Nack, PayloadError
+from netserver.blipmq.codec_v2 import DELIVER
+from netserver.blipmq.codec_v2 import VERSION as VERSION_2
 from netserver.blipmq.limits import FRAME_LENGTH_MAX, HEADER_BYTES, LENGTH_BYTES
 from netserver.client_base import ClientBase, Link, LinkLike
 from netserver.errors import ProtocolError, Refused
@@ -46,8 +48,9 @@ def read_key(key: str | Path) -> str:
 class LoginClient(ClientBase):
     """Logs in on each new connection; the subclass gets the frames in ``_frame``."""
 
-    def __init__(self, host: str, port: int, *, key: str | Path, **options: Any) -> None:
+    def __init__(self, host: str, port: int, *, key: str | Path, version: int = codec.VERSION, **options: Any) -> None:
         super().__init__(host, port, frame_bytes_max=FRAME_LENGTH_MAX + LENGTH_BYTES, **options)
+        self.version = version
         self._key = key
         self._login: asyncio.Future[None] | None = None
 
@@ -67,7 +70,7 @@ class LoginClient(ClientBase):
 
     async def _handshake(self, link: LinkLike) -> None:
         assert self._login is not None, "_dial() comes first"
-        link.write(codec.hello(HELLO_CID) + codec.auth(AUTH_CID, read_key(self._key)))
+        link.write(codec.hello(HELLO_CID, self.version) + codec.auth(AUTH_CID, read_key(self._key)))
         await self._login
 
     def _received(self, data: memoryview, length: int) -> int:
@@ -80,7 +83,8 @@ class LoginClient(ClientBase):
                 if end > length:
                     break
                 _, kind, cid = _HEADER.unpack_from(data, position)
-                codec.check_type(kind)
+                if kind != DELIVER or self.version != VERSION_2:
+                    codec.check_type(kind)
                 payload = data[position + HEADER_BYTES : end]
                 if self._login is not None and not self._login.done():
                     self._login_frame(self._login, kind, cid, payload)

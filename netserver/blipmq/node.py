@@ -14,6 +14,7 @@ from netserver.auth import Keys
 from netserver.blipmq.limits import POLL_REPLY_BYTES_MAX, ROUTES_MAX, RUN_FRAMES_MAX
 
 if TYPE_CHECKING:
+    from engine.catalog import Change
     from engine.cursor import Cursor
     from engine.partition import Partition
     from engine.topics import Topic
@@ -34,6 +35,7 @@ class Node:
         is_synced: the PONG behind an ACK waits for the ACK.
         message_ttl_ms: 0 = none.
         clock_ms: the clock of cursors.
+        speaks_version_2: HELLO 2 is accepted.
         insecure: without keys, anybody is let in from anywhere.
         cids, out: scratch of the hot loops, valid within one call.
     """
@@ -50,6 +52,8 @@ class Node:
         self.out = bytearray(POLL_REPLY_BYTES_MAX)
         self._routes: dict[bytes, Partition] = {}
         self._generation = -1
+        self._listeners: dict[Callable[[Topic, Change], None], None] = {}
+        self.log.catalog.listen(self._topic_changed)
         self._take_over(services.config)
         services.reloaders.append(self._reload)
         for name in IGNORED_SETTINGS:
@@ -76,6 +80,7 @@ class Node:
         self.message_ttl_ms = section.message_ttl
         self.handshake_timeout_ms = section.handshake_timeout
         self.insecure = config.server.insecure
+        self.speaks_version_2 = section.version_2
         self._topic_settings = section.topic_settings()
         self._auto_create = config.engine.auto_create
         self.cursors.set_policy(OWNER, cursor_policy(section))
@@ -89,6 +94,18 @@ class Node:
             self.keys.replace(prepared)
 
         return take_over
+
+    def listen(self, listener: Callable[[Topic, Change], None]) -> None:
+        """``listener`` is called when a topic was made, changed or deleted."""
+        self._listeners[listener] = None
+
+    def forget(self, listener: Callable[[Topic, Change], None]) -> None:
+        """Undo :meth:`listen`."""
+        self._listeners.pop(listener, None)
+
+    def _topic_changed(self, topic: Topic, change: Change) -> None:
+        for listener in tuple(self._listeners):
+            listener(topic, change)
 
     def route(self, name: bytes) -> Partition | None:
         """The partition of a topic, which is made when it is missing; None: there is none and none is to be made.

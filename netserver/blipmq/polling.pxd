@@ -16,6 +16,7 @@ cdef int _SKIP
 
 cdef class ConsumingSession:
     cdef public bint is_ready
+    cdef public bint is_pushing
     cdef public Py_ssize_t length_max
     cdef public Py_ssize_t owed
     cdef public Py_ssize_t unstored
@@ -33,6 +34,8 @@ cdef class ConsumingSession:
     @cython.locals(position=Py_ssize_t, before=Py_ssize_t)
     cpdef Py_ssize_t received(self, data, Py_ssize_t length) except -1
     cpdef Py_ssize_t other(self, data, Py_ssize_t position, Py_ssize_t length) except -1
+    cpdef pushed_on(self)
+    cpdef bint own_acks(self, int kind, subscription_id, data, Py_ssize_t position, Py_ssize_t count) except -1
     cpdef answer(self, frame)
     cpdef answer_later(self, frame)
     cpdef flush(self)

@@ -11,7 +11,7 @@ from engine.record import BatchError, BundleError
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FramingError
 from netserver.blipmq.frames import END, FULL, SKIP, ack_ranges, deliver, scan
-from netserver.blipmq.limits import AUTH_LENGTH_MAX
+from netserver.blipmq.limits import AUTH_LENGTH_MAX, FRAME_LENGTH_MAX, PUBLISH_HEAD_BYTES
 from netserver.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class ConsumingSession:
 
     Attributes:
         is_ready: logged in: POLLs and ACKs are carried out.
+        is_pushing: version 2: messages are pushed, POLLs passed over.
         length_max: largest length word at present.
         owed: answers (and publishes) that are outstanding: what is answered now has to wait behind them.
         unstored: of these, runs of publishes that are not stored yet: POLL and ACK wait for them.
@@ -58,6 +59,7 @@ class ConsumingSession:
 
     def __init__(self, node: Node, connection: Connection) -> None:
         self.is_ready = False
+        self.is_pushing = False
         self.length_max = AUTH_LENGTH_MAX
         self.owed = 0
         self.unstored = 0
@@ -88,11 +90,20 @@ class ConsumingSession:
             raise ProtocolError(str(error), error.kind) from None
         finally:
             self.flush()
+        if self.is_pushing:
+            self.pushed_on()
         return position
+
+    def pushed_on(self) -> None:
+        """Version 2: acknowledgements may have been taken, so that there is room for further messages."""
 
     def other(self, data: memoryview, position: int, length: int) -> int:
         """Handle what stands at ``position`` and is no POLL or ACK of the usual shape; the position behind it."""
         return position
+
+    def own_acks(self, kind: int, subscription_id: int, data: memoryview, position: int, count: int) -> bool:
+        """Version 2: take POLLs or ACKs of a subscription of this connection alone; False: it is none."""
+        return False
 
     def answer(self, frame: Frames) -> None:
         """Send a frame behind everything that is outstanding."""
@@ -136,10 +147,15 @@ class ConsumingSession:
             if self.unstored:
                 self.connection.hold(BARRIER)
                 return position
+            if self.is_pushing and self.own_acks(kind, subscription_id, data, position, count):
+                position = behind
+                continue
             cursor = self._find(subscription_id)
             if cursor is None:
                 self._refuse(data, position, behind, kind, subscription_id)
                 position = behind
+            elif kind == _POLL and self.is_pushing:
+                position = behind  # messages come by themselves
             elif kind == _POLL:
                 position = self._poll(cursor, data, position, count)
                 if position != behind:
@@ -240,7 +256,8 @@ class ConsumingSession:
                     out, 0, records, plan_last, 1, cursor.base, cursor.qos, topic, polls, position, oldest_ms
                 )
             if not taken and state == _SKIP:
-                self.counters.skipped["expired" if records.timestamp < oldest_ms else "too large"] += 1
+                size_bytes = len(topic) + records.value_end - records.value_start + PUBLISH_HEAD_BYTES
+                self.counters.skipped["too large" if size_bytes > FRAME_LENGTH_MAX else "expired"] += 1
                 reader.advance()
                 reader.moved(first + 1, reader.current)
                 cursor.finished(plan, first)

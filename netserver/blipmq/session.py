@@ -14,13 +14,14 @@ never refused.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.batch_header import QOS0_ATTRIBUTE
-from engine.errors import EngineError, NotStored
+from engine.errors import DiskFull, EngineError, NotStored
 from netserver.auth import ANYBODY
-from netserver.blipmq import codec
+from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import FrameType, PayloadError
 from netserver.blipmq.frames import pack_publishes, scan
 from netserver.blipmq.limits import (
@@ -32,9 +33,11 @@ from netserver.blipmq.limits import (
 )
 from netserver.blipmq.node import OWNER, Node
 from netserver.blipmq.polling import BARRIER, FORBIDDEN, OUTPUT, ConsumingSession, Frames, cid_at
+from netserver.blipmq.session_v2 import VersionTwo
 from netserver.outstanding import Outstanding, Promise, Released
 
 if TYPE_CHECKING:
+    from engine.chunk import Chunk
     from engine.partition import Partition
     from netserver.connection import Connection, Services, SessionFactory
 
@@ -50,10 +53,10 @@ class Published(NamedTuple):
 
     cids: bytes
 
-    def nacks(self, error: Exception) -> list[bytes]:
+    def nacks(self, code: int, error: Exception) -> list[bytes]:
         """A NACK for each of them."""
         cids = (self.cids[at : at + CID_BYTES] for at in range(0, len(self.cids), CID_BYTES))
-        return [codec.nack(int.from_bytes(cid, "big"), codec.SERVER_ERROR, _text(error)) for cid in cids]
+        return [codec.nack(int.from_bytes(cid, "big"), code, _text(error)) for cid in cids]
 
 
 class Subscribed(NamedTuple):
@@ -61,6 +64,12 @@ class Subscribed(NamedTuple):
 
     cid: int
     subscription_id: int
+
+
+class After(NamedTuple):
+    """Token of something to do when everything in front of it was answered."""
+
+    callback: Callable[[], None]
 
 
 class BlipmqSession(ConsumingSession):
@@ -71,10 +80,11 @@ class BlipmqSession(ConsumingSession):
         self.frame_bytes_max = AUTH_LENGTH_MAX + LENGTH_BYTES
         self._is_greeted = False
         self._rights: dict[tuple[bool, bytes], bool] = {}  # (to publish, topic) -> allowed
-        self._outstanding = Outstanding(connection, self._released)
+        self.outstanding = Outstanding(connection, self._released)
         self._waiting_bytes = 0  # of answers that wait
         self._opening: Partition | None = None
         self._is_ending = False
+        self._v2: VersionTwo | None = None
         self._timer: asyncio.TimerHandle | None = connection.loop.call_later(
             node.handshake_timeout_ms / 1000, connection.guarded(self._too_slow)
         )
@@ -88,6 +98,12 @@ class BlipmqSession(ConsumingSession):
             if length - position >= LENGTH_BYTES:
                 self.connection.expect(LENGTH_BYTES + int.from_bytes(data[position : position + LENGTH_BYTES], "big"))
             return position
+        if (
+            self.is_ready
+            and self._v2 is not None
+            and (kind == FrameType.SUBSCRIBE or (kind == FrameType.PUBLISH and not count))
+        ):
+            return self._v2.handle(kind, data, position, behind)
         if self.is_ready and count:
             if kind == FrameType.PUBLISH:
                 return self._publish(data, position, behind, length, number)
@@ -102,6 +118,8 @@ class BlipmqSession(ConsumingSession):
 
     def resume_output(self) -> None:
         self.connection.release(OUTPUT)
+        if self._v2 is not None:
+            self._v2.pusher.schedule()
 
     def closed(self) -> None:
         self.node.keys.forget(self._keys_changed)
@@ -109,6 +127,8 @@ class BlipmqSession(ConsumingSession):
             self._timer.cancel()
             self._timer = None
         self.stop_reading()
+        if self._v2 is not None:
+            self._v2.close()
 
     def idle(self) -> bool:
         return not self.owed
@@ -116,41 +136,71 @@ class BlipmqSession(ConsumingSession):
     def drain(self) -> None:
         self.eof()
 
+    def own_acks(self, kind: int, subscription_id: int, data: memoryview, position: int, count: int) -> bool:
+        assert self._v2 is not None
+        pusher = self._v2.pusher
+        if kind == FrameType.POLL or not pusher.acked(subscription_id, data, position, count):
+            return kind == FrameType.POLL
+        return True
+
+    def pushed_on(self) -> None:
+        assert self._v2 is not None
+        self._v2.pusher.unstall()
+
     # --- answers
 
     def answer_later(self, frame: Frames) -> None:
-        self._outstanding.add_done(frame)
+        self.outstanding.add_done(frame)
         self.owed += 1
         self._waiting_bytes += len(frame)
         if self._waiting_bytes > ANSWERS_BYTES_MAX:
             self.connection.hold(ANSWERS)
 
-    def _nack(self, cid: int, code: int, text: str) -> None:
+    def afterwards(self, callback: Callable[[], None]) -> None:
+        """Call back when everything that was to be answered so far has been."""
+        if self.owed:
+            self.outstanding.add_done(After(callback))
+            self.owed += 1
+        else:
+            self.flush()
+            callback()
+
+    def nack(self, cid: int, code: int, text: str) -> None:
+        """Refuse the frame with this correlation id, in its turn."""
         self.answer(codec.nack(cid, code, text))
+
+    def failure_code(self, error: Exception) -> int:
+        """What to refuse with when something cannot be stored: version 2 tells whether it may be possible later."""
+        return codec_v2.BUSY if self._v2 is not None and isinstance(error, DiskFull) else codec.SERVER_ERROR
 
     def _released(self, released: Released) -> None:
         """What was outstanding is stored or refused."""
         self.owed -= len(released)
         frames: list[Frames] = []
+        callbacks: list[Callable[[], None]] = []
         for token, error in released:
             if isinstance(token, bytes | bytearray):
                 self._waiting_bytes -= len(token)
                 frames.append(token)
+            elif isinstance(token, After):
+                callbacks.append(token.callback)
             elif isinstance(token, Published):
                 self.unstored -= 1
                 if error is not None:
-                    frames += token.nacks(error)
+                    frames += token.nacks(self.failure_code(error), error)
                     if not token.cids:
                         self.counters.skipped["not stored"] += 1
             elif isinstance(token, Subscribed):
                 frames.append(
                     codec.ack(token.cid, token.subscription_id)
                     if error is None
-                    else codec.nack(token.cid, codec.SERVER_ERROR, f"durable subscribe failed: {error}")
+                    else codec.nack(token.cid, self.failure_code(error), f"durable subscribe failed: {error}")
                 )
         self.flush()
         if frames:
             self.connection.write(b"".join(frames))
+        for callback in callbacks:
+            callback()
         if not self.unstored:
             self.connection.release(BARRIER)
         if self._waiting_bytes <= ANSWERS_BYTES_MAX // 2:
@@ -181,12 +231,16 @@ class BlipmqSession(ConsumingSession):
             elif kind in (FrameType.POLL, FrameType.ACK):
                 codec.parse_subscription_id(payload, FrameType(kind).name)  # as above
         except PayloadError as error:
-            self._nack(cid, error.code, error.text)
+            self.nack(cid, error.code, error.text)
 
     def _hello(self, cid: int, payload: memoryview) -> None:
         if self._is_greeted:
             raise PayloadError("HELLO already performed")
-        if codec.parse_hello(payload) != codec.VERSION:
+        version = codec.parse_hello(payload)
+        if version == codec_v2.VERSION and self.node.speaks_version_2:
+            self._v2 = VersionTwo(self)
+            self.is_pushing = True
+        elif version != codec.VERSION:
             raise PayloadError("unsupported protocol version", codec.VERSION_MISMATCH)
         self._is_greeted = True
         self.answer(codec.ack(cid))
@@ -218,14 +272,14 @@ class BlipmqSession(ConsumingSession):
         if self.acked and self.node.is_synced:
             self.acked = False
             promise = Promise()
-            self._outstanding.add_promise(promise, b"")
+            self.outstanding.add_promise(promise, b"")
             self.owed += 1
 
             def written(error: EngineError | None) -> None:
                 if error is not None:
                     self.acked = True  # the next PING tries again; a crash only repeats messages
                 promise.settle(error)
-                self._outstanding.round_done()
+                self.outstanding.round_done()
 
             self.node.cursors.flush(written)
         self.answer(codec.pong(cid))
@@ -238,16 +292,16 @@ class BlipmqSession(ConsumingSession):
         topic = bytes(data[position + 16 : body])
         qos = data[position + 13]
         try:
-            partition = self._route(topic, "PUBLISH", publish=True)
-            if not self._is_open(partition):
+            partition = self.route(topic, "PUBLISH", publish=True)
+            if not self.is_open(partition):
                 return position
             writer = partition.writer(behind - body, 0 if qos else QOS0_ATTRIBUTE)
         except PayloadError as error:
-            self._nack(cid_at(data, position), error.code, error.text)
+            self.nack(cid_at(data, position), error.code, error.text)
             return behind
         except NotStored as error:
             if qos:
-                self._nack(cid_at(data, position), codec.SERVER_ERROR, _text(error))
+                self.nack(cid_at(data, position), self.failure_code(error), _text(error))
             else:
                 self.counters.skipped["not stored"] += 1
             return behind
@@ -256,17 +310,20 @@ class BlipmqSession(ConsumingSession):
             data, position, length, writer, topic, qos, partition.config.record_bytes_max, node.cids
         )
         if not count:
-            self._nack(cid_at(data, position), codec.BAD_REQUEST, "message too large")
+            self.nack(cid_at(data, position), codec.BAD_REQUEST, "message too large")
             return behind
         size_bytes = end - position
-        chunk = partition.appended(self._outstanding, size_bytes)
-        token = Published(bytes(node.cids[: CID_BYTES * count]) if qos else b"")
-        self.owed += 1
-        self.unstored += 1
-        self._outstanding.add(chunk, token, size_bytes, count)
+        chunk = partition.appended(self.outstanding, size_bytes)
+        self.published(chunk, bytes(node.cids[: CID_BYTES * count]) if qos else b"", size_bytes, count)
         return end
 
-    def _route(self, topic: bytes, frame: str, *, publish: bool) -> Partition:
+    def published(self, chunk: Chunk, cids: bytes, size_bytes: int, count: int) -> None:
+        """Messages were appended: what comes behind them waits; ``cids`` are refused if they cannot be stored."""
+        self.owed += 1
+        self.unstored += 1
+        self.outstanding.add(chunk, Published(cids), size_bytes, count)
+
+    def route(self, topic: bytes, frame: str, *, publish: bool) -> Partition:
         """The partition of a topic that this connection may use.
 
         Raises:
@@ -293,7 +350,7 @@ class BlipmqSession(ConsumingSession):
             raise PayloadError("unknown topic", codec.NOT_FOUND)
         return partition
 
-    def _is_open(self, partition: Partition) -> bool:
+    def is_open(self, partition: Partition) -> bool:
         """Whether the partition can be used; else it is being opened, and nothing is parsed until it is.
 
         Raises:
@@ -318,29 +375,33 @@ class BlipmqSession(ConsumingSession):
         cid = cid_at(data, position)
         try:
             request = codec.parse_subscribe(data[position + 13 : behind])
-            partition = self._route(request.topic, "SUBSCRIBE", publish=False)
-            if not self._is_open(partition):
+            partition = self.route(request.topic, "SUBSCRIBE", publish=False)
+            if not self.is_open(partition):
                 return position
             if len(self.node.cursors) >= SUBSCRIPTIONS_MAX:
                 raise PayloadError("too many subscriptions")
         except PayloadError as error:
-            self._nack(cid, error.code, error.text)
+            self.nack(cid, error.code, error.text)
             return behind
         except NotStored as error:
-            self._nack(cid, codec.SERVER_ERROR, f"durable subscribe failed: {error}")
+            self.nack(cid, codec.SERVER_ERROR, f"durable subscribe failed: {error}")
             return behind
         promise = Promise()
 
         def stored(error: EngineError | None) -> None:
             promise.settle(error)
-            self._outstanding.round_done()
+            self.outstanding.round_done()
 
         cursor = self.node.cursors.create(
             OWNER, partition, after_seq=partition.last_seq, qos=request.qos, on_durable=stored
         )
-        self._outstanding.add_promise(promise, Subscribed(cid, cursor.id))
-        self.owed += 1
+        self.subscribing(promise, cid, cursor.id)
         return behind
+
+    def subscribing(self, promise: Promise, cid: int, subscription_id: int) -> None:
+        """A SUBSCRIBE is answered when ``promise`` is settled."""
+        self.outstanding.add_promise(promise, Subscribed(cid, subscription_id))
+        self.owed += 1
 
     # --- time and keys
 

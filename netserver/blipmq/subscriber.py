@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from netserver.blipmq import codec
+from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import FrameType
 from netserver.blipmq.limits import POLLS_MAX
 from netserver.blipmq.login import CID_BASE, LoginClient, refusal
@@ -50,6 +50,7 @@ class Message:
     value: bytes
     tag: int | None
     _subscription: Subscription = field(repr=False, compare=False)
+    _subscription_id: int = field(repr=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -63,7 +64,7 @@ class Message:
     async def ack(self) -> None:
         """Acknowledge, so that it does not come again. Sent at once; ``subscription.flush()`` waits until it counts."""
         if self.tag is not None:
-            self._subscription.ack(self.tag)
+            self._subscription.ack(self.tag, self._subscription_id)
 
 
 class MessageBatch(Batch[Message]):
@@ -102,10 +103,10 @@ class PollConnection(LoginClient):
         self._asked = 0
         self._messages: list[Message] = []
         self._barriers: dict[int, asyncio.Future[None]] = {}
-        self._acks: list[int] = []  # to be sent
+        self._acks: list[tuple[int, int]] = []  # (tag, subscription) to be sent
         self._is_sending = False
-        self._sent: list[int] = []  # sent behind the last PING
-        self._unconfirmed: dict[int, list[int]] = {}  # cid of a PING -> acknowledgements sent before it
+        self._sent: list[tuple[int, int]] = []  # sent behind the last PING
+        self._unconfirmed: dict[int, list[tuple[int, int]]] = {}  # cid of a PING -> acknowledgements sent before it
         self._timer: asyncio.TimerHandle | None = None
         self._pause_s = FIRST_PAUSE_S
         self._ending: asyncio.Task[None] | None = None
@@ -157,7 +158,7 @@ class PollConnection(LoginClient):
     def _frame(self, kind: int, cid: int, payload: memoryview) -> None:
         if kind == FrameType.PUBLISH:
             qos, topic, body = codec.parse_publish(payload)
-            self._messages.append(Message(topic, body, cid if qos else None, self._owner))
+            self._messages.append(Message(topic, body, cid if qos else None, self._owner, self._owner.id))
         elif kind == FrameType.PONG:
             self._pong(cid)
         elif kind == FrameType.NACK:
@@ -218,9 +219,9 @@ class PollConnection(LoginClient):
 
     # --- acknowledging
 
-    def ack(self, tag: int) -> None:
+    def ack(self, tag: int, subscription_id: int) -> None:
         """Send an ACK together with the others of this turn of the loop."""
-        self._acks.append(tag)
+        self._acks.append((tag, subscription_id))
         if not self._is_sending:
             self._is_sending = True
             asyncio.get_running_loop().call_soon(self._send_acks)
@@ -228,9 +229,9 @@ class PollConnection(LoginClient):
     def _send_acks(self) -> None:
         self._is_sending = False
         if self._acks and self._connected and self._link is not None:
-            tags, self._acks = self._acks, []
-            self._sent += tags
-            self._link.write(b"".join([codec.ack(tag, self._owner.id) for tag in tags]))
+            acks, self._acks = self._acks, []
+            self._sent += acks
+            self._link.write(b"".join([codec.ack(tag, subscription_id) for tag, subscription_id in acks]))
 
     async def barrier(self) -> None:
         """Wait until the server has handled everything that was sent before.
@@ -247,12 +248,42 @@ class PollConnection(LoginClient):
         await future
 
 
+class PushConnection(PollConnection):
+    """The same with version 2: the server sends messages by itself; a full prefetch stops the reading."""
+
+    def _restore(self, link: LinkLike) -> None:
+        owner = self._owner
+        self._send_acks()
+        link.write(codec_v2.subscribe(SUBSCRIBE_CID, owner.topic, owner.qos, owner.group, owner.next_start()))
+
+    def _frame(self, kind: int, cid: int, payload: memoryview) -> None:
+        if kind != codec_v2.DELIVER:
+            super()._frame(kind, cid, payload)
+            return
+        qos, tag, topic, body = codec_v2.parse_deliver(payload)
+        self._messages.append(Message(topic, body, tag if qos else None, self._owner, self._owner.id))
+
+    def _received(self, data: memoryview, length: int) -> int:
+        consumed = super()._received(data, length)
+        if self._messages:
+            messages, self._messages = self._messages, []
+            self._owner.put(messages)
+            if self._owner.is_full and self._link is not None:
+                self._link.pause_reading()
+        return consumed
+
+    def poll(self) -> None:
+        """There may be room for messages again."""
+        if not self._owner.is_full and self._link is not None:
+            self._link.resume_reading()
+
+
 class Subscription(SubscriptionBase[Message, MessageBatch]):
     """A durable subscription; see ``Client.subscribe``.
 
     Attributes:
         id: what to give as ``resume`` to go on with it, now or in years (0 until it is open).
-        topic, qos: as asked for.
+        topic, qos, group: as asked for.
         failures: handler calls that raised (:meth:`run`).
     """
 
@@ -263,6 +294,9 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         qos: int,
         resume: int | None,
         *,
+        group: bytes,
+        start: int | None,
+        version: int,
         key: str | Path,
         options: dict[str, Any],
         prefetch_records: int,
@@ -274,6 +308,7 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         self.id = resume or 0
         self.topic = topic
         self.qos = qos
+        self.group = group
         self.poll_interval_s = poll_interval_s
         self.forgotten_on_restart = forgotten_on_restart
         self.is_known = False
@@ -281,9 +316,11 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         self._client = client
         self._highest_id = self.id
         self._prefetch_records = prefetch_records
+        self._start = start
         self._ahead = 1  # messages to have here, at most
         self._filled_at = 0.0
-        self._connection = PollConnection(self, client.host, client.port, key=key, **options)
+        kind = PushConnection if version == codec_v2.VERSION else PollConnection
+        self._connection = kind(self, client.host, client.port, key=key, version=version, **options)
         self._open: asyncio.Future[None] | None = None
 
     # --- netserver.client_stream.SubscriptionBase
@@ -330,6 +367,16 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
             self._open.set_exception(error)
             self._open.exception()
 
+    def next_start(self) -> int | None:
+        """Where the server is to begin: a new connection's subscription begins at now unless it is the first."""
+        start, self._start = self._start, None
+        return start
+
+    @property
+    def is_full(self) -> bool:
+        """As much has come as is wanted ahead of the application."""
+        return self._queue.full
+
     def room(self) -> int:
         """How many messages to ask for now."""
         if self._closed or self._queue.full:
@@ -360,9 +407,9 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
 
     # --- for the application
 
-    def ack(self, tag: int) -> None:
-        """Acknowledge a message by its tag."""
-        self._connection.ack(tag)
+    def ack(self, tag: int, subscription_id: int | None = None) -> None:
+        """Acknowledge a message by its tag, and the id that the subscription had when it came."""
+        self._connection.ack(tag, self.id if subscription_id is None else subscription_id)
 
     async def flush(self) -> None:
         """Wait until the server has taken all acknowledgements so far (with ``acks = "synced"`` there: on disk).

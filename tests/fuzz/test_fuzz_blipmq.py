@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from engine.batch import BatchWriter, RecordCursor, records
-from netserver.blipmq import codec, frames, frames_pure
+from netserver.blipmq import codec, codec_v2, frames, frames_pure
 from netserver.blipmq.codec import CodecError, Decoder, Frame, FrameType, FramingError, PayloadError
 from netserver.blipmq.limits import FRAME_LENGTH_MAX
 from netserver.testing import running
@@ -40,6 +40,12 @@ PARSERS: dict[int, Callable[[bytes], Any]] = {
     FrameType.NACK: codec.parse_nack,
     FrameType.POLL: lambda payload: codec.parse_subscription_id(payload, "POLL"),
 }
+VERSION_2 = [
+    codec_v2.publish(1, 1, b"a.b", b"body", 5000, b"key"), codec_v2.publish(2, 0, b"a.c", b"", 1),
+    codec_v2.publish(3, 1, b"a.b", b"x" * 300, None, b"k"), codec_v2.subscribe(4, b"a.*", 1),
+    codec_v2.subscribe(5, b"a.b", 1, b"group", 0), codec_v2.subscribe(6, b"a.b", 0, b"", 3), codec.ack(1, 1),
+    codec_v2.subscribe(7, b">", 0), codec.ping(8), codec.poll(9, 1), codec_v2.deliver(3, 1, b"a.b", b"body"),
+]  # fmt: skip
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
@@ -102,6 +108,29 @@ def test_codec(seed: int) -> None:
         decoded += bool(whole[0])
     assert refused > ROUNDS // 20
     assert decoded > ROUNDS // 10
+
+
+def test_payloads_of_version_2() -> None:
+    rng = random.Random(2)
+    parsers = {3: codec_v2.parse_publish, 4: codec_v2.parse_subscribe, codec_v2.DELIVER: codec_v2.parse_deliver}
+    good = [frame for frame in VERSION_2 if frame[4] in parsers]
+    read = 0
+    for _ in range(ROUNDS):
+        frame = rng.choice(good)
+        payload = damaged(rng, frame[13:])
+        try:
+            found = parsers[frame[4]](payload)
+        except PayloadError:
+            continue
+        read += 1
+        if isinstance(found, codec_v2.Deliver):
+            assert codec_v2.deliver(found.tag, found.qos, found.topic, found.body)[13:] == payload
+        elif isinstance(found, codec_v2.Publish):
+            built = codec_v2.publish(1, found.qos, found.topic, found.body, found.ttl_ms, found.key)
+            assert built[13:] == payload
+        else:
+            assert payload.startswith(codec_v2.subscribe(1, *found)[13:])
+    assert read > ROUNDS // 20
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -174,6 +203,7 @@ def test_deliveries(seed: int) -> None:
             slab += writer.buffer[: writer.position]
             seq = writer.next_seq + rng.choice((0, 0, 3))
         out_bytes, qos, oldest_ms = rng.randrange(30, 500), rng.randrange(2), rng.choice((0, 0, 150))
+        base, push = rng.choice((0, 0, (1 << 64) - (3 << 44))), rng.random() < 0.5
         outcomes = []
         for loops in (frames, frames_pure):
             cursor = RecordCursor(bytes(slab), 0, len(slab), 0)
@@ -183,7 +213,8 @@ def test_deliveries(seed: int) -> None:
             for _ in range(20):
                 out = bytearray(out_bytes)
                 last, limit = cursor.seq + limits.randrange(8), limits.randint(1, 12)
-                result = loops.deliver(out, 0, cursor, last, limit, 0, qos, b"topic", polls, 0, oldest_ms)
+                asked = b"" if push else polls
+                result = loops.deliver(out, 0, cursor, last, limit, base, qos, b"topic", asked, 0, oldest_ms, push)
                 found.append((result, bytes(out[: result[0]])))
                 if result[2] == frames.END:
                     break
@@ -206,28 +237,30 @@ def test_builders_refuse_what_no_frame_can_hold() -> None:
 def test_running_server() -> None:
     """Damaged streams of many connections, before and after the login; a good connection is served all the time."""
     rng = random.Random(5)
-    login = codec.hello(1) + codec.auth(2, KEY)
 
     async def attack(address: tuple[str, int]) -> None:
         reader, writer = await asyncio.open_connection(*address)
-        stream = damaged(rng, b"".join(rng.choices(CORPUS, k=rng.randint(1, 20))))
+        version = rng.randint(1, 2)
+        corpus = CORPUS if version == 1 or rng.random() < 0.2 else VERSION_2
+        stream = damaged(rng, b"".join(rng.choices(corpus, k=rng.randint(1, 20))))
         if rng.random() < 0.7:
-            stream = login + stream
+            stream = codec.hello(1, version) + codec.auth(2, KEY) + stream
         for piece in cut_anywhere(rng, stream) if rng.random() < 0.3 else [stream]:
             writer.write(piece)
             await asyncio.sleep(0)
         writer.write_eof()
-        decoder = Decoder()
         try:
-            while data := await reader.read(1 << 16):
-                decoder.receive(data)
+            got = await reader.read(-1)
         except ConnectionResetError:
             return
         finally:
             writer.close()
-        while (frame := decoder.next_frame()) is not None:
-            assert frame.type in (FrameType.ACK, FrameType.NACK, FrameType.PONG, FrameType.PUBLISH)
-        assert decoder.pending_bytes == 0
+        delivery = FrameType.PUBLISH if version == 1 else codec_v2.DELIVER
+        while got:
+            size = int.from_bytes(got[:4], "big")
+            assert 9 <= size <= len(got) - 4
+            assert got[4] in (FrameType.ACK, FrameType.NACK, FrameType.PONG, delivery)
+            got = got[4 + size :]
 
     async def main() -> None:
         async with running(settings={**ALONE, "blipmq": {"listen": "127.0.0.1:0"}}) as server:

@@ -1,0 +1,263 @@
+"""Version 2 deliveries: the subscriptions of a connection whose messages are pushed.
+
+A pushed subscription is a cursor that is polled by the server itself, as long as the connection takes output and not
+too much is unacknowledged. Three kinds:
+
+- of one topic: a volatile cursor, which ends with the connection, as in the original;
+- of a group: a durable cursor that its members share; what a member leaves behind goes to the others;
+- of a pattern: a volatile cursor for each topic that it stands for, those made later included. A tag then has the
+  number of the topic, as met by this subscription, in its upper 20 bits.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import TYPE_CHECKING
+
+from engine.errors import EngineError
+from engine.record import BatchError, BundleError
+from netserver.blipmq import codec
+from netserver.blipmq.frames import END, FULL, SKIP, deliver
+from netserver.blipmq.limits import FRAME_LENGTH_MAX, PUSH_BYTES, PUSH_RANGES_MAX, PUSH_TURN_BYTES, PUSH_WINDOW
+from netserver.blipmq.polling import UNKNOWN, cid_at
+
+if TYPE_CHECKING:
+    from engine.cursor import Cursor
+    from engine.deliveries import Plan
+    from engine.topics import Topic
+    from netserver.blipmq.polling import ConsumingSession
+
+log = logging.getLogger("quintlog.blipmq")
+
+TAG_SHIFT = 44
+MASK = (1 << 64) - 1
+SEQ_BOUND = 1 << 62
+DELIVER_HEAD_BYTES = 20
+RETRY_S = 1.0
+STALL_S = 0.05
+ID_FRAME_BYTES = 21
+
+
+class Push:
+    """One cursor that is pushed.
+
+    Args:
+        number: of the topic in a pattern's subscription, else 0.
+    """
+
+    __slots__ = ("_pusher", "cursor", "delivered", "is_queued", "number")
+
+    def __init__(self, pusher: Pusher, cursor: Cursor, number: int = 0) -> None:
+        self._pusher = pusher
+        self.cursor = cursor
+        self.number = number
+        self.is_queued = False
+        self.delivered: deque[tuple[int, int]] = deque(maxlen=PUSH_RANGES_MAX)  # to this connection, not finished
+
+    @property
+    def base(self) -> int:
+        """What a tag counts from, modulo 2**64."""
+        return (self.cursor.base - (self.number << TAG_SHIFT)) & MASK
+
+    def wake(self) -> None:
+        """There may be something to push."""
+        self._pusher.queue(self)
+
+    def note(self, first: int, last: int) -> None:
+        """These went to this connection and wait for their acknowledgement."""
+        delivered = self.delivered
+        floor = self.cursor.deliveries.floor
+        while delivered and delivered[0][1] <= floor:
+            delivered.popleft()
+        if delivered and delivered[-1][1] == first - 1:
+            delivered[-1] = (delivered[-1][0], last)
+        else:
+            delivered.append((first, last))
+
+
+class Pusher:
+    """All pushed cursors of a connection.
+
+    Attributes:
+        count: how many there are.
+    """
+
+    def __init__(self, session: ConsumingSession) -> None:
+        self.count = 0
+        self._session = session
+        self._connection = session.connection
+        self._node = session.node
+        self._queue: deque[Push] = deque()
+        self._stalled: set[Push] = set()
+        self._own: dict[int, list[Push]] = {}  # subscription -> its volatile cursors, by number
+        self._shared: list[Push] = []
+        self._is_scheduled = False
+        self._ended = False
+
+    # --- subscriptions
+
+    def push(self, subscription_id: int, cursor: Cursor) -> None:
+        """Push a cursor from now on, for a subscription that has none yet or is a pattern's."""
+        if self._ended:
+            return
+        self.count += 1
+        if cursor.is_volatile:
+            pushes = self._own.setdefault(subscription_id, [])
+            push = Push(self, cursor, len(pushes))
+            pushes.append(push)
+        else:
+            push = Push(self, cursor)
+            cursor.pins += 1
+            self._shared.append(push)
+        push.wake()
+
+    def open(self, subscription_id: int) -> None:
+        """A pattern's subscription, which may have no topic yet."""
+        self._own.setdefault(subscription_id, [])
+
+    def drop(self, topic: Topic) -> None:
+        """A topic was deleted: its volatile cursors end (durable ones do by themselves)."""
+        for pushes in self._own.values():
+            for push in pushes:
+                if push.cursor.partition.topic is topic:
+                    push.cursor.close()
+
+    def close(self) -> None:
+        """The connection is gone: volatile cursors end, what a group's members get back goes to the others."""
+        self._ended = True
+        now_ms = self._node.clock_ms()
+        for push in (push for pushes in self._own.values() for push in pushes):
+            self._node.cursors.watched.discard(push.cursor)
+            push.cursor.close()
+        for push in self._shared:
+            push.cursor.forget(push.wake)
+            push.cursor.pins -= 1
+            for first, last in push.delivered:
+                push.cursor.give_back(first, last, now_ms)
+        self._queue.clear()
+
+    def acked(self, subscription_id: int, data: memoryview, position: int, count: int) -> bool:
+        """Take ACKs of a volatile subscription; False: it is none of this connection."""
+        pushes = self._own.get(subscription_id)
+        if pushes is None:
+            return False
+        for at in range(position, position + count * ID_FRAME_BYTES, ID_FRAME_BYTES):
+            tag = cid_at(data, at)
+            number = tag >> TAG_SHIFT
+            is_known = number < len(pushes) and bool(tag)
+            if is_known:
+                seq = (pushes[number].base + tag) & MASK
+                is_known = seq < SEQ_BOUND and bool(pushes[number].cursor.acknowledge(seq, seq))
+            if not is_known:
+                self._session.answer(codec.nack(tag, codec.NOT_FOUND, UNKNOWN))
+        return True
+
+    # --- pushing
+
+    def queue(self, push: Push) -> None:
+        """A cursor may have something."""
+        if not (push.is_queued or self._ended):
+            push.is_queued = True
+            self._queue.append(push)
+            self.schedule()
+
+    def schedule(self) -> None:
+        """Go on in the next turn of the loop."""
+        if not self._is_scheduled and not self._ended:
+            self._is_scheduled = True
+            self._connection.loop.call_soon(self._connection.guarded(self._turn))
+
+    def unstall(self) -> None:
+        """Acknowledgements were taken: there may be room in the windows again."""
+        stalled, self._stalled = self._stalled, set()
+        for push in stalled:
+            self.queue(push)
+
+    def _turn(self) -> None:
+        self._is_scheduled = False
+        left_bytes = PUSH_TURN_BYTES
+        while self._queue and left_bytes > 0 and self._connection.writable and not self._ended:
+            push = self._queue.popleft()
+            push.is_queued = False
+            left_bytes -= self._some(push)
+        if self._queue and self._connection.writable:
+            self.schedule()
+
+    def _some(self, push: Push) -> int:
+        """Push some messages of a cursor; returns their bytes. It is queued again, or waits, afterwards."""
+        cursor, out = push.cursor, self._node.out
+        now_ms = self._node.clock_ms()
+        used = 0
+        while used < PUSH_BYTES and self._connection.writable:
+            if not cursor.alive:
+                break
+            try:
+                plan = cursor.next(now_ms)
+            except EngineError as problem:
+                log.warning("%s: pushing has to wait: %s", cursor.title, problem)
+                self._connection.loop.call_later(RETRY_S, push.wake)
+                break
+            if plan is None:
+                cursor.wait(push.wake)
+                break
+            room = PUSH_WINDOW
+            if cursor.qos and not plan.retry:
+                room -= cursor.deliveries.unacknowledged
+            if room <= 0:
+                self._stall(push)
+                break
+            used = self._deliver(push, plan, used, room, now_ms)
+        else:
+            self.queue(push)
+        if used:
+            self._connection.write(bytes(out[:used]))
+        return used
+
+    def _stall(self, push: Push) -> None:
+        """Its window is full: go on after acknowledgements, also those of others."""
+        self._stalled.add(push)
+        self._connection.loop.call_later(STALL_S, self.unstall)
+
+    def _deliver(self, push: Push, plan: Plan, used: int, limit: int, now_ms: int) -> int:
+        """Put the first stretch of a plan into the node's output; the bytes used of it then."""
+        cursor, counters = push.cursor, self._session.counters
+        reader, topic, out = cursor.reader, cursor.topic_name, self._node.out
+        records = reader.records
+        assert records is not None
+        first, oldest_ms = records.seq, self._node.oldest_ms()
+        arguments = (plan.last, limit, push.base, cursor.qos, topic, b"", 0, oldest_ms, True)
+        try:
+            end, taken, state, qos0 = deliver(out, used, records, *arguments)
+            if not taken and state == FULL:
+                size_bytes = 4 + DELIVER_HEAD_BYTES + len(topic) + records.value_end - records.value_start
+                if used:
+                    self._connection.write(bytes(out[:used]))
+                    used = 0
+                if size_bytes > len(out):
+                    out = bytearray(size_bytes)
+                end, taken, state, qos0 = deliver(out, 0, records, *arguments)
+            if not taken and state == SKIP:
+                size_bytes = DELIVER_HEAD_BYTES + len(topic) + records.value_end - records.value_start
+                counters.skipped["too large" if size_bytes > FRAME_LENGTH_MAX else "expired"] += 1
+                reader.advance()
+                reader.moved(first + 1, reader.current)
+                cursor.finished(plan, first)
+                return used
+        except (BatchError, BundleError) as problem:
+            cursor.skip_slab(plan, problem)
+            return used
+        last = first + taken - 1
+        reader.moved(last + 1, state != END)
+        if qos0:
+            cursor.finished(plan, last)
+        else:
+            cursor.delivered(plan, first, last, now_ms)
+            if not cursor.is_volatile:
+                push.note(first, last)
+        counters.records_delivered += taken
+        counters.delivered_bytes += end - used
+        if out is not self._node.out:
+            self._connection.write(out)
+            return used
+        return end

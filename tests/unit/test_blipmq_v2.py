@@ -1,0 +1,557 @@
+"""Protocol version 2: its payloads, pushed deliveries, groups, patterns, time to live, keys; and the client of it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netserver import blipmq
+from netserver.app import Server
+from netserver.auth import add_key
+from netserver.blipmq import codec, codec_v2
+from netserver.blipmq.codec import Frame, FrameType, PayloadError
+from netserver.blipmq.codec_v2 import Deliver
+from netserver.blipmq.frames import TTL_HEADER
+from netserver.testing import running
+from tests.blipmq_peer import AsyncPeer
+from tests.echo import ALONE, run, until
+
+
+class Peer2(AsyncPeer):
+    """A peer that speaks version 2."""
+
+    @classmethod
+    async def open(cls, address: tuple[str, int], *, login: bool = True, key: str = "k") -> Peer2:
+        peer = cls(*await asyncio.open_connection(*address))
+        peer.send(codec.hello(1, 2) + codec.auth(2, key))
+        assert await peer.frames(2) == [Frame(FrameType.ACK, 1, bytes(8)), Frame(FrameType.ACK, 2, bytes(8))]
+        return peer
+
+    async def frame(self) -> Frame:
+        """As the base, DELIVER included."""
+        async with asyncio.timeout(20):
+            while True:
+                data = self._raw
+                if len(data) >= 13:
+                    end = 4 + int.from_bytes(data[:4], "big")
+                    if len(data) >= end:
+                        self._raw = data[end:]
+                        return Frame(data[4], int.from_bytes(data[5:13], "big"), data[13:end])
+                more = await self.reader.read(1 << 18)
+                if not more:
+                    raise EOFError("inside a frame" if data else "")
+                self._raw += more
+
+    _raw = b""
+
+    async def join(self, topic: bytes, qos: int = 1, **more: Any) -> int:
+        self.send(codec_v2.subscribe(77, topic, qos, **more))
+        frame = await self.frame()
+        assert (frame.type, frame.cid) == (FrameType.ACK, 77), frame
+        return codec.parse_ack(frame.payload)
+
+    async def delivered(self, count: int) -> list[Deliver]:
+        found = []
+        for _ in range(count):
+            frame = await self.frame()
+            assert frame.type == codec_v2.DELIVER, frame
+            deliver = codec_v2.parse_deliver(frame.payload)
+            assert frame.cid == deliver.tag
+            found.append(deliver)
+        return found
+
+    async def bodies(self, count: int) -> list[bytes]:
+        return [deliver.body for deliver in await self.delivered(count)]
+
+
+class Place:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.peers: list[AsyncPeer] = []
+
+    async def peer(self, kind: type[AsyncPeer] = Peer2, **options: Any) -> Any:
+        address = self.server.addresses["blipmq"]
+        peer = await kind.open((address.host, address.port), **options)
+        self.peers.append(peer)
+        return peer
+
+
+def with_server(
+    test: Callable[[Place], Awaitable[None]], data_dir: Path | None = None, **sections: dict[str, Any]
+) -> None:
+    own = {"listen": "127.0.0.1:0", "retry_backoff_ms": "20s", **sections.get("blipmq", {})}
+    settings = {**ALONE, **sections, "blipmq": own}
+
+    async def main() -> None:
+        async with running(data_dir, settings) as server:
+            place = Place(server)
+            try:
+                await test(place)
+            finally:
+                for peer in place.peers:
+                    peer.writer.transport.abort()
+
+    run("uvloop", main())
+
+
+# --- payloads
+
+
+def payload(frame: bytes) -> bytes:
+    return frame[13:]
+
+
+def test_payloads() -> None:
+    plain = codec_v2.publish(1, 1, b"t", b"body")
+    assert plain == codec.publish(1, 1, b"t", b"body"), "without the further fields it is that of version 1"
+    assert codec_v2.parse_publish(payload(plain)) == (1, b"t", b"body", None, b"")
+    full = codec_v2.publish(1, 0, b"t", b"", 5000, b"key")
+    assert full[13:].hex() == "c00000138800036b6579000174"
+    assert codec_v2.parse_publish(payload(full)) == (0, b"t", b"", 5000, b"key")
+    assert codec_v2.subscribe(1, b"t", 1) == codec.subscribe(1, b"t", 1)
+    full = codec_v2.subscribe(1, b"t", 1, b"g", 9)
+    assert full[13:].hex() == "000174c10001670000000000000009"
+    assert codec_v2.parse_subscribe(payload(full) + b"tail") == (b"t", 1, b"g", 9)
+    deliver = codec_v2.deliver(7, 1, b"t", b"b")
+    assert deliver.hex() == "000000160a000000000000000701000000000000000700017462"
+    assert codec_v2.parse_deliver(payload(deliver)) == (1, 7, b"t", b"b")
+
+
+@pytest.mark.parametrize(
+    ("parse", "raw", "text"),
+    [
+        (codec_v2.parse_publish, "", "invalid PUBLISH payload"),
+        (codec_v2.parse_publish, "80000000", "invalid PUBLISH payload"),
+        (codec_v2.parse_publish, "40000961", "invalid PUBLISH payload"),
+        (codec_v2.parse_publish, "010002c328", "invalid PUBLISH payload"),
+        (codec_v2.parse_publish, "010000", "empty topic"),
+        (codec_v2.parse_publish, "02000161", "invalid QoS value"),
+        (codec_v2.parse_publish, "11000161", "invalid QoS value"),
+        (codec_v2.parse_publish, "410000000161", "empty partition key"),
+        (codec_v2.parse_subscribe, "000161", "invalid SUBSCRIBE payload"),
+        (codec_v2.parse_subscribe, "000161810005", "invalid SUBSCRIBE payload"),
+        (codec_v2.parse_subscribe, "0001614100", "invalid SUBSCRIBE payload"),
+        (codec_v2.parse_subscribe, "000001", "empty topic"),
+        (codec_v2.parse_subscribe, "00016103", "invalid QoS value"),
+        (codec_v2.parse_subscribe, "000161810000", "empty consumer group name"),
+        (codec_v2.parse_deliver, "0100", "invalid DELIVER payload"),
+        (codec_v2.parse_deliver, "01" + "00" * 8 + "0005" + "61", "invalid DELIVER payload"),
+        (codec_v2.parse_deliver, "03" + "00" * 8 + "0001" + "61", "invalid DELIVER payload"),
+    ],
+)
+def test_payload_errors(parse: Callable[[bytes], object], raw: str, text: str) -> None:
+    with pytest.raises(PayloadError) as error:
+        parse(bytes.fromhex(raw))
+    assert error.value.text == text
+
+
+@pytest.mark.parametrize(
+    ("pattern", "yes", "no"),
+    [
+        (b"a.*", (b"a.b", b"a."), (b"a", b"a.b.c", b"b.b")),
+        (b"*", (b"a", b""), (b"a.b",)),
+        (b"*.x.*", (b"1.x.2",), (b"1.y.2", b"x.2")),
+        (b"a.>", (b"a.b", b"a.b.c"), (b"a", b"b.c")),
+        (b">", (b"a", b"a.b"), ()),
+        (b"a.*.>", (b"a.b.c", b"a.b.c.d"), (b"a.b", b"a")),
+    ],
+)
+def test_patterns(pattern: bytes, yes: tuple[bytes, ...], no: tuple[bytes, ...]) -> None:
+    assert codec_v2.is_pattern(pattern)
+    assert all(codec_v2.matches(pattern, topic) for topic in yes)
+    assert not any(codec_v2.matches(pattern, topic) for topic in no)
+    assert not codec_v2.is_pattern(b"a*.b>")
+    assert not codec_v2.is_pattern(b">.b")
+
+
+# --- deliveries
+
+
+def test_messages_are_pushed() -> None:
+    async def test(place: Place) -> None:
+        peer, publisher = await place.peer(), await place.peer()
+        await publisher.publish(b"t", b"before")
+        subscription = await peer.join(b"t")
+        await publisher.publish(b"t", b"a", b"b")
+        await publisher.publish(b"t", b"c", qos=0)
+        assert await peer.delivered(3) == [(1, 1, b"t", b"a"), (1, 2, b"t", b"b"), (0, 0, b"t", b"c")]
+        assert await peer.ack(subscription, 2, 1) == []
+        assert await peer.ack(subscription, 2, 3, 4, 0, 1 << 60) == [(404, "unknown subscription or delivery tag")] * 5
+        assert await peer.ack(99, 1) == [(404, "unknown subscription or delivery tag")]
+        peer.send(codec.poll(1, subscription) + codec.poll(2, 99))
+        assert await peer.until_pong() == [], "POLL is passed over"
+        both = await place.peer()
+        await both.join(b"u", 0)
+        both.send(codec.publish(5, 1, b"u", b"own") + codec.ping(6))
+        assert {frame.type for frame in await both.frames(2)} == {FrameType.PONG, codec_v2.DELIVER}
+
+    with_server(test)
+
+
+def test_the_answer_to_subscribe_comes_before_deliveries() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        for number in range(20):
+            alone, shared = b"alone %d" % number, b"shared %d" % number
+            peer.send(
+                codec.publish(1, 1, alone, b"before")
+                + codec_v2.subscribe(2, alone, 1, offset=0)
+                + codec_v2.subscribe(3, shared, 1, b"group")
+                + codec.publish(4, 1, shared, b"behind")
+            )
+            order: list[int | bytes] = []
+            for frame in await peer.frames(4):
+                is_delivery = frame.type == codec_v2.DELIVER
+                order.append(codec_v2.parse_deliver(frame.payload).topic if is_delivery else frame.cid)
+            assert order.index(2) < order.index(alone)
+            assert order.index(2) < order.index(3) < order.index(shared)
+
+    with_server(test)
+
+
+def test_redelivery_and_version_1_beside_it() -> None:
+    async def test(place: Place) -> None:
+        peer, old = await place.peer(), await place.peer(AsyncPeer)
+        subscription = await peer.join(b"t")
+        polled = await old.subscribe(b"t")
+        await old.publish(b"t", b"x")
+        assert await peer.delivered(2) == [(1, 1, b"t", b"x")] * 2
+        assert await peer.ack(subscription, 1) == []
+        assert await old.poll(polled) == [(1, b"x")]
+
+    with_server(test, blipmq={"retry_backoff_ms": "50"})
+
+
+def test_the_window_bounds_what_is_unacknowledged() -> None:
+    async def test(place: Place) -> None:
+        peer, publisher = await place.peer(), await place.peer()
+        subscription = await peer.join(b"t")
+        await publisher.publish(b"t", *(b"%d" % n for n in range(3000)))
+        assert await peer.bodies(1024) == [b"%d" % n for n in range(1024)]
+        for _ in range(3):
+            assert await peer.until_pong() == []
+        peer.send(b"".join(codec.ack(tag, subscription) for tag in range(1, 101)))
+        assert await peer.bodies(100) == [b"%d" % n for n in range(1024, 1124)]
+
+    with_server(test)
+
+
+def test_who_does_not_read_gets_no_more_than_the_output_may_hold() -> None:
+    async def test(place: Place) -> None:
+        peer, publisher = await place.peer(), await place.peer()
+        await peer.join(b"t", 0)
+        for n in range(30):
+            await publisher.publish(b"t", b"%d" % n + bytes(1 << 20))
+        await until(lambda: any(not connection.writable for connection in place.server.shell.connections))
+        assert sum(connection.bytes_out for connection in place.server.shell.connections) < 12 << 20
+        for n, body in enumerate(await peer.bodies(30)):
+            assert body.startswith(b"%d\0" % n)
+
+    with_server(test)
+
+
+def test_offsets() -> None:
+    async def test(place: Place) -> None:
+        peer, publisher = await place.peer(), await place.peer()
+        await publisher.publish(b"t", *(b"%d" % n for n in range(1, 11)))
+        await peer.join(b"t", offset=8)
+        assert [deliver[1:4:2] for deliver in await peer.delivered(3)] == [(1, b"8"), (2, b"9"), (3, b"10")]
+        other = await place.peer()
+        await other.join(b"t", 0, offset=0)
+        assert await other.bodies(10) == [b"%d" % n for n in range(1, 11)]
+        beyond = await place.peer()
+        await beyond.join(b"t", offset=99)
+        await publisher.publish(b"t", b"new")
+        assert await beyond.bodies(1) == [b"new"]
+
+    with_server(test)
+
+
+def test_groups_share_and_outlive_their_members(tmp_path: Path) -> None:
+    async def first(place: Place) -> None:
+        one, two, publisher = await place.peer(), await place.peer(), await place.peer()
+        group = await one.join(b"t", group=b"workers")
+        assert await two.join(b"t", group=b"workers") == group
+        await publisher.publish(b"t", *(b"%d" % n for n in range(2000)))
+        got: dict[str, list[Deliver]] = {"one": [], "two": []}
+
+        async def take(name: str, peer: Peer2) -> None:
+            while True:
+                got[name] += await peer.delivered(1)
+
+        tasks = [asyncio.ensure_future(take("one", one)), asyncio.ensure_future(take("two", two))]
+        await until(lambda: len(got["one"]) + len(got["two"]) == 1024)
+        seen = [int(deliver.body) for deliver in got["one"] + got["two"]]
+        assert sorted(seen) == list(range(1024)), "each goes to one of them, as many as the window allows"
+        for deliver in got["one"]:
+            two.send(codec.ack(deliver.tag, group))  # any member may
+        for task in tasks:
+            task.cancel()
+        for peer in (one, two):
+            peer.writer.close()
+
+    async def second(place: Place) -> None:
+        peer = await place.peer()
+        group = await peer.join(b"t", group=b"workers")
+        found: set[bytes] = set()
+        while len(found) < 1000:
+            for deliver in await peer.delivered(1):
+                found.add(deliver.body)
+                peer.send(codec.ack(deliver.tag, group))
+        assert found <= {b"%d" % n for n in range(2000)}
+
+    with_server(first, data_dir=tmp_path)
+    with_server(second, data_dir=tmp_path)
+
+
+def test_what_a_member_leaves_behind_goes_to_the_others() -> None:
+    async def test(place: Place) -> None:
+        one, publisher = await place.peer(), await place.peer()
+        group = await one.join(b"t", group=b"g")
+        await publisher.publish(b"t", b"a", b"b", b"c")
+        assert await one.bodies(3) == [b"a", b"b", b"c"]
+        assert await one.ack(group, 2) == []
+        two = await place.peer()
+        assert await two.join(b"t", group=b"g") == group
+        one.writer.transport.abort()
+        assert await two.delivered(2) == [(1, 1, b"t", b"a"), (1, 3, b"t", b"c")]
+
+    with_server(test)
+
+
+def test_patterns_of_topics() -> None:
+    async def test(place: Place) -> None:
+        peer, publisher = await place.peer(), await place.peer()
+        await publisher.publish(b"a.1", b"before")
+        subscription = await peer.join(b"a.*")
+        everything = await place.peer()
+        await everything.join(b">", 0)
+        await publisher.publish(b"a.1", b"one")
+        await publisher.publish(b"a.2", b"a topic made later")
+        await publisher.publish(b"b", b"another")
+        first, second = sorted(await peer.delivered(2))
+        assert (first.topic, first.body, second.topic, second.body) == (
+            b"a.1", b"one", b"a.2", b"a topic made later",
+        )  # fmt: skip
+        assert first.tag != second.tag
+        assert await peer.ack(subscription, second.tag, first.tag) == []
+        assert await peer.ack(subscription, second.tag, 5 << 44) == [(404, "unknown subscription or delivery tag")] * 2
+        assert sorted(await everything.bodies(3)) == [b"a topic made later", b"another", b"one"]
+        peer.send(codec_v2.subscribe(1, b"a.*", 1, b"g") + codec_v2.subscribe(2, b"a.*", 1, offset=0))
+        assert await peer.nack() == (1, 400, "a pattern has no group and no offset")
+        assert (await peer.nack())[:2] == (2, 400)
+        catalog = place.server.log.catalog
+        topic = catalog.get(b"a.1")
+        assert topic is not None
+        done: list[object] = []
+        catalog.delete(topic, done.append)
+        await until(lambda: bool(done) and not catalog.tombstones)
+        await publisher.publish(b"a.1", b"made anew")
+        assert [(deliver.topic, deliver.body) for deliver in await peer.delivered(1)] == [(b"a.1", b"made anew")]
+
+    with_server(test)
+
+
+def test_time_to_live_and_keys() -> None:
+    async def test(place: Place) -> None:
+        publisher, old = await place.peer(), await place.peer(AsyncPeer)
+        polled = await old.subscribe(b"t")
+        publisher.send(
+            codec_v2.publish(1, 1, b"t", b"short", 1)
+            + codec_v2.publish(2, 1, b"t", b"long", 60_000, b"key")
+            + codec_v2.publish(3, 0, b"t", b"for ever", 0)
+            + codec_v2.publish(4, 1, b"t", b"keyed", None, b"k" * 255)
+            + codec_v2.publish(5, 1, b"t", b"x", None, b"k" * 256)
+        )
+        assert await publisher.nack() == (5, 400, "partition key too long")
+        assert await publisher.until_pong() == []
+        sent_s = time.time()
+        await until(lambda: time.time() > sent_s + 0.002)
+        peer = await place.peer()
+        await peer.join(b"t", offset=0)
+        assert await peer.bodies(3) == [b"long", b"for ever", b"keyed"]
+        assert [body for _, body in await old.poll(polled, 5)] == [b"long", b"for ever", b"keyed"]
+        assert place.server.counters["blipmq"].skipped["expired"] == 2
+        publisher.send(codec_v2.publish(6, 1, b"t", b"y" * 2000, 5) + codec_v2.publish(7, 1, b"", b"", 5))
+        assert await publisher.nack() == (6, 400, "message too large")
+        assert await publisher.nack() == (7, 400, "empty topic")
+
+    with_server(test, topics={"record_bytes_max": "1000"})
+
+
+def test_rights(tmp_path: Path) -> None:
+    path = tmp_path / "keys"
+    key = add_key(path, "reader", publish=[], subscribe=["ok.*"])
+
+    async def test(place: Place) -> None:
+        peer, admin = await place.peer(key=key), await place.peer(key="root")
+        await admin.publish(b"no.1", b"x")
+        peer.send(codec_v2.subscribe(1, b"no.1", 1) + codec_v2.publish(2, 1, b"ok.1", b"x", 5))
+        assert (await peer.nack())[:2] == (1, 401)
+        assert (await peer.nack())[:2] == (2, 401)
+        await peer.join(b">")
+        await admin.publish(b"no.1", b"hidden")
+        await admin.publish(b"ok.1", b"seen")
+        assert await peer.bodies(1) == [b"seen"]
+
+    with_server(test, blipmq={"key_file": str(path), "allowed_api_keys": "root"})
+
+
+def test_volatile_subscriptions_leave_nothing_behind() -> None:
+    async def test(place: Place) -> None:
+        peer, publisher = await place.peer(), await place.peer()
+        await peer.join(b"t")
+        await peer.join(b"*")
+        await publisher.publish(b"t", b"x")
+        await peer.bodies(2)
+        cursors = place.server.log.cursors
+        peer.writer.close()
+        await until(lambda: len(place.server.shell.connections) == 1)
+        assert len(cursors) == 0
+        assert cursors.loaded() == []
+        assert not cursors.watched
+        await publisher.publish(b"t", b"y")
+
+    with_server(test)
+
+
+def test_what_other_protocols_write_into_the_header_of_a_time_to_live() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        await peer.join(b"t")
+        topic = place.server.log.catalog.get(b"t")
+        assert topic is not None
+        old_ms = int(time.time() * 1000) - 60_000
+        texts = (b"", b"x", b"-5", b"\xb2", b"9" * 5000, b"1", b"99999999")
+        place.server.log.partition(topic).append(
+            [b"%d" % n for n in range(len(texts))],
+            headers=[(b"other", b"1", TTL_HEADER, text) for text in texts],
+            timestamps_ms=[old_ms] * len(texts),
+        )
+        assert await peer.bodies(6) == [b"0", b"1", b"2", b"3", b"4", b"6"]
+
+    with_server(test)
+
+
+def test_503_says_that_it_may_work_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(code: int) -> Callable[..., None]:
+        def write(*_: object) -> None:
+            raise OSError(code, "injected")
+
+        return write
+
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        await peer.publish(b"t", b"before")
+        with monkeypatch.context() as patch:
+            patch.setattr(place.server.log.files, "write", fail(errno.ENOSPC))
+            peer.send(codec.publish(1, 1, b"t", b"x") + codec_v2.publish(2, 1, b"t", b"x", 5000))
+            for cid in (1, 2):
+                got_cid, code, text = await peer.nack()
+                assert (got_cid, code) == (cid, codec_v2.BUSY)
+                assert text.startswith("durable publish failed: ")
+        await until(lambda: place.server.log.partition(place.server.log.catalog.get(b"t")).error is None)
+        await peer.publish(b"t", b"behind")
+        with monkeypatch.context() as patch:
+            patch.setattr(place.server.log.files, "sync_data", fail(errno.EIO))
+            peer.send(codec.publish(3, 1, b"t", b"x"))
+            assert (await peer.nack())[:2] == (3, 500)
+        peer.send(codec_v2.publish(4, 1, b"t", b"x", 5000))
+        assert (await peer.nack())[:2] == (4, 500)
+
+    with_server(test)
+
+
+def test_a_connection_has_a_limit_of_pushed_cursors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netserver.blipmq.session_v2.CONNECTION_CURSORS_MAX", 3)
+
+    async def test(place: Place) -> None:
+        peer, publisher = await place.peer(), await place.peer()
+        await publisher.publish(b"a.1", b"x")
+        await peer.join(b"t")
+        await peer.join(b"a.*")
+        peer.send(codec_v2.subscribe(1, b">", 1))
+        await publisher.publish(b"a.2", b"two")
+        await publisher.publish(b"a.3", b"too many")
+        await publisher.publish(b"a.1", b"one")
+        cid, code, text = await peer.nack()
+        assert (cid, code, text) == (1, 400, "the pattern stands for too many topics")
+        assert sorted(await peer.bodies(2)) == [b"one", b"two"]
+        peer.send(codec_v2.subscribe(2, b"t", 1))
+        assert await peer.nack() == (2, 400, "too many subscriptions")
+
+    with_server(test)
+
+
+# --- the client
+
+
+def with_client(test: Callable[[blipmq.Client, Server], Awaitable[None]], **sections: dict[str, Any]) -> None:
+    async def with_place(place: Place) -> None:
+        address = str(place.server.addresses["blipmq"])
+        async with blipmq.connect(address, version=2, backoff=lambda _: 0.01) as client:
+            await test(client, place.server)
+
+    with_server(with_place, **sections)
+
+
+def test_client() -> None:
+    async def test(client: blipmq.Client, _server: Server) -> None:
+        await client.publish("a.1", b"early")
+        async with client.subscribe("a.>", prefetch_records=50) as everything:
+            grouped = await client.subscribe("a.1", group="g", start=blipmq.EARLIEST)
+            await client.publish_many("a.1", [b"%d" % n for n in range(3000)])
+            await client.publish("a.2", b"last", ttl_ms=60_000, key=b"k")
+            seen = []
+            for _ in range(3001):
+                message = await everything.next(10)
+                seen.append(message.value)
+                await message.ack()
+            assert sorted(seen) == sorted([b"last", *(b"%d" % n for n in range(3000))])
+            for n in range(-1, 3000):
+                message = await grouped.next(10)
+                assert message.value == (b"early" if n < 0 else b"%d" % n)
+                await message.ack()
+            await grouped.flush()
+        with pytest.raises(ValueError, match="group"):
+            client.subscribe("t", resume=5)
+
+    with_client(test)
+
+
+def test_client_of_version_1_has_none_of_it() -> None:
+    async def test(place: Place) -> None:
+        async with blipmq.connect(str(place.server.addresses["blipmq"])) as client:
+            with pytest.raises(ValueError, match="version=2"):
+                await client.publish("t", b"x", ttl_ms=5)
+            with pytest.raises(ValueError, match="version=2"):
+                client.subscribe("t", group="g")
+
+    with_server(test)
+
+
+def test_client_group_goes_on_after_a_lost_connection() -> None:
+    async def test(client: blipmq.Client, server: Server) -> None:
+        subscription = await client.subscribe("t", group="g")
+        await client.publish_many("t", [b"%d" % n for n in range(100)])
+        seen = set()
+        for _ in range(50):
+            message = await subscription.next(10)
+            seen.add(message.value)
+            await message.ack()
+        await subscription.flush()
+        for connection in tuple(server.shell.connections):
+            connection.abort("test")
+        await client.publish_many("t", [b"%d" % n for n in range(100, 150)])
+        while len(seen) < 150:
+            message = await subscription.next(10)
+            seen.add(message.value)
+            await message.ack()
+
+    with_client(test)
