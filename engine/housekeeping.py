@@ -20,6 +20,7 @@ from engine.clock import RetentionClock
 from engine.committer import is_aged
 from engine.errors import EngineError, ReadOnly
 from engine.segment import HEADER_BYTES
+from engine.watermarks import Owner
 
 if TYPE_CHECKING:
     from engine.catalog import Change
@@ -151,7 +152,7 @@ class Housekeeping:
                     partition = log.partition(topic, index)
                     if partition.has_files:
                         self._clean(partition, now_ms)
-                    elif _has_retention(partition) and partition.error is None and opened < OPENED_PER_PASS:
+                    elif opened < OPENED_PER_PASS and partition.error is None and self._has_work_at(partition):
                         opened += 1
                         partition.when_open(lambda: None)
                 except Exception as problem:  # noqa: BLE001 - one topic must not stop the others
@@ -165,6 +166,15 @@ class Housekeeping:
     def date(self, partition: Partition) -> None:
         """Dates the segments of a partition that was just opened by the steady clock."""
         retention.date(partition, self._clock.now_ms(self._log.now_ms()), self._log.steady_ms())
+
+    def _has_work_at(self, partition: Partition) -> bool:
+        """Whether a closed partition has to be opened: for its retention, or because its start was raised once, and a
+        process that ended within the grace time may have left files below it."""
+        config = partition.config
+        if config.retention_ms or config.retention_bytes or config.retention_records:
+            return True
+        mark = self._log.watermarks.read(Owner(partition.number, partition.topic.id, partition.index))
+        return mark is not None and mark.log_start > 1
 
     def _clean(self, partition: Partition, now_ms: int) -> None:
         created_ms = partition.active_segment.header.created_ms
@@ -250,8 +260,3 @@ class Housekeeping:
             self._marks_failing = True
         else:
             self._marks_failing = False
-
-
-def _has_retention(partition: Partition) -> bool:
-    config = partition.config
-    return bool(config.retention_ms or config.retention_bytes or config.retention_records)

@@ -431,6 +431,13 @@ MUTANTS = (
         f"{RACES} -k below_the_start --timeout 10",
     ),
     Mutant(
+        "leave closed partitions with files below their start alone",
+        "engine/housekeeping.py",
+        "        return mark is not None and mark.log_start > 1\n",
+        "        return False\n",
+        f"{RACES} -k nobody_uses --timeout 10",
+    ),
+    Mutant(
         "let one topic stop the cleaning of all",
         "engine/housekeeping.py",
         "                except Exception as problem:  # noqa: BLE001 - one topic must not stop the others\n",

@@ -450,6 +450,23 @@ def test_files_that_a_crash_left_below_the_start_are_removed_by_the_next_process
         assert [record.seq for record in engine.read()] == list(range(51, 101))
 
 
+def test_files_below_the_start_are_removed_though_nobody_uses_the_topic_any_more(tmp_path: Path) -> None:
+    """Neither retention nor a reader opens the partition again: housekeeping does."""
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        partition = fill(engine, 10)
+        fill(engine, 3, topic="untouched")
+        retention.trim(engine.log, partition, 51)
+        engine.inbox.run_until(lambda: partition.marked_log_start == 51)
+        oldest = partition.sealed[0].path
+    with EngineLog(tmp_path / "d", topic=SMALL, retention_grace_ms=0) as engine:
+        catalog = engine.log.catalog
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: engine.log.partition(catalog.get(b"t")).is_open)
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: segments(engine.path)[0] == oldest)
+        assert not engine.log.partition(catalog.get(b"untouched")).is_open, "nothing to be done there"
+
+
 def test_removing_goes_on_after_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = HookedFiles()
     with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
