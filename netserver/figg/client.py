@@ -297,6 +297,12 @@ class Client(ClientBase):
         self.window.shrink(entry, count, entry.frames[position:])
 
     def _lost(self, reason: QuintlogError) -> None:
+        now = asyncio.get_running_loop().time()
+        for topic, subscription in list(self._subscriptions.items()):
+            if self._awaited.get(topic) and subscription.unanswered(now):
+                del self._subscriptions[topic]
+                text = f"the server closes the connection when topic {topic!r} is asked for: its log tells why"
+                subscription.end(Refused("unreadable", text))
         self._awaited.clear()
         if self._ping_timer is not None:
             self._ping_timer.cancel()

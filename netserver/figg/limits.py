@@ -42,6 +42,15 @@ RETRY_LATEST_S: Final = 30.0
 """A publisher whose records could not be stored is sent to try again at the latest after this time, whatever we think
 of the disk; its client redials at once, so this is the rate of fruitless attempts."""
 
+UNREADABLE_S: Final = 5.0
+"""A connection with a subscription whose topic cannot be opened or read is closed after this time: the protocol has no
+error, and who only waits learns nothing. Its client redials at once, so this is the rate of fruitless attempts."""
+
+UNANSWERED_S: Final = 2.0
+UNANSWERED_CONNECTIONS: Final = 2
+"""So many connections in a row that a server closed after having left an ATTACH unanswered for so long mean that it
+cannot read the topic: the client ends the subscription."""
+
 SPACE_BYTES: Final = 16 << 20
 """So much free space means that a full disk has ended: some rounds fit."""
 

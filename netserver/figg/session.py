@@ -9,6 +9,8 @@
 - A publish that cannot be stored ends the acknowledging on its connection, which stays open: its client would redial a
   closed one without pause. Further publishes are read and dropped (the client has them until they are acknowledged),
   everything else goes on. When the topic takes records again the connection is closed: the client redials and resends.
+- A subscription of a topic that is there and cannot be read (its partition is offline) closes the connection after some
+  seconds, with the reason in the log: the protocol has no error, and silence would look like a topic without records.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from engine.errors import DiskFull, EngineError, ReadOnly, UnknownTopic
-from netserver.figg.limits import RETRY_LATEST_S, RETRY_S, SPACE_BYTES
+from netserver.figg.limits import RETRY_LATEST_S, RETRY_S, SPACE_BYTES, UNREADABLE_S
 from netserver.figg.subscription import SharedFrames, Subscription
 
 if TYPE_CHECKING:
@@ -77,12 +77,19 @@ class Shared:
         self._look_later()
 
     def unreadable(self, session: FiggSession, subscription: Subscription, problem: EngineError) -> None:
-        """A subscription cannot be read now; it is tried again from time to time, and when its topic is made."""
+        """A subscription cannot be read now: it waits for its topic to be made, or, if there is one, for its end."""
         log.warning("figg %s: a subscription waits: %s", session.connection.peer, problem)
         if not self._waiting:
             self._retry_at = self._loop.time() + RETRY_LATEST_S
         self._waiting[subscription] = session
         self._look_later()
+        self._loop.call_later(UNREADABLE_S, self._give_up, subscription, problem)
+
+    def _give_up(self, subscription: Subscription, problem: EngineError) -> None:
+        """The protocol has no error: a client learns from a closed connection that there is something wrong."""
+        session = self._waiting.get(subscription)
+        if session is not None and self._log.catalog.get(subscription.topic) is not None:
+            session.connection.close(f"a subscription cannot be served: {problem}", "unreadable")
 
     def forget(self, subscription: Subscription) -> None:
         """The subscription is over."""

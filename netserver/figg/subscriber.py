@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from netserver.client_stream import Batch, SubscriptionBase
 from netserver.errors import Closed, QuintlogError
-from netserver.figg.limits import RECORD_OVERHEAD_BYTES
+from netserver.figg.limits import RECORD_OVERHEAD_BYTES, UNANSWERED_CONNECTIONS, UNANSWERED_S
 
 if TYPE_CHECKING:
     from netserver.figg.client import Client
@@ -81,6 +81,8 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
         self._client = client
         self._answer: asyncio.Future[None] | None = None
         self._received_since_asking = False
+        self._asked_at = 0.0
+        self._unanswered = 0  # connections in a row that were closed after the server had not answered for a while
         self._may_repeat = False  # an old server may have several subscriptions of the topic on this connection
 
     @property
@@ -95,6 +97,13 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
         self.is_first = is_first and self.tracked is not None
         self._may_repeat = not is_first
         self._received_since_asking = False
+        self._asked_at = asyncio.get_running_loop().time()
+
+    def unanswered(self, now: float) -> bool:
+        """The connection ended before ATTACHED came; True: so often that it never will."""
+        if now - self._asked_at >= UNANSWERED_S:
+            self._unanswered += 1
+        return self._unanswered >= UNANSWERED_CONNECTIONS
 
     def attached(self, offset: int) -> bool:
         """The answer to the last ATTACH; True: it goes on elsewhere than it stood."""
@@ -105,6 +114,7 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
             if not self.is_attached:
                 self._position = offset
         self.is_attached = True
+        self._unanswered = 0
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(None)
         return moved

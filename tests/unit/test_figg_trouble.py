@@ -13,9 +13,12 @@ import pytest
 
 import engine.log
 from engine.files import Buffer, SystemFiles
-from netserver.figg import codec, limits
-from netserver.figg.codec import Ack, Attach, Attached, Ping, Pong, Publish
+from netserver import figg
+from netserver.errors import Refused
+from netserver.figg import codec, limits, shared, subscriber
+from netserver.figg.codec import Ack, Attach, Attached, Detach, Detached, Ping, Pong, Publish
 from tests.echo import until
+from tests.engine_log import EngineLog, segments
 from tests.figg_support import WAIT_S, Peer, Place, with_server
 
 
@@ -262,6 +265,71 @@ def test_numbers_below_a_failed_one_are_acknowledged_and_none_above() -> None:
         await peer.silent()
 
     with_server(test)
+
+
+# --- topics that cannot be read
+
+
+@pytest.fixture
+def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory in which the files of topic "lost" are gone, those of "kept" are not."""
+    monkeypatch.setattr(shared, "UNREADABLE_S", 0.3)
+    monkeypatch.setattr(subscriber, "UNANSWERED_S", 0.1)
+    with EngineLog(tmp_path / "data") as log:
+        log.append([b"gone"], topic="lost")
+        log.append([b"here"], topic="kept")
+    for path in segments(tmp_path / "data", topic_id=1):
+        path.unlink()
+    return tmp_path / "data"
+
+
+def test_a_subscription_of_a_topic_that_cannot_be_opened_ends_its_connection(offline: Path) -> None:
+    async def test(place: Place) -> None:
+        peer, other = await place.peer(), await place.peer()
+        peer.send(Attach(b"lost", 0))
+        assert await peer.closed_by_server() == []
+        peer.abort()
+        await until(lambda: dict(place.server.counters["figg"].closed) == {"unreadable": 1})
+        assert await other.history(b"kept", 1) == [(1, b"here")]
+        gone = await place.peer()
+        gone.send(Attach(b"lost", 0), Detach(b"lost"))
+        await gone.expect(Detached)
+        await asyncio.sleep(0.5)
+        gone.send(Ping(1))
+        assert await gone.next() == Pong(1), "who has detached is left alone"
+
+    with_server(test, data_dir=offline)
+
+
+def test_a_client_learns_that_a_topic_cannot_be_read(offline: Path) -> None:
+    """Only that subscription ends; the others of the client go on."""
+
+    async def test(place: Place) -> None:
+        host, port = place.address
+        async with (
+            figg.connect(f"{host}:{port}", backoff=lambda failures: 0.001) as client,
+            client.subscribe("kept", start=figg.EARLIEST) as kept,
+        ):
+            with pytest.raises(Refused, match="its log tells why"):
+                await client.subscribe("lost", start=figg.EARLIEST)
+            await client.publish("kept", b"more")
+            assert [(await kept.next(WAIT_S)).value for _ in range(2)] == [b"here", b"more"]
+
+    with_server(test, data_dir=offline)
+
+
+def test_a_subscription_of_a_topic_that_is_not_there_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "UNREADABLE_S", 0.1)
+
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        peer.send(Attach(b"later", 0))
+        await peer.silent()
+        await asyncio.sleep(0.3)
+        place.server.log.catalog.create(b"later")
+        assert await peer.expect(Attached) == Attached(b"later", 0)
+
+    with_server(test, {"topics": {"auto_create": False}})
 
 
 def test_a_socket_that_only_connects_is_left_alone() -> None:
