@@ -234,5 +234,11 @@ CURSORS_LOADED_MAX = 20_000
 DEAD_LETTERS_PENDING_MAX = 64
 """Dead letters appended and not yet stored."""
 
+REDRIVE_RECORDS = 255
+"""Dead letters appended at once when they are redriven, ..."""
+
+REDRIVE_BYTES = 1 << 20
+"""... and the bytes of their values after which no further one is added."""
+
 CURSOR_READ_BYTES = 256 << 10
 """Read at once for a cursor: 2,600 records of 100 bytes."""

@@ -18,6 +18,15 @@ DELETE /v1/connections/NUMBER          abort one
 GET    /v1/sessions                    sessions of the JSON streaming protocol; ``?uuid=GLOB``
 GET    /v1/sessions/UUID               one session
 DELETE /v1/sessions/UUID               remove it; its connection ends
+GET    /v1/subscriptions               durable subscriptions; ``?topic=GLOB``
+GET    /v1/subscriptions/ID            one of them, and where the log under it begins and ends
+GET    /v1/subscriptions/ID/pending    what it has delivered and nobody acknowledged
+POST   /v1/subscriptions/ID/reset      ``{"next_offset"}``: forget that and go on there
+POST   /v1/subscriptions/ID/redrive    ``{"from", "to", "limit"}``: dead letters back into a topic
+DELETE /v1/subscriptions/ID            remove it
+GET    /v1/keys                        API keys of the key file, without the keys themselves
+POST   /v1/keys                        a new one: ``{"name", "publish": [GLOB], "subscribe": [GLOB]}``; tells the key
+DELETE /v1/keys/NAME                   revoke it; its connections end
 ====== =============================== ==================================================================
 
 ``/v1`` needs ``Authorization: Bearer`` with the content of ``admin.token`` in the data directory. NAME is
@@ -57,8 +66,10 @@ from engine.errors import (
     UnknownTopic,
 )
 from engine.session_types import UnknownSession
+from engine.subscriptions import UnknownSubscription
+from netserver.admin_access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
 from netserver.admin_api import Api, BadRequest, NotFound
-from netserver.errors import ListenError, ServerError
+from netserver.errors import ConfigError, ListenError, ServerError
 from netserver.limits import ADMIN_BODY_BYTES, ADMIN_KEEPALIVE_S
 from netserver.metrics import Metrics
 from netserver.settings import Address
@@ -75,6 +86,10 @@ STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (UnknownTopic, 404, "unknown_topic"),
     (UnknownPartition, 404, "unknown_partition"),
     (UnknownSession, 404, "unknown_session"),
+    (UnknownSubscription, 404, "unknown_subscription"),
+    (UnknownKey, 404, "unknown_key"),
+    (NoKeyFile, 409, "no_key_file"),
+    (ConfigError, 409, "key_file"),
     (TopicExists, 409, "topic_exists"),
     (LimitReached, 409, "limit_reached"),
     (InvalidConfig, 400, "invalid_config"),
@@ -112,6 +127,8 @@ class AdminServer:
         self._token = read_token(server.data_dir)
         self._metrics = Metrics(server)
         self._api = Api(server)
+        self._subscriptions = SubscriptionsApi(server, self._api)
+        self._keys = KeysApi(server)
         self._runner: web.ServerRunner | None = None
 
     async def start(self, address: Address) -> Address:
@@ -230,6 +247,10 @@ class AdminServer:
                 route = lambda: api.session(uuid)  # noqa: E731
             case [b"sessions", uuid] if method == "DELETE":
                 route = lambda: api.drop_session(uuid)  # noqa: E731
+            case [b"subscriptions", *rest]:
+                route = self._subscriptions.route(method, rest, request.query.get("topic"), body)
+            case [b"keys", *rest]:
+                route = self._keys.route(method, rest, body)
         if route is None:
             return _error(404, "not_found", f"no {method} {path[:200]}")
         return web.json_response(await route(), status=status)

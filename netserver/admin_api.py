@@ -97,19 +97,19 @@ class Api:
 
     async def topic(self, name: bytes) -> Document:
         """One topic, with its partitions opened so that their positions are known."""
-        topic = self._find(name)
+        topic = self.find(name)
         for index in topic.numbers:
-            await self._opened(topic, index)
+            await self.opened(topic, index)
         return self._describe(topic)
 
     async def create_topic(self, body: Document) -> Document:
         """A new topic."""
-        name = _bytes(body, "name")
+        name = bytes_field(body, "name")
         if name is None:
             raise BadRequest("name is missing")
-        partitions = _int(body, "partitions", 1)
+        partitions = int_field(body, "partitions", 1)
         config = TopicConfig.from_mapping(_settings(body), self._server.log.config.topic)
-        topic = await self._durable(
+        topic = await self.durable(
             lambda done: self._server.log.catalog.create(
                 name, partition_count=partitions, config=config, on_durable=done
             )
@@ -118,46 +118,50 @@ class Api:
 
     async def configure_topic(self, name: bytes, body: Document) -> Document:
         """Other settings for a topic."""
-        topic, changes = self._find(name), _settings(body)
-        await self._durable(lambda done: self._server.log.catalog.configure(topic, changes, done))
+        topic, changes = self.find(name), _settings(body)
+        await self.durable(lambda done: self._server.log.catalog.configure(topic, changes, done))
         return self._describe(topic)
 
     async def delete_topic(self, name: bytes) -> Document:
         """Delete a topic; a new one of its name starts anew."""
-        topic = self._find(name)
-        await self._durable(lambda done: self._server.log.catalog.delete(topic, done))
+        topic = self.find(name)
+        await self.durable(lambda done: self._server.log.catalog.delete(topic, done))
         return {"deleted": _text(topic.name, "name")}
 
     async def trim(self, name: bytes, body: Document) -> Document:
         """Raise the start of a partition's log; whole segments before it go away after the grace time."""
-        before = _int(body, "before")
-        partition = await self._opened(self._find(name), _int(body, "partition", 0))
+        before = int_field(body, "before")
+        partition = await self.opened(self.find(name), int_field(body, "partition", 0))
         segments = retention.trim(self._server.log, partition, before)
         return {"partition": partition.index, "first_offset": partition.log_start, "segments_removed": segments}
 
     # --- records
 
     async def publish(self, name: bytes, body: Document) -> Document:
-        """Append records to one partition and wait until they are stored; tells their offsets."""
+        """Append records to one partition and wait until they are stored; tells their offsets.
+
+        ``{"qos0": true}`` marks them as BlipMQ's QoS 0.
+        """
         records = body.get("records")
         if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
             raise BadRequest("records must be a list of objects, at least one")
         values = [_required(record, "value") for record in records]
-        keys = [_bytes(record, "key") or b"" for record in records]
+        keys = [bytes_field(record, "key") or b"" for record in records]
         if any(len(key) > 255 for key in keys):
             raise BadRequest("a key may have 255 bytes")
         now_ms = self._server.log.now_ms()
-        timestamps_ms = [_int(record, "timestamp_ms", now_ms) for record in records]
+        timestamps_ms = [int_field(record, "timestamp_ms", now_ms) for record in records]
         headers = [_headers(record) for record in records]
         async with self._publishes:
             topic = self._server.log.catalog.get_or_create(name)
-            partition = await self._opened(topic, _int(body, "partition", 0))
+            partition = await self.opened(topic, int_field(body, "partition", 0))
             waiter = _Publish()
             chunk = partition.append(
                 values,
                 keys=keys if any(keys) else None,
                 timestamps_ms=timestamps_ms,
                 headers=headers if any(headers) else None,
+                qos0=body.get("qos0") is True,
                 waiter=waiter,
             )
             last = partition.last_seq
@@ -222,7 +226,7 @@ class Api:
         name, served = uuid.decode("utf-8", "replace"), self._sessions
         if served is None:
             raise UnknownSession(name)
-        await self._durable(lambda done: served.drop(name, done))
+        await self.durable(lambda done: served.drop(name, done))
         return {"dropped": name}
 
     @property
@@ -236,13 +240,15 @@ class Api:
 
     # --- inside
 
-    def _find(self, name: bytes) -> Topic:
+    def find(self, name: bytes) -> Topic:
+        """A topic. Raises UnknownTopic."""
         topic = self._server.log.catalog.get(name)
         if topic is None:
             raise UnknownTopic(f"no topic {name.decode('utf-8', 'backslashreplace')!r}")
         return topic
 
-    async def _opened(self, topic: Topic, index: int) -> Partition:
+    async def opened(self, topic: Topic, index: int) -> Partition:
+        """A partition, ready for use. Raises EngineError."""
         partition = self._server.log.partition(topic, index)
         if not partition.is_open:
             opened = asyncio.Event()
@@ -253,8 +259,8 @@ class Api:
         return partition
 
     @staticmethod
-    async def _durable(change: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
-        """Run a change of the catalog and wait until it is on disk."""
+    async def durable(change: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
+        """Run a change and wait until it is on disk."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(error: Exception | None) -> None:
@@ -302,7 +308,7 @@ def _text(value: bytes, name: str) -> Document:
         return {f"{name}_base64": base64.b64encode(value).decode()}
 
 
-def _bytes(document: Mapping[str, Any], name: str) -> bytes | None:
+def bytes_field(document: Mapping[str, Any], name: str) -> bytes | None:
     """The bytes of ``name`` (text) or ``name_base64``; None when neither is there."""
     text, encoded = document.get(name), document.get(f"{name}_base64")
     if text is not None and encoded is not None:
@@ -323,13 +329,14 @@ def _bytes(document: Mapping[str, Any], name: str) -> bytes | None:
 
 
 def _required(document: Mapping[str, Any], name: str) -> bytes:
-    found = _bytes(document, name)
+    found = bytes_field(document, name)
     if found is None:
         raise BadRequest(f"{name} (or {name}_base64) is missing")
     return found
 
 
-def _int(document: Mapping[str, Any], name: str, default: int | None = None) -> int:
+def int_field(document: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """The number of ``name``. Raises BadRequest."""
     value = document.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
         raise BadRequest(f"{name} must be a number, 0 or more")

@@ -110,6 +110,7 @@ class Keys:
     def __init__(self, allowed: Sequence[str] = (), path: Path | None = None) -> None:
         self.generation = 0
         self._path = path
+        self._allowed = tuple(allowed)
         self._listeners: dict[Callable[[], None], None] = {}
         self._keys = read_key_file(path) if path is not None else []
         # Keys in clear are compared as digests too: equal lengths, equal times.
@@ -140,10 +141,20 @@ class Keys:
     def replace(self, prepared: Keys) -> None:
         """Take over the keys of another object; connections of revoked keys are closed by their sessions."""
         self._path = prepared._path
+        self._allowed = prepared._allowed
         self._keys = prepared._keys
         self.generation += 1
         for listener in tuple(self._listeners):
             listener()
+
+    @property
+    def path(self) -> Path | None:
+        """The key file."""
+        return self._path
+
+    def read_again(self) -> None:
+        """The key file was changed. Raises ConfigError: nothing was taken over."""
+        self.replace(Keys(self._allowed, self._path))
 
     def listen(self, listener: Callable[[], None]) -> None:
         """``listener`` is called after each `replace`."""
@@ -198,6 +209,16 @@ def _globs(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(glob, str) for glob in value):
         raise ValueError("rights are a list of patterns")
     return tuple(value)
+
+
+def key_item(key: StoredKey) -> dict[str, Any]:
+    """A key as a document: ``{"name", "publish", "subscribe", "created_ms"}``; nothing secret is in it."""
+    return {
+        "name": key.identity.name,
+        "publish": list(key.identity.publish),
+        "subscribe": list(key.identity.subscribe),
+        "created_ms": 1000 * key.created_s,
+    }
 
 
 def write_key_file(path: Path, keys: Iterable[StoredKey]) -> None:

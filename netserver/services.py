@@ -14,6 +14,7 @@ from netserver.limits import FRAME_PROGRESS_BYTES, FRAME_STALL_S, FRAME_STALL_SH
 if TYPE_CHECKING:
     from engine.log import Log
     from engine.sessions import Sessions
+    from netserver.auth import Keys
     from netserver.config import ServerConfig
     from netserver.connection import Connection
 
@@ -96,6 +97,7 @@ class Services:
         counters: this protocol's.
         shell: what the connections of this loop share (``pressure`` also takes publishers that are no connection).
         sessions: those of this protocol, if it has any.
+        keys: its API keys, if it has any.
         reloaders: a protocol adds a function here that is given a new configuration: it raises ``ServerError``, or
             returns the function that takes it over.
     """
@@ -107,6 +109,7 @@ class Services:
         self.shell = shell
         self.loop = shell.loop
         self.sessions: Sessions[Any, Any] | None = None
+        self.keys: Keys | None = None
         self.reloaders: list[Callable[[ServerConfig], Callable[[], None]]] = []
 
     @staticmethod

@@ -47,7 +47,7 @@ class Node:
         self.clock_ms = self.cursors.clock_ms
         self.counters = services.counters
         section = services.config.blipmq
-        self.keys = Keys(section.allowed_api_keys, _key_path(section))
+        self.keys = services.keys = Keys(section.allowed_api_keys, _key_path(section))
         self.cids = bytearray(8 * RUN_FRAMES_MAX)
         self.out = bytearray(POLL_REPLY_BYTES_MAX)
         self._routes: dict[bytes, Partition] = {}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_from_bytes
 
 from engine.config import EngineConfig, TopicConfig
@@ -14,9 +14,15 @@ from engine.errors import EngineError, UnknownTopic
 from engine.files import SystemFiles
 from engine.inline import Inbox
 from engine.reader import read_version
+from tools.logtool import errors
 from tools.logtool.address import Admin, Unreachable, admin_of
 from tools.logtool.cli import Settings
+from tools.logtool.errors import Failure
 from tools.logtool.output import bytes_fields
+
+if TYPE_CHECKING:
+    from engine.partition import Partition
+    from engine.topics import Topic
 
 
 def topic_path(name: bytes) -> str:
@@ -52,6 +58,26 @@ class ServerChanges:
         """Removes a session of a JSON streaming client. Raises Failure."""
         self.admin.call("DELETE", f"/v1/sessions/{quote(uuid, safe='')}")
 
+    def reset_subscription(self, number: int, next_offset: int) -> None:
+        """Lets a subscription go on somewhere else. Raises Failure."""
+        self.admin.call("POST", f"/v1/subscriptions/{number}/reset", {"next_offset": next_offset})
+
+    def delete_subscription(self, number: int) -> None:
+        """Removes a subscription. Raises Failure."""
+        self.admin.call("DELETE", f"/v1/subscriptions/{number}")
+
+    def redrive(self, number: int, source: bytes | None, target: bytes | None, limit: int | None) -> int:
+        """Appends dead letters of a subscription once more; how many. Raises Failure."""
+        body: dict[str, Any] = {} if limit is None else {"limit": limit}
+        body |= bytes_fields("from", source) if source is not None else {}
+        body |= bytes_fields("to", target) if target is not None else {}
+        return int(self.admin.call("POST", f"/v1/subscriptions/{number}/redrive", body)["redriven"])
+
+    def append(self, name: bytes, values: Sequence[bytes], qos0: bool) -> None:
+        """Appends records to partition 0 of a topic, which is made when it is missing. Raises Failure."""
+        body = {"records": [bytes_fields("value", value) for value in values], "qos0": qos0}
+        self.admin.call("POST", f"{topic_path(name)}/records", body)
+
 
 class FileChanges:
     """Changes on the files: this process holds the directory while it lasts."""
@@ -81,11 +107,20 @@ class FileChanges:
         if outcome[0] is not None:
             raise outcome[0]
 
-    def _topic(self, name: bytes) -> Any:
+    def _topic(self, name: bytes) -> Topic:
         topic = self._log.catalog.get(name)
         if topic is None:
             raise UnknownTopic(f"no topic {name.decode('utf-8', 'backslashreplace')!r}")
         return topic
+
+    def _opened(self, topic: Topic, index: int) -> Partition:
+        partition = self._log.partition(topic, index)
+        ready: list[bool] = []
+        partition.when_open(lambda: ready.append(True))
+        self._inbox.run_until(lambda: bool(ready), self._timeout_s)
+        if partition.error is not None:
+            raise partition.error
+        return partition
 
     def create(self, name: bytes, partitions: int, config: Mapping[str, str]) -> None:
         """Makes a topic. Raises EngineError."""
@@ -102,12 +137,7 @@ class FileChanges:
         """Raises the start of the log; how many segments go. Raises EngineError."""
         from engine import retention
 
-        opened = self._log.partition(self._topic(name), partition)
-        ready: list[bool] = []
-        opened.when_open(lambda: ready.append(True))
-        self._inbox.run_until(lambda: bool(ready), self._timeout_s)
-        if opened.error is not None:
-            raise opened.error
+        opened = self._opened(self._topic(name), partition)
         segments = retention.trim(self._log, opened, before)
         self._log.housekeeping.clean()
         return segments
@@ -125,6 +155,52 @@ class FileChanges:
 
         sessions = Sessions(self._log.state, ApplicationCodec())
         self._durable(lambda done: sessions.drop(uuid, done))
+
+    def reset_subscription(self, number: int, next_offset: int) -> None:
+        """Lets a subscription go on somewhere else. Raises EngineError."""
+        from engine import subscriptions
+
+        cursors = self._log.cursors
+        cursor = subscriptions.find(cursors, number)
+        self._durable(lambda done: subscriptions.reset(cursors, cursor, next_offset, done))
+
+    def delete_subscription(self, number: int) -> None:
+        """Removes a subscription. Raises EngineError."""
+        from engine import subscriptions
+
+        cursor = subscriptions.find(self._log.cursors, number)
+        self._durable(lambda done: self._log.cursors.delete(cursor, done))
+
+    def redrive(self, number: int, source: bytes | None, target: bytes | None, limit: int | None) -> int:
+        """Appends dead letters of a subscription once more; how many. Raises EngineError, Failure."""
+        from engine import subscriptions
+
+        cursor = subscriptions.find(self._log.cursors, number)
+        if source is None:
+            raise Failure(errors.USAGE, "from", "--from TOPIC: the files do not tell which topic has the dead letters")
+        wanted = target or cursor.topic_name
+        if wanted == source:
+            raise Failure(errors.USAGE, "same_topic", "--from and --to are the same topic")
+        dead, alive = (self._opened(self._topic(name), 0) for name in (source, wanted))
+        outcome: list[tuple[int, EngineError | None]] = []
+        most = 2**62 if limit is None else limit
+        redrive = subscriptions.Redrive(self._log, number, dead, alive, most, lambda *found: outcome.append(found))
+        redrive.work()
+        self._inbox.run_until(lambda: bool(outcome), 24 * 3600)
+        count, error = outcome[0]
+        if error is not None:
+            raise error
+        return count
+
+    def append(self, name: bytes, values: Sequence[bytes], qos0: bool) -> None:
+        """Appends records to partition 0 of a topic, which is made when it is missing. Raises EngineError."""
+        from engine.chunk import COMMITTED, PENDING
+
+        partition = self._opened(self._log.catalog.get_or_create(name), 0)
+        chunk = partition.append(values, qos0=qos0)
+        self._inbox.run_until(lambda: chunk.state != PENDING, max(self._timeout_s, 60.0))
+        if chunk.state != COMMITTED:
+            raise chunk.error or EngineError("not stored")
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ _KNOWN: dict[str, tuple[int, str, str]] = {
     "UnknownTopic": (NOT_FOUND, "unknown_topic", "`logtool topics list` shows what is there"),
     "UnknownPartition": (NOT_FOUND, "unknown_partition", "`logtool topics show TOPIC` names its partitions"),
     "UnknownSession": (NOT_FOUND, "unknown_session", "`logtool sessions list` shows what is there"),
+    "UnknownSubscription": (NOT_FOUND, "unknown_subscription", "`logtool subscriptions list` shows what is there"),
     "TopicExists": (CONFLICT, "topic_exists", ""),
     "InvalidConfig": (USAGE, "invalid_setting", ""),
     "LogLocked": (CONFLICT, "in_use", "stop the process that holds the directory, or let it do the work"),
@@ -37,6 +38,7 @@ _KNOWN: dict[str, tuple[int, str, str]] = {
     "NotStored": (NO_ROOM, "not_stored", ""),
     "EngineError": (UNREACHABLE, "engine", ""),
     # netserver.errors
+    "ConfigError": (UNREACHABLE, "config", ""),
     "ConnectionFailed": (
         UNREACHABLE,
         "unreachable",

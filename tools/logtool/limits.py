@@ -13,3 +13,12 @@ ADMIN_ANSWER_BYTES_MAX = 64 << 20
 
 SMALL_FILE_BYTES_MAX = 64 << 10
 """``server.json`` and tokens."""
+
+WAL_RECORD_BYTES_MAX = 16 << 20
+"""Payload of a record in BlipMQ's write-ahead log: its frames are no larger."""
+
+IMPORT_BATCH_RECORDS = 1000
+"""Records of one request of an import, ..."""
+
+IMPORT_BATCH_BYTES = 8 << 20
+"""... and their bytes: a body of the admin API has 32 MiB at most, and one record of 16 MiB in base64 fits."""

@@ -194,7 +194,8 @@ class ServerExtent:
         raise Failure(errors.USAGE, "position", "a time as position needs the files: give --data-dir")
 
 
-def _extent(settings: Settings, name: bytes, index: int) -> Extent:
+def extent(settings: Settings, name: bytes, index: int) -> Extent:
+    """Where a partition begins and ends, for positions. Raises Failure, EngineError."""
     if settings.data_dir is not None:
         from engine.reader import DirectoryReader
         from tools.logtool.stored import find_topic
@@ -218,12 +219,12 @@ def trim(settings: Settings, topic: str, before: Position, dry_run: bool) -> Non
     They can no longer be read from then on; whole segment files that lie before it are removed a minute later.
     """
     name, index = topic_and_partition(topic)
-    extent = _extent(settings, name, index)
-    first_kept = min(before.resolve(extent), extent.committed_seq + 1)
-    if first_kept <= extent.log_start:
-        _done(settings.output, f"nothing lies before {first_kept}", topic=topic, first=extent.log_start, segments=0)
+    around = extent(settings, name, index)
+    first_kept = min(before.resolve(around), around.committed_seq + 1)
+    if first_kept <= around.log_start:
+        _done(settings.output, f"nothing lies before {first_kept}", topic=topic, first=around.log_start, segments=0)
         return
-    plan = f"records {extent.log_start} to {first_kept - 1} of {topic}"
+    plan = f"records {around.log_start} to {first_kept - 1} of {topic}"
     if dry_run:
         settings.output.note(f"would go: {plan}")
         _done(settings.output, "nothing was changed", topic=topic, first=first_kept)

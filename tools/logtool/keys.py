@@ -1,0 +1,118 @@
+"""`keys`: list, add, revoke API keys of BlipMQ clients, in the server's key file or in a file named here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from tools.logtool import errors
+from tools.logtool.address import Admin, admin_of
+from tools.logtool.cli import Group, Settings
+from tools.logtool.errors import Failure
+from tools.logtool.output import Column, time_text
+from tools.logtool.topics import confirm
+
+
+def _globs(value: Any) -> str:
+    return " ".join(value) or "-"
+
+
+COLUMNS = (
+    Column("name"),
+    Column("publish", show=_globs),
+    Column("subscribe", show=_globs),
+    Column("created_ms", "CREATED", show=time_text),
+)
+FILE_OPTION = click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="QUINTLOG_BLIPMQ_KEY_FILE",
+    help="Work on this key file [QUINTLOG_BLIPMQ_KEY_FILE], not through a server.",
+)
+RELOAD = "a running server takes the change over when it reloads (SIGHUP)"
+
+
+@click.group(cls=Group)
+def keys() -> None:
+    """List, make and revoke API keys of BlipMQ clients.
+
+    Through the server, whose key file ([blipmq] key_file) is changed and counts at once; with --file on that file.
+    """
+
+
+def _server(settings: Settings) -> Admin:
+    admin = admin_of(settings)
+    if admin is None:
+        raise Failure(
+            errors.UNREACHABLE, "unreachable", "no server runs on this directory", "--file FILE works on a key file"
+        )
+    return admin
+
+
+@keys.command("list")
+@FILE_OPTION
+@click.pass_obj
+def list_keys(settings: Settings, path: Path | None) -> None:
+    """List the keys of the file with their rights; the keys themselves are not stored anywhere."""
+    if path is None:
+        items = list(_server(settings).call("GET", "/v1/keys").get("items", []))
+    else:
+        from netserver.auth import key_item, read_key_file
+
+        items = [key_item(key) for key in read_key_file(path)]
+    settings.output.items(COLUMNS, items)
+
+
+@keys.command()
+@click.argument("name")
+@click.option("--publish", multiple=True, metavar="GLOB", help="Topics to publish to; may be repeated.")
+@click.option("--subscribe", multiple=True, metavar="GLOB", help="Topics to read; may be repeated.")
+@FILE_OPTION
+@click.pass_obj
+def add(settings: Settings, name: str, publish: tuple[str, ...], subscribe: tuple[str, ...], path: Path | None) -> None:
+    """Make a key and print it: this is the only time that it is seen.
+
+    Without --publish and --subscribe it may do everything; with one of them, nothing else.
+    """
+    if not publish and not subscribe:
+        publish = subscribe = ("*",)
+    if path is None:
+        body = {"name": name, "publish": list(publish), "subscribe": list(subscribe)}
+        key = _server(settings).call("POST", "/v1/keys", body)["key"]
+    else:
+        from netserver.auth import add_key, read_key_file
+
+        if path.exists() and any(stored.identity.name == name for stored in read_key_file(path)):
+            raise Failure(errors.CONFLICT, "key_exists", f"there is a key named {name!r} in {path}; revoke it first")
+        key = add_key(path, name, publish, subscribe)
+        settings.output.note(RELOAD)
+    if settings.output.form == "table":
+        settings.output.write(key.encode() + b"\n")
+        settings.output.flush()
+    else:
+        settings.output.items([Column("name"), Column("key")], [{"name": name, "key": key}])
+
+
+@keys.command()
+@click.argument("name")
+@FILE_OPTION
+@click.pass_obj
+def revoke(settings: Settings, name: str, path: Path | None) -> None:
+    """Take a key back; its connections end. Asks, or needs --yes."""
+    confirm(settings, f"key {name} will be revoked", name)
+    if path is None:
+        _server(settings).call("DELETE", f"/v1/keys/{quote(name, safe='')}")
+    else:
+        from netserver.auth import revoke_key
+
+        if not revoke_key(path, name):
+            raise Failure(errors.NOT_FOUND, "unknown_key", f"no key {name!r} in {path}")
+        settings.output.note(RELOAD)
+    if settings.output.form == "table":
+        settings.output.note(f"revoked {name}")
+    else:
+        settings.output.items([Column("revoked")], [{"revoked": name}])

@@ -1,0 +1,253 @@
+"""`subscriptions`: list, show, pending, reset, redrive, delete."""
+
+from __future__ import annotations
+
+import base64
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import click
+
+from tools.logtool import errors
+from tools.logtool.address import admin_of
+from tools.logtool.changes import changes
+from tools.logtool.cli import Group, Settings
+from tools.logtool.errors import Failure
+from tools.logtool.output import Column, Output, name_text, number, time_text
+from tools.logtool.positions import POSITION, Position
+from tools.logtool.topics import confirm, extent
+
+if TYPE_CHECKING:
+    from engine.cursor_entries import Entry
+
+
+def _known(value: Any) -> str:
+    return "-" if value is None else str(value)
+
+
+COLUMNS = (
+    number("id"),
+    Column("protocol"),
+    Column("group", show=_known),
+    Column("topic", show=_known),
+    number("qos", "QOS"),
+    number("next_offset", "NEXT"),
+    number("acknowledged_offset", "ACKED"),
+    number("unacknowledged", "UNACKED"),
+    number("lag", show=_known),
+    Column("used_ms", "USED", show=time_text),
+)
+PENDING_COLUMNS = (
+    number("first_offset", "FIRST"),
+    number("last_offset", "LAST"),
+    number("first_tag", "TAG"),
+    number("records"),
+    number("deliveries"),
+    Column("state"),
+    number("due_ms", "DUE", show=lambda value: "-" if value is None else f"{value} ms"),
+)
+ID = click.IntRange(1)
+
+
+@click.group(cls=Group)
+def subscriptions() -> None:
+    """List, show and change durable subscriptions: BlipMQ's, and Fujin's groups of readers."""
+
+
+# --- where they are
+
+
+class Stored:
+    """The subscriptions of the directory's files, as of what was last written there."""
+
+    def __init__(self, settings: Settings) -> None:
+        from engine.reader import DirectoryReader
+        from engine.state import StateReader
+        from engine.subscriptions import stored_entries
+        from tools.logtool.stored import STATE, stored_topics
+
+        data_dir = settings.need_directory()
+        self._reader = DirectoryReader(data_dir)
+        self._topics = {topic.id: topic for topic in stored_topics(self._reader)}
+        self._ends: dict[tuple[int, int], int] = {}
+        state = StateReader.open(data_dir / STATE)
+        try:
+            self.entries = stored_entries(state, lambda problem: settings.output.warn(f"logtool: {problem}"))
+        finally:
+            state.close()
+
+    def item(self, entry: Entry) -> dict[str, Any]:
+        """A subscription as the admin API tells it."""
+        from engine.subscriptions import entry_item
+
+        topic = self._topics.get(entry.topic_id)
+        if topic is None:
+            return entry_item(entry, None, None)
+        place = (entry.topic_id, entry.partition)
+        if place not in self._ends:
+            self._ends[place] = self._reader.partition(topic, entry.partition).committed_seq
+        return entry_item(entry, topic.name, self._ends[place])
+
+
+def _ask(settings: Settings, path: str) -> dict[str, Any] | None:
+    """What the server that runs on the address says; None: none runs on the directory."""
+    admin = admin_of(settings)
+    if admin is not None:
+        try:
+            return admin.call("GET", path)
+        except Failure as failure:
+            if settings.data_dir is None or failure.exit_code != errors.UNREACHABLE:
+                raise
+    return None
+
+
+def _topic(item: dict[str, Any]) -> bytes:
+    if "topic_base64" in item:
+        return base64.b64decode(item["topic_base64"])
+    return (item["topic"] or "").encode()
+
+
+def _entry(stored: Stored, subscription_id: int) -> Entry:
+    for entry in stored.entries:
+        if entry.id == subscription_id:
+            return entry
+    hint = "`logtool subscriptions list` shows what is there"
+    raise Failure(errors.NOT_FOUND, "unknown_subscription", f"no subscription {subscription_id}", hint)
+
+
+def _show(settings: Settings, subscription_id: int) -> dict[str, Any]:
+    found = _ask(settings, f"/v1/subscriptions/{subscription_id}")
+    if found is not None:
+        return found
+    stored = Stored(settings)
+    return stored.item(_entry(stored, subscription_id))
+
+
+# --- looking
+
+
+@subscriptions.command("list")
+@click.argument("pattern", metavar="[GLOB]", required=False)
+@click.pass_obj
+def list_subscriptions(settings: Settings, pattern: str | None) -> None:
+    """List the subscriptions, or those of topics whose name matches GLOB (*, ?, [..]). From server or files.
+
+    The lag is known where the partition is open, or from files.
+    """
+    path = "/v1/subscriptions" + (f"?topic={quote(pattern, errors='surrogateescape')}" if pattern else "")
+    answer = _ask(settings, path)
+    if answer is not None:
+        items = list(answer.get("items", []))
+    else:
+        stored = Stored(settings)
+        items = [stored.item(entry) for entry in stored.entries]
+        if pattern is not None:
+            items = [item for item in items if fnmatchcase(_topic(item).decode("utf-8", "surrogateescape"), pattern)]
+    if settings.output.form == "table":
+        for item in items:
+            item["topic"] = name_text(_topic(item)) or "-"
+            item.setdefault("group", item.get("group_base64"))
+    settings.output.items(COLUMNS, items)
+
+
+@subscriptions.command()
+@click.argument("subscription_id", metavar="ID", type=ID)
+@click.pass_obj
+def show(settings: Settings, subscription_id: int) -> None:
+    """Show one subscription. From server or files."""
+    item = _show(settings, subscription_id)
+    if settings.output.form != "table":
+        settings.output.items(COLUMNS, [item])
+        return
+    item["topic"] = name_text(_topic(item)) or "-"
+    item.pop("log", None)
+    for name in ("created", "used"):
+        item[name] = time_text(item.pop(f"{name}_ms"))
+    settings.output.fields({key: _known(value) for key, value in item.items()})
+
+
+@subscriptions.command()
+@click.argument("subscription_id", metavar="ID", type=ID)
+@click.pass_obj
+def pending(settings: Settings, subscription_id: int) -> None:
+    """Show what a subscription has delivered and nobody has acknowledged. From server or files."""
+    answer = _ask(settings, f"/v1/subscriptions/{subscription_id}/pending")
+    if answer is not None:
+        items = list(answer.get("items", []))
+    else:
+        from engine.subscriptions import pending_items
+
+        items = pending_items(_entry(Stored(settings), subscription_id))
+    settings.output.items(PENDING_COLUMNS, items)
+
+
+# --- changing
+
+
+@subscriptions.command()
+@click.argument("subscription_id", metavar="ID", type=ID)
+@click.option("--to", "position", type=POSITION, required=True, metavar="POS", help="The next record to deliver.")
+@click.option("--dry-run", is_flag=True, help="Show where it would go on, and change nothing.")
+@click.pass_obj
+def reset(settings: Settings, subscription_id: int, position: Position, dry_run: bool) -> None:
+    """Let a subscription go on somewhere else; what it had delivered and acknowledged is forgotten.
+
+    Through the server, or on the files when none is running. Asks, or needs --yes.
+    """
+    item = _show(settings, subscription_id)
+    if item.get("topic") is None and "topic_base64" not in item:
+        raise Failure(errors.CONFLICT, "no_topic", f"the topic of subscription {subscription_id} was deleted")
+    around = extent(settings, _topic(item), item["partition"])
+    target = min(position.resolve(around), around.committed_seq + 1)
+    plan = f"subscription {subscription_id} goes on at {target}, until now at {item['next_offset']}"
+    if dry_run:
+        settings.output.note(f"would be changed: {plan}")
+    else:
+        confirm(settings, plan, str(subscription_id))
+        with changes(settings) as change:
+            change.reset_subscription(subscription_id, target)
+    _done(settings.output, "nothing was changed" if dry_run else plan, id=subscription_id, next_offset=target)
+
+
+@subscriptions.command()
+@click.argument("subscription_id", metavar="ID", type=ID)
+@click.option("--from", "source", metavar="TOPIC", help="The dead-letter topic; the server knows it.")
+@click.option("--to", "target", metavar="TOPIC", help="Where they go; the subscription's topic.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many.")
+@click.pass_obj
+def redrive(
+    settings: Settings, subscription_id: int, source: str | None, target: str | None, limit: int | None
+) -> None:
+    """Publish the dead letters of a subscription once more, each once, the oldest first.
+
+    Every subscription of the topic gets them, unless --to names another one. What was redriven before is passed over.
+    Through the server, or on the files (with --from) when none is running.
+    """
+    with changes(settings) as change:
+        count = change.redrive(subscription_id, _name(source), _name(target), limit)
+    _done(settings.output, f"redrove {count} records", id=subscription_id, redriven=count)
+
+
+@subscriptions.command()
+@click.argument("subscription_id", metavar="ID", type=ID)
+@click.pass_obj
+def delete(settings: Settings, subscription_id: int) -> None:
+    """Remove a subscription; its id is never used again. Through the server, or on the files. Asks, or needs --yes."""
+    item = _show(settings, subscription_id)
+    what = f"subscription {subscription_id} of {name_text(_topic(item)) or 'a deleted topic'} will be removed"
+    confirm(settings, what, str(subscription_id))
+    with changes(settings) as change:
+        change.delete_subscription(subscription_id)
+    _done(settings.output, f"removed {subscription_id}", deleted=subscription_id)
+
+
+def _name(text: str | None) -> bytes | None:
+    return None if text is None else text.encode("utf-8", "surrogateescape")
+
+
+def _done(output: Output, text: str, **fields: Any) -> None:
+    if output.form == "table":
+        output.note(text)
+    else:
+        output.items([Column(key) for key in fields], [fields])
