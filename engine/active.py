@@ -82,6 +82,14 @@ class ActiveSegment:
         Raises:
             OSError: nothing is counted as written; the file may hold part of the chunks behind `position`.
         """
+        end = self.place(chunks)
+        with handles.use(self.path) as fd:
+            self.has_rest = True
+            files.write(fd, [memoryview(chunk.buffer)[: chunk.end] for chunk in chunks], self.position)
+        self.take(chunks, end)
+
+    def place(self, chunks: Sequence[Chunk]) -> int:
+        """Seals `chunks` for their place behind the last batch; the position behind them."""
         position = self.position
         for chunk in chunks:
             seal(
@@ -96,10 +104,11 @@ class ActiveSegment:
             chunk.segment_id = self.header.segment_id
             chunk.file_position = position
             position += chunk.end
-        with handles.use(self.path) as fd:
-            self.has_rest = True
-            files.write(fd, [memoryview(chunk.buffer)[: chunk.end] for chunk in chunks], self.position)
-            self.has_rest = False
+        return position
+
+    def take(self, chunks: Sequence[Chunk], end: int) -> None:
+        """Counts `chunks`, which were written up to `end`, as part of the segment."""
+        self.has_rest = False
         for chunk in chunks:
             self.note(chunk.first_seq, chunk.file_position, chunk.max_timestamp_ms)
             self.last_seq = chunk.last_seq
@@ -107,7 +116,7 @@ class ActiveSegment:
             self.batches += chunk.batches
             self.max_timestamp_ms = max(self.max_timestamp_ms, chunk.max_timestamp_ms)
             self.last_append_ms = chunk.append_time_ms
-        self.position = position
+        self.position = end
 
     def sync(self, files: Files, handles: Handles) -> None:
         """Makes all that was written durable. Raises OSError: nothing may be taken as durable any more."""

@@ -5,7 +5,8 @@ on the committer thread, the next one gathers: the sync is the batching window, 
 flight at a time. Steps, for each file: roll the segment when it is due, seal the chunks for their place, write; then
 sync all files (in parallel when there are several); then write the watermarks. The callback on the owner's thread
 makes the chunks visible and tells their waiters. A small round that waits for no disk (durability below "always") is
-done on the owner's thread: the way to another thread and back would take longer.
+done on the owner's thread: the way to another thread and back would take longer. The usual round, of one file and
+without a roll, is done by a thread that needs no interpreter (`engine.quick`), in the same steps.
 
 Failure: what a round wrote to a file is cut off again and synced before anything else is written there; its numbers
 stay a gap. After a failed sync or a failed cut the partition takes no more records until a restart: a second sync of
@@ -36,6 +37,7 @@ from engine.limits import (
     SHARED_ROUND_BYTES,
     SHARED_ROUNDS,
 )
+from engine.quick import QuickRounds, Watch
 from engine.segment import HEADER_BYTES
 from engine.watermarks import Owner, Watermark
 
@@ -99,10 +101,14 @@ def is_aged(config: TopicConfig, created_ms: int, now_ms: int) -> bool:
     return now_ms - created_ms > segment_age_ms(config) or created_ms - now_ms > CLOCK_STEP_MS
 
 
+def _owner(partition: Partition) -> Owner:
+    return Owner(partition.number, partition.topic.id, partition.index)
+
+
 class Committer:
     """Owner-side queue of partitions with pending chunks, and the thread that commits them."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, watch: Watch | None = None) -> None:
         self._log = log
         self._dirty: deque[Partition] = deque()
         self._in_flight = False
@@ -114,6 +120,7 @@ class Committer:
         self.counters = Counters()
         self._thread = threading.Thread(target=self._run, name="quintlog-committer", daemon=True)
         self._thread.start()
+        self._quick = QuickRounds.made(log, self, watch)
 
     # --- owner's thread
 
@@ -158,6 +165,8 @@ class Committer:
         """Ends the thread after the round in flight; blocking. Call when idle."""
         self._jobs.put(None)
         self._thread.join()
+        if self._quick is not None:
+            self._quick.stop()
         self._pool.shutdown()
 
     def _round_bytes(self) -> int:
@@ -202,8 +211,33 @@ class Committer:
         self._shared_rounds = SHARED_ROUNDS if len(taken) > 1 else max(self._shared_rounds - 1, 0)
         if bytes_left >= round_bytes - INLINE_BYTES_MAX and not any(map(self._waits, taken)):
             self._work(taken)
-        else:
+        elif not self._begin_quick(taken):
             self._jobs.put(lambda: self._work(taken))
+
+    def _begin_quick(self, parts: list[Part]) -> bool:
+        """Has the thread without the interpreter do a round of the usual kind; False: another one must."""
+        if self._quick is None or len(parts) > 1 or parts[0].roll or self._roll_due(parts[0]):
+            return False
+        return self._quick.begin(parts[0])
+
+    def quick_done(self, part: Part, log_start: int, problem: OSError | None, sync_seconds: float) -> None:
+        """Such a round is on disk (but its watermark, if there is a problem)."""
+        self._marked_file(part.partition, log_start, problem)
+        for chunk in part.chunks:
+            self._log.note_index(part, chunk)
+        if not part.sync:
+            self._log.housekeeping.sync_later(part.partition, part.active)
+        self._count([part], sync_seconds)
+        self._settle([part])
+
+    def quick_failed(self, part: Part, problem: OSError) -> None:
+        """Such a round has failed: what it wrote is taken back."""
+
+        def work() -> None:
+            self._undo(part, problem)
+            self._count([part], 0.0)
+
+        self._jobs.put(lambda: self._fenced([part], work))
 
     def _start_transaction(self, transaction: Transaction) -> None:
         if transaction.needs_marker:
@@ -423,10 +457,30 @@ class Committer:
             active.durable_position,
             active.header.segment_id,
         )
-        owner = Owner(partition.number, partition.topic.id, partition.index)
+        owner = _owner(partition)
         try:
             self._log.watermarks.write(owner, mark)
-        except OSError as problem:  # a lower bound for recovery: old is allowed, and the data is on disk
+        except OSError as problem:
+            self._marked_file(partition, log_start, problem)
+        else:
+            self._marked_file(partition, log_start, None)
+
+    def mark(self, part: Part) -> tuple[Owner, Watermark]:
+        """The watermark as it will be when the chunks of `part`, not yet written, are committed (owner's thread)."""
+        active = part.active
+        end = active.position + sum(chunk.end for chunk in part.chunks)
+        return _owner(part.partition), Watermark(
+            part.partition.log_start,
+            active.header.first_seq,
+            part.chunks[-1].last_seq,
+            end,
+            end if part.sync else active.durable_position,
+            active.header.segment_id,
+        )
+
+    def _marked_file(self, partition: Partition, log_start: int, problem: OSError | None) -> None:
+        """A watermark that says `log_start` was written, or was not."""
+        if problem is not None:  # a lower bound for recovery: old is allowed, and the data is on disk
             if not partition.mark_failed:
                 self._log.report(f"{partition.title}: cannot write its watermark: {problem.strerror or problem}")
             partition.mark_failed = True

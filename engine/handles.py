@@ -12,7 +12,9 @@ from pathlib import Path
 from engine.files import Files
 
 
-class _Handle:
+class Handle:
+    """An open file, closed when it is no longer wanted and nobody uses it."""
+
     __slots__ = ("fd", "retired", "users")
 
     def __init__(self, fd: int) -> None:
@@ -31,7 +33,7 @@ class Handles:
     def __init__(self, files: Files, open_files_max: int) -> None:
         self._files = files
         self._open_files_max = open_files_max
-        self._handles: OrderedDict[Path, _Handle] = OrderedDict()
+        self._handles: OrderedDict[Path, Handle] = OrderedDict()
         self._lock = threading.RLock()  # opening a file may ask to `relieve`
 
     def __len__(self) -> int:
@@ -44,16 +46,16 @@ class Handles:
         Raises:
             OSError: the file cannot be opened.
         """
-        handle = self._acquire(path)
+        handle = self.acquire(path)
         try:
             yield handle.fd
         finally:
-            self._release(handle)
+            self.release(handle)
 
     def add(self, path: Path, fd: int) -> None:
         """Takes over a descriptor that was just made for a new file."""
         with self._lock:
-            self._handles[path] = _Handle(fd)
+            self._handles[path] = Handle(fd)
             self._evict()
 
     def forget(self, path: Path) -> None:
@@ -78,11 +80,12 @@ class Handles:
                 self._retire(self._handles.pop(path))
             return len(chosen)
 
-    def _acquire(self, path: Path) -> _Handle:
+    def acquire(self, path: Path) -> Handle:
+        """The descriptor of `path`, in use until `release`. Raises OSError: it cannot be opened."""
         with self._lock:
             handle = self._handles.get(path)
             if handle is None:
-                handle = _Handle(self._files.open(path, write=True))
+                handle = Handle(self._files.open(path, write=True))
                 self._handles[path] = handle
                 handle.users = 1
                 self._evict()
@@ -91,13 +94,14 @@ class Handles:
             self._handles.move_to_end(path)
             return handle
 
-    def _release(self, handle: _Handle) -> None:
+    def release(self, handle: Handle) -> None:
+        """Ends one use."""
         with self._lock:
             handle.users -= 1
             if handle.retired and not handle.users:
                 self._files.close(handle.fd)
 
-    def _retire(self, handle: _Handle) -> None:
+    def _retire(self, handle: Handle) -> None:
         handle.retired = True
         if not handle.users:
             self._files.close(handle.fd)

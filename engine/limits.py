@@ -188,6 +188,10 @@ FREE_BUFFER_BYTES_MAX = 16 << 20
 INLINE_BYTES_MAX = 64 << 10
 """A round up to this size is written on the owner's thread if it needs no sync: about 10 microseconds."""
 
+ROUND_PIECES_MAX = 64
+"""Chunks of a round that one call writes (as many places as the compiled code has): a full round has four large ones;
+one of more and smaller goes the slower way."""
+
 SHARED_ROUND_BYTES = 512 << 10
 """A round while several partitions are in use: a small one waits for a flood's share of this and the one before it."""
 

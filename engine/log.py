@@ -53,6 +53,7 @@ from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX, 
 from engine.lmdbenv import DATA_FILE
 from engine.opener import TOPIC_FILE, Opener
 from engine.partition import Partition
+from engine.quick import Watch
 from engine.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.state import LmdbState, Post, Put, StateStore
 from engine.tail import TailCache
@@ -114,12 +115,15 @@ class Log:
         files: Files | None = None,
         state: StateStore | None = None,
         index: Index | None = None,
+        watch: Watch | None = None,
     ) -> Log:
         """Opens a data directory, and makes it when it is missing or empty.
 
         Args:
             post: takes a callable from any thread and runs it on the owner's thread, in order.
             files, state, index: other implementations, for tests.
+            watch: has a function called on the owner's thread whenever a descriptor is readable, and returns what ends
+                that; with it most commit rounds are faster.
 
         Raises:
             LogLocked: another process has it open.
@@ -139,7 +143,7 @@ class Log:
             stack.callback(os.close, lock_fd)
             try:
                 log = cls(data_dir, config, post, files or SystemFiles(), lock_fd)
-                log._open_parts(state, index, stack)
+                log._open_parts(state, index, stack, watch)
             except OSError as problem:
                 raise DataDirectoryError(
                     f"cannot use data directory {data_dir}: {problem.filename or ''} {problem.strerror or problem}"
@@ -147,7 +151,7 @@ class Log:
             stack.pop_all()
         return log
 
-    def _open_parts(self, state: StateStore | None, index: Index | None, stack: ExitStack) -> None:
+    def _open_parts(self, state: StateStore | None, index: Index | None, stack: ExitStack, watch: Watch | None) -> None:
         config = self.config
         self.files.make_dir(self.data_dir / "topics")
         self.files.sync_dir(self.data_dir)
@@ -174,7 +178,7 @@ class Log:
         self.readers = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="quintlog-reader")
         self.opener = Opener(self)
         stack.callback(self.opener.stop)
-        self.committer = Committer(self)
+        self.committer = Committer(self, watch)
         stack.callback(self.committer.stop)
         self.housekeeping = Housekeeping(self)
         for topic_id in list(self.catalog.tombstones):
@@ -365,7 +369,7 @@ class Log:
             self.post(self._wake_some)
 
     def note_index(self, part: Part, chunk: Chunk) -> None:
-        """Puts a committed chunk into the index (committer thread)."""
+        """Puts a committed chunk into the index (owner's or committer's thread)."""
         header = part.active.header
         self.index.add(
             part.partition.number,

@@ -170,15 +170,29 @@ class Watermarks:
 
     def write(self, owner: Owner, mark: Watermark) -> None:
         """Replaces the older slot of a partition. Raises OSError."""
+        slot, position = self.prepare(owner, mark)
+        self._files.write(self._fd, [slot], position)
+        self.written(owner)
+
+    def prepare(self, owner: Owner, mark: Watermark) -> tuple[bytes, int]:
+        """The slot to write, and where; `written` is called when that was done. Raises OSError."""
         counter = self._counters.get(owner.number)
         if counter is None:
             newest = self._newest(owner)
-            counter = newest[0] if newest is not None else 0
+            counter = self._counters[owner.number] = newest[0] if newest is not None else 0
         counter += 1
         slot = _pack_slot(self._seed(owner), counter, mark)
-        self._files.write(self._fd, [slot], owner.number * PAIR_BYTES + (counter & 1) * SLOT_BYTES)
-        self._counters[owner.number] = counter
+        return slot, owner.number * PAIR_BYTES + (counter & 1) * SLOT_BYTES
+
+    def written(self, owner: Owner) -> None:
+        """What `prepare` gave last for this partition is in the file."""
+        self._counters[owner.number] += 1
         self.dirty = True
+
+    @property
+    def fd(self) -> int:
+        """The open file's descriptor."""
+        return self._fd
 
     def clear(self, number: int) -> None:
         """Empties both slots of a partition number that is free again. Raises OSError."""

@@ -268,9 +268,13 @@ class Server:
         def post(callback: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(callback)
 
+        def watch(fd: int, callback: Callable[[], None]) -> Callable[[], object]:
+            loop.add_reader(fd, callback)
+            return lambda: loop.remove_reader(fd)
+
         started = time.monotonic()
         try:
-            opened = Log.open(self.data_dir, self.config.engine, post)
+            opened = Log.open(self.data_dir, self.config.engine, post, watch=watch)
         except EngineError as error:
             problem = ServerError(str(error))
             problem.exit_code = 6 if isinstance(error, LogLocked) else 3
