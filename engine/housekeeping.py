@@ -7,6 +7,7 @@ its failure is reported and counted (`failing`), the others go on; `last_success
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Iterator
@@ -50,7 +51,9 @@ class Housekeeping:
     def __init__(self, log: Log) -> None:
         self._log = log
         self._stop = threading.Event()
-        self._unsynced: dict[Partition, tuple[float, ActiveSegment]] = {}
+        self._unsynced: dict[Partition, tuple[float, float, ActiveSegment]] = {}
+        """(since, due, what), by `time.monotonic()`."""
+        self._syncing_since_s = math.inf
         self._unsynced_lock = threading.Lock()
         self._soonest_s = float("inf")
         self._graves: list[_Grave] = []
@@ -81,9 +84,17 @@ class Housekeeping:
         interval_s = config.sync_interval_ms / 1000
         with self._unsynced_lock:
             entry = self._unsynced.get(partition)
-            if entry is None or entry[1] is not active:  # the one before was synced when it was sealed
-                self._unsynced[partition] = (time.monotonic() + interval_s, active)
+            if entry is None or entry[2] is not active:  # the one before was synced when it was sealed
+                now = time.monotonic()
+                self._unsynced[partition] = (now, now + interval_s, active)
         self._soonest_s = min(self._soonest_s, interval_s)
+
+    def unsynced_age_s(self) -> float:
+        """Age of the oldest record that a sync is due for (durability "interval"); 0: there is none."""
+        with self._unsynced_lock:
+            since = min((entry[0] for entry in self._unsynced.values()), default=math.inf)
+            since = min(since, self._syncing_since_s)
+        return max(0.0, time.monotonic() - since)
 
     def sync_all(self) -> None:
         """Syncs what is still unsynced, whatever its policy: at a clean stop, after the last round."""
@@ -94,12 +105,14 @@ class Housekeeping:
     def _sync_due(self) -> None:
         now = time.monotonic()
         with self._unsynced_lock:
-            due = [(partition, entry[1]) for partition, entry in self._unsynced.items() if entry[0] <= now]
+            due = [(partition, entry) for partition, entry in self._unsynced.items() if entry[1] <= now]
             for partition, _ in due:
                 del self._unsynced[partition]
-        for partition, active in due:
+            self._syncing_since_s = min((entry[0] for _, entry in due), default=math.inf)
+        for partition, (_, _, active) in due:
             if self._sync(partition, active):
                 self._log.post(lambda partition=partition: self._log.committer.touch(partition))  # type: ignore[misc]
+        self._syncing_since_s = math.inf
 
     def _sync(self, partition: Partition, active: ActiveSegment) -> bool:
         """Syncs a segment; False when that failed, or may not be tried again."""

@@ -47,6 +47,7 @@ from engine.errors import (
 )
 from engine.files import Files, SystemFiles, read_whole_file, write_new_file
 from engine.handles import Handles
+from engine.histogram import Histogram
 from engine.housekeeping import Housekeeping
 from engine.index import Index
 from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX, WAKE_SLICE
@@ -87,6 +88,9 @@ class Log:
         self.damaged_batches = 0
         self.lost_records = 0
         """Numbers of committed records that recoveries found damaged or missing."""
+        self.read_seconds = {source: Histogram() for source in ("memory", "cache", "disk")}
+        """Time that reads took, by where they were answered."""
+        self.tail_reads = 0
         self.removed_bytes = 0
         """Bytes of segments that retention and trimming removed."""
         self.directory_id = _check_version(files, data_dir)

@@ -8,6 +8,7 @@ partition are made by the opener thread before its first chunk enters a round; a
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -59,6 +60,8 @@ class Partition:
         """Last sequence number given out."""
         self.committed_seq = 0
         """Last sequence number that readers may see."""
+        self.committed_s = 0.0
+        """When something was last committed (`time.monotonic()`): how late a live reader is told."""
         self.committed_end = 0
         """End of the committed batches in the active segment's file."""
         self.sealed: list[SealedSegment] = []
@@ -476,6 +479,7 @@ class Partition:
             log.tail.add(chunk)
         if part.chunks:
             self.committed_seq = part.chunks[-1].last_seq
+            self.committed_s = time.monotonic()
         self.committed_end = part.active.position
         if self.readers:
             log.wake(self.readers)

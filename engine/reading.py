@@ -7,6 +7,7 @@ reader ended, the active segment's own index, the LMDB index, the sealed segment
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ from engine.segment import HEADER_BYTES, Footer, IndexEntry, read_footer
 if TYPE_CHECKING:
     from engine.log import Log
     from engine.partition import Partition
+
+
+TAIL_READS_TIMED = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ def read(log: Log, partition: Partition, seq: int, max_bytes: int, on_ready: Cal
     if partition.tail_head < len(tail):
         first = tail[partition.tail_head]
         if first is not None and seq >= first.first_seq:
-            return _from_tail(partition, seq)
+            return _from_memory(log, partition, seq)
     answer = log.fetched.get((partition, seq))
     if answer is not None:
         if isinstance(answer, EngineError):
@@ -63,9 +67,23 @@ def read(log: Log, partition: Partition, seq: int, max_bytes: int, on_ready: Cal
             raise answer
         return answer
     request = _request(log, partition, seq, max_bytes)
+    started = time.perf_counter()
     slab = _try(log, partition, request)
-    if slab is None and on_ready is not None:
+    if slab is not None:
+        log.read_seconds["cache"].observe(time.perf_counter() - started)
+    elif on_ready is not None:
         _fetch(log, partition, request, on_ready)
+    return slab
+
+
+def _from_memory(log: Log, partition: Partition, seq: int) -> Slab:
+    """One in `TAIL_READS_TIMED` is timed and counts for all of them: looking at the clock costs as much as the read."""
+    log.tail_reads += 1
+    if log.tail_reads % TAIL_READS_TIMED:
+        return _from_tail(partition, seq)
+    started = time.perf_counter()
+    slab = _from_tail(partition, seq)
+    log.read_seconds["memory"].observe(time.perf_counter() - started, TAIL_READS_TIMED)
     return slab
 
 
@@ -202,10 +220,16 @@ def _fetch(log: Log, partition: Partition, request: Request, on_ready: Callable[
             waiting.append(on_ready)
         return
     partition.fetching[request.seq] = [on_ready]
+    started = time.perf_counter()
 
     def work() -> None:
         result = _blocking(log, request)
-        log.post(lambda: None if log.is_closed else _fetched(log, partition, request, result))
+        seconds = time.perf_counter() - started
+        log.post(lambda: None if log.is_closed else done(result, seconds))
+
+    def done(result: tuple[Found | None, list[Damage]] | EngineError, seconds: float) -> None:
+        log.read_seconds["disk"].observe(seconds)
+        _fetched(log, partition, request, result)
 
     log.readers.submit(work)
 

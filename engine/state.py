@@ -52,6 +52,7 @@ import xxhash
 
 from engine.errors import Corrupt, EngineError, NotStored, ReadOnly, TooLarge
 from engine.files import Files
+from engine.histogram import Histogram
 from engine.limits import (
     LMDB_KEY_BYTES_MAX,
     STATE_ROUND_BYTES_MAX,
@@ -251,6 +252,8 @@ class LmdbState(StateReader):
         super().__init__(self._environment)
         self.pending_bytes = 0
         self.rounds = 0
+        self.commit_seconds = Histogram()
+        """Time that committing a round took, its syncs included."""
         self._post = post
         self._queue: SimpleQueue[Submission | None] = SimpleQueue()
         self._reader_check_s = reader_check_interval_ms / 1000
@@ -328,10 +331,12 @@ class LmdbState(StateReader):
                     else:
                         transaction.put(key, stored)
 
+        started = time.monotonic()
         try:
             self._environment.write(work)
         except NotStored as error:
             return error
+        self.commit_seconds.observe(time.monotonic() - started)
         self.rounds += 1
         return None
 

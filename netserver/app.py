@@ -20,12 +20,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from engine.errors import EngineError, LogLocked
+from engine.histogram import Histogram
 from engine.log import Log
 from netserver import config as configuration
 from netserver.admin import AdminServer
 from netserver.config import PROTOCOL_SECTIONS, ServerConfig
 from netserver.connection import Connection, Services, SessionFactory, Shell
-from netserver.counters import Counters, Histogram
+from netserver.counters import Counters
 from netserver.errors import ServerError
 from netserver.limits import (
     CURSORS_TICK_S,

@@ -19,11 +19,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from engine import batch
+from engine.histogram import TIME_BUCKETS_S, Histogram
 from engine.index import Index
 from engine.sessions import Sessions
 from engine.state import LmdbState, StateStore
-from netserver.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, TIME_BUCKETS_S, Counters, Histogram
+from netserver.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, Counters
 from netserver.limits import METRICS_TOPICS
+from netserver.stored_sizes import StoredSizes, look
 from netserver.version import product_version
 
 if TYPE_CHECKING:
@@ -97,11 +99,13 @@ class ServerCollector(Collector):
 
     Attributes:
         lmdb: figures of each environment; asking LMDB may wait for its writer, so a thread does it before.
+        stored: sizes of all partitions; a thread looks at the directories of those that are not in use.
     """
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self.lmdb: dict[str, dict[str, int]] = {}
+        self.stored = StoredSizes(server.log)
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -180,6 +184,11 @@ class ServerCollector(Collector):
         yield counter(
             "sync_failures", "Failed syncs; each makes one partition read-only.", (), [((), sums.sync_failures)]
         )
+        text = "Age of the oldest record that is not synced though its topic is to be (durability interval)."
+        yield single("unsynced_age_seconds", text, server.log.housekeeping.unsynced_age_s())
+        if isinstance(server.log.state, LmdbState):
+            text = "Time that committing changes of topics, cursors and sessions took, syncs included."
+            yield histogram("state_commit_seconds", text, (), [((), server.log.state.commit_seconds)])
         yield single("pending_bytes", "Bytes of records on their way to the disk.", server.log.pending_bytes)
         limit = server.shell.pressure.total_bytes_max
         yield single("pending_limit_bytes", "Bound of them, above which nobody is read.", limit)
@@ -192,6 +201,11 @@ class ServerCollector(Collector):
         yield single("topics", "Topics.", len(engine.catalog))
         yield single("partitions", "Partitions of all topics.", partitions)
         yield single("partitions_read_only", "Partitions that take no records, or cannot be opened.", read_only)
+        segments, stored_bytes = self.stored.total()
+        yield single("segments", "Segment files of all partitions.", segments)
+        yield single("stored_bytes", "Bytes in them.", stored_bytes)
+        reads = [((source,), found) for source, found in engine.read_seconds.items()]
+        yield histogram("read_seconds", "Time that reads took, by where they were answered.", ("source",), reads)
         yield single("open_files", "Segment files that are open.", len(engine.handles))
         yield single("disk_free_bytes", "Room for us on the disk.", disk.f_bavail * disk.f_frsize)
         yield single("disk_size_bytes", "Size of the disk.", disk.f_blocks * disk.f_frsize)
@@ -306,6 +320,8 @@ class Metrics:
         engine = self._server.log
         loop = asyncio.get_running_loop()
         self.collector.lmdb = await loop.run_in_executor(None, lmdb_figures, engine.state, engine.index)
+        stored = self.collector.stored
+        stored.take(await loop.run_in_executor(None, look, stored.unknown()))
         return generate_latest(self._registry)
 
     async def render_topics(self, glob: str, families: Sequence[str]) -> bytes:

@@ -7,6 +7,7 @@ subscriber that does not take its data is simply further back.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -99,6 +100,7 @@ class Subscription:
 
     __slots__ = (
         "_counters",
+        "_live",
         "_offset",
         "_on_ready",
         "_partition",
@@ -127,6 +129,7 @@ class Subscription:
         self.attached = False
         self.queued = False
         self.stopped = False
+        self._live = False  # it has everything, and waits for the next commit
         self._offset = offset
         self._partition: Partition | None = None
         self._shared = shared
@@ -169,6 +172,7 @@ class Subscription:
         if partition is None:
             return None
         seq = self.next_seq
+        was_live, self._live = self._live, False
         framed = self._shared.get(partition, seq)
         if framed is None:
             try:
@@ -182,10 +186,13 @@ class Subscription:
                 raise
             else:
                 if slab is None:
+                    self._live = seq > partition.committed_seq
                     return None
                 framed = self._frame(partition, slab, seq)
                 self._shared.put(partition, seq, framed)
         self._count(framed)
+        if was_live and framed.count:
+            self._counters.delivery_delay.observe(time.monotonic() - partition.committed_s, framed.count)
         self.next_seq = framed.next_seq
         return framed
 

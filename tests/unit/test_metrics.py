@@ -6,15 +6,21 @@ import asyncio
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from engine.config import TopicConfig
+from engine.histogram import Histogram
 from netserver import metrics as metrics_module
-from netserver.counters import Counters, Histogram
+from netserver.counters import Counters
+from netserver.figg.codec import Attach, Attached
 from netserver.metrics import Metrics, Rounds, histogram
 from netserver.testing import running
 from tests.echo import ALONE, Echo, frame, run, until
+from tests.engine_log import EngineLog, segments
+from tests.figg_support import Place, with_server
 
 
 def samples(content: bytes) -> dict[str, float]:
@@ -77,6 +83,81 @@ def test_a_scrape_counts_what_happened() -> None:
             assert after["quintlog_subscriptions{}"] == 0
 
     run("uvloop", main())
+
+
+def test_what_is_stored_is_counted_whether_anybody_uses_it_or_not(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "data", topic=TopicConfig(segment_bytes=64 << 10)) as engine:
+        for _ in range(6):
+            engine.append([bytes(30_000)], topic="old")
+        engine.append([b"x"], topic="other")
+    (tmp_path / "data" / "topics" / "1" / "0" / "notes.txt").write_text("not ours")
+
+    async def test(place: Place) -> None:
+        metrics = Metrics(place.server)
+
+        async def stored() -> tuple[float, float]:
+            found = samples(await metrics.render())
+            return found["quintlog_segments{}"], found["quintlog_stored_bytes{}"]
+
+        def in_files() -> tuple[int, int]:
+            paths = [*segments(tmp_path / "data", 1), *segments(tmp_path / "data", 2)]
+            return len(paths), sum(path.stat().st_size for path in paths)
+
+        assert in_files()[0] > 3
+        assert await stored() == in_files(), "nothing is open yet"
+        peer = await place.peer()
+        peer.publish(b"other", 0, b"y", bytes(50_000), bytes(50_000))
+        await peer.acked(2)
+        assert await stored() == in_files(), "one is open"
+        await peer.history(b"old", 6)
+        assert await stored() == in_files(), "both are"
+        assert await stored() == in_files()
+
+    with_server(test, data_dir=tmp_path / "data")
+
+
+def test_times_of_reading_delivering_and_committing() -> None:
+    async def test(place: Place) -> None:
+        metrics = Metrics(place.server)
+        peer, reader = await place.peer(), await place.peer()
+        peer.publish(b"u", 0, b"x")
+        await peer.acked(0)
+        before = samples(await metrics.render())
+        assert before["quintlog_state_commit_seconds_count{}"] >= 1, "the topic was made"
+        assert before["quintlog_unsynced_age_seconds{}"] == 0
+        assert not any(name.startswith("quintlog_delivery_delay_seconds") for name in before)
+        reader.send(Attach(b"t", 0))
+        await reader.expect(Attached)
+        partition = place.partition(b"t")
+        for number in range(40):
+            await until(lambda: bool(partition.readers))
+            peer.publish(b"t", number + 1, b"x", b"y")
+            await peer.acked(number + 2)
+        await reader.read(b"t", 80)
+        after = samples(await metrics.render())
+        assert after["quintlog_delivery_delay_seconds_count{protocol=figg}"] == 80
+        assert after["quintlog_delivery_delay_seconds_sum{protocol=figg}"] > 0
+        assert after["quintlog_read_seconds_count{source=memory}"] >= 32, "every 16th of at least 40 is timed"
+        assert after["quintlog_read_seconds_sum{source=memory}"] > 0
+        late = await place.peer()
+        await late.history(b"t", 80)
+        again = samples(await metrics.render())
+        assert again["quintlog_delivery_delay_seconds_count{protocol=figg}"] == 80, "history is not live"
+
+    with_server(test)
+
+
+def test_what_is_not_synced_yet_has_an_age() -> None:
+    async def test(place: Place) -> None:
+        metrics = Metrics(place.server)
+        peer = await place.peer()
+        peer.publish(b"t", 0, b"x")
+        await peer.acked(0)
+        first = samples(await metrics.render())["quintlog_unsynced_age_seconds{}"]
+        second = samples(await metrics.render())["quintlog_unsynced_age_seconds{}"]
+        assert 0 < first < second
+
+    with_server(test, {"topics": {"durability": "interval", "sync_interval_ms": "30s"}})
 
 
 def test_topics_are_bounded_and_the_rest_is_summed(monkeypatch: pytest.MonkeyPatch) -> None:

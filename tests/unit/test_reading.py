@@ -56,6 +56,8 @@ def test_all_who_wait_for_a_number_are_called_once_and_get_one_answer(tmp_path: 
         partition = engine.partition()
         slab, called = fetch(engine, partition, 5, 3)
         assert called == 3
+        assert sum(engine.log.read_seconds["disk"].counts) == 1
+        assert sum(engine.log.read_seconds["cache"].counts) == 0
         assert slab is not None
         assert slab.first_seq == 5
         assert partition.read(5, 1000, None) is slab, "kept for those who come later"
