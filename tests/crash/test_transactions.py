@@ -231,7 +231,7 @@ async def second_life(data: Path, image: Image, before: Watchers) -> bool:
         kept = set()
         for (protocol, topic), found in watchers.seen.items():
             if protocol == "blipmq":  # goes on where its subscription stood, with what was not acknowledged
-                assert [value for value in found if value not in PARTS[topic]] == [AFTER]
+                assert {value for value in found if value not in PARTS[topic]} == {AFTER}
                 continue
             assert found in ([BEFORE, AFTER], [BEFORE, *PARTS[topic], AFTER]), (image.step, protocol, topic)
             kept.add(len(found) > 2)

@@ -262,6 +262,19 @@ def test_the_largest_delivery_and_one_more_byte(hot: ModuleType) -> None:
 # --- both
 
 
+def test_a_range_outside_the_source_is_left_alone(hot: ModuleType) -> None:
+    frame = codec.publish(7, 1, b"t", b"body")
+    writer = BatchWriter(bytearray(500), 1)
+    writer.begin(NOW_MS)
+    for position, end in ((-1, len(frame)), (0, len(frame) + 1)):
+        assert hot.scan(frame, position, end, LENGTH_MAX) == (0, position, 0, 0)
+        assert hot.pack_publishes(frame, position, end, writer, b"t", 1, 100, bytearray(8)) == (position, 0)
+    cursor = cursor_of(batch(b"a", b"b"))
+    assert deliveries(hot, cursor, POLLS[:21], limit=2) == ([], 0, frames.PENDING, False), "more than there are polls"
+    assert deliveries(hot, cursor, POLLS, polls_position=-1) == ([], 0, frames.PENDING, False)
+    assert deliveries(hot, cursor, POLLS, limit=1)[1] == 1
+
+
 def test_both_agree_on_random_input() -> None:
     random_ = random.Random(7)
     parts = [

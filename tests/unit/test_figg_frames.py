@@ -157,6 +157,24 @@ def test_frames_come_in_portions(hot: ModuleType, bytes_max: int) -> None:
 
 
 @BOTH
+def test_frames_of_a_slab_with_a_gap_of_a_million_numbers(hot: ModuleType) -> None:
+    """What the numbers say about the size is not believed then."""
+    raw = encode_bundle([b"a", b"b"], [b""] * 2, [5] * 2, sparse_seqs=[1, 1 << 21])
+    info = check_bundle(raw, 0, len(raw))
+    writer = BatchWriter(bytearray(400), 1)
+    writer.begin(5)
+    assert writer.put_bundle(
+        raw, 0, len(raw), info.count, info.first_seq, info.last_seq, info.max_timestamp_ms, info.sparse
+    )
+    writer.close_batch()
+    slab = bytes(writer.buffer[: writer.position])
+    found, next_seq, count, skipped = hot.frame_data(slab, 1, 1 << 21, b"t", LIMIT, LIMIT)
+    assert bytes(found) == codec.data(b"t", 1, b"a") + codec.data(b"t", 1 << 21, b"b")
+    assert (next_seq, count, skipped) == ((1 << 21) + 1, 2, 0)
+    assert hot.frame_data(slab, (1 << 21) + 1, 1 << 21, b"t", LIMIT, LIMIT)[2] == 0, "nothing is left"
+
+
+@BOTH
 def test_records_too_large_for_a_frame_are_left_out(hot: ModuleType) -> None:
     values = [b"x" * 101, b"a", b"x" * 101, b"x" * 100, b"x" * 101]
     found, next_seq, count, skipped = hot.frame_data(slab_of(values), 1, 5, b"t", 100, LIMIT)

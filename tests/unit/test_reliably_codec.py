@@ -178,6 +178,26 @@ def test_long_states(form: bytes) -> None:
         assert parse_request(form % short) == StatelessRequest(short.decode())
 
 
+@pytest.mark.parametrize(
+    ("start", "is_long"),
+    [
+        (b'{"state":"7', True),
+        (b' \t{ "state" : -1', True),
+        (b'{"state":"x', False),
+        (b'{"uuid":"a","state":7', False),
+        (b"", False),
+    ],
+)
+def test_only_a_state_may_be_long(start: bytes, is_long: bool) -> None:
+    assert codec.may_be_long(start) is is_long
+    with pytest.raises(RequestError):
+        parse_request(start + b"x" * LINE_BYTES_MAX)
+
+
+def test_text_as_json() -> None:
+    assert codec.json_text('a"\n\x01é') == '"a\\"\\n\\u0001é"'
+
+
 def test_error_lines() -> None:
     assert codec.error_line("Unknown client 'é'") == '{"error":"Unknown client \'é\'"}\n'.encode()
     assert codec.error_line("Unknown client 'a\"b\n'") == b'{"error":"Unknown client \'a\\"b\\n\'"}\n'
