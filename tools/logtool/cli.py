@@ -25,6 +25,11 @@ COMMANDS = {
     "import": ("tools.logtool.importing", "importing", "Take in the files of other brokers."),
     "dump": ("tools.logtool.dump", "dump", "Show what is in the files: segments, batches, records."),
     "repair": ("tools.logtool.repair", "repair", "Show what a repair would do and give up; --apply does it."),
+    "archive-segments": (
+        "tools.logtool.archive_segments",
+        "archive_segments",
+        "Copy sealed segments to object storage, for Spark.",
+    ),
     "verify": ("tools.logtool.verify", "verify", "Check every byte of the log and report all that is damaged."),
 }
 

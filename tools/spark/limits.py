@@ -19,3 +19,12 @@ SPLIT_BYTES = 64 << 20
 TRIGGER_DELAY_S = 15 * 60.0
 """How long minOffsetsPerTrigger may hold records back, unless the option maxTriggerDelay says otherwise; as in Spark's
 source for Kafka."""
+
+ARCHIVE_BLOCK_BYTES = 8 << 20
+"""Bytes of one read of an archived segment: each is a request to object storage, of some 50 ms."""
+
+MANIFEST_BYTES_MAX = 1 << 30
+"""Bytes of an archive's manifest: some 300 for each segment."""
+
+MANIFESTS_KEPT = 10
+"""Older manifests that stay: a reader that has listed them finds one of them a little later."""

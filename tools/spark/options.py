@@ -16,6 +16,7 @@ EARLIEST = -2
 LATEST = -1
 _KNOWN = (
     "path",
+    "archive",
     "subscribe",
     "subscribePattern",
     "assign",
@@ -60,7 +61,10 @@ class Bound:
 class Options:
     """What a query asks for."""
 
-    path: str
+    path: str | None
+    """The data directory."""
+    archive: str | None
+    """Where its segments are archived."""
     topics: tuple[str, ...] | None
     """None: all, or those of `pattern`."""
     pattern: str | None
@@ -88,6 +92,11 @@ class Options:
         return self.topics is None or topic in self.topics
 
     @property
+    def where(self) -> str:
+        """What is read, for people."""
+        return self.path or self.archive or ""
+
+    @property
     def named(self) -> set[str]:
         """Topics that are named one by one: they have to be there."""
         return set(self.assigned or self.topics or ())
@@ -102,6 +111,9 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
     options = {known[name.lower()]: value for name, value in given.items()}
     if not options.get("path"):
         raise OptionError('no data directory: name it, .load("DIR")')
+    archive_only = "://" in options["path"]
+    if archive_only and "archive" in options:
+        raise OptionError("the path is that of an archive already; archive goes with the path of a data directory")
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(chosen) > 1:
         raise OptionError(f"{' and '.join(chosen)} exclude each other")
@@ -111,7 +123,8 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         raise OptionError(f"{limits[0]} is for streaming queries")
     topics = options.get("subscribe")
     return Options(
-        path=options["path"],
+        path=None if archive_only else options["path"],
+        archive=options["path"] if archive_only else options.get("archive"),
         topics=None if topics is None else tuple(name.strip() for name in topics.split(",")),
         pattern=_read(options, "subscribePattern", _pattern, "a regular expression"),
         assigned=_read(options, "assign", _assigned, 'JSON such as {"topic": [0, 1]}'),

@@ -10,14 +10,17 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from engine.errors import EngineError
-from engine.reader import DirectoryReader, PartitionReader, Segment, opened
-from engine.scan import Found, careful_read, walk
-from engine.segment import HEADER_BYTES, parse_segment_name
+from engine.errors import DataDirectoryError, EngineError
+from engine.reader import DirectoryReader, StoredTopic
 from tools.spark.options import EARLIEST, LATEST, Bound, OptionError, Options
+from tools.spark.parts import Part, Range
+
+if TYPE_CHECKING:
+    from tools.spark.tiering import ArchivedPartition, Manifest
 
 LOG = logging.getLogger("quintlog.spark")
 
@@ -30,18 +33,6 @@ class DataLoss(EngineError):
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Whole batches: bytes `position` to `end` of a file. All their numbers are first_seq..next_seq - 1."""
-
-    path: str
-    segment_id: int
-    position: int
-    end: int
-    first_seq: int
-    next_seq: int
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
     """What one task reads: the numbers first_seq..end_seq - 1 of a partition in these ranges."""
 
@@ -50,17 +41,6 @@ class Task:
     first_seq: int
     end_seq: int
     ranges: tuple[Range, ...]
-
-
-@dataclass(slots=True)
-class _Walked:
-    """Index of an active segment as far as it was walked."""
-
-    segment_id: int
-    position: int = HEADER_BYTES
-    next_seq: int = 0
-    entries: list[tuple[int, int]] = field(default_factory=list)
-    """(first number, position), one for every MiB."""
 
 
 def lost(options: Options, text: str) -> None:
@@ -76,37 +56,76 @@ def text_of(name: bytes) -> str:
 
 
 class Planner:
-    """The partitions of a data directory as they are at the last `refresh`."""
+    """The partitions of a data directory, of an archive, or of both, as they are at the last `refresh`."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.partitions: dict[Key, PartitionReader] = {}
-        self._readers: dict[tuple[int, int], PartitionReader] = {}
-        self._walked: dict[Path, _Walked] = {}
+        self.partitions: dict[Key, Part] = {}
+        self._parts: dict[tuple[int, int], Part] = {}
+        self._archived: dict[tuple[int, int], ArchivedPartition] = {}
+        self._manifest: Manifest | None = None
 
     def refresh(self) -> None:
-        """Looks what is there and committed now. Raises DataDirectoryError, UnsupportedFormat, OSError."""
-        directory = DirectoryReader(Path(self.options.path))
+        """Looks what is there and committed now.
+
+        Raises:
+            DataDirectoryError, UnsupportedFormat, Corrupt, OSError: directory or archive cannot be used.
+        """
+        # The archive first: what retention removes from the directory in between counts as lost, not as there twice.
+        # What is archived in between is still in the directory, or told as lost and found by the next attempt.
+        directory = DirectoryReader(Path(self.options.path)) if self.options.path is not None else None
         try:
+            self._refresh_archive(directory)
             self.partitions.clear()
-            for topic in directory.topics():
+            topics = directory.topics() if directory is not None else self._archived_topics()
+            for topic in topics:
                 name = text_of(topic.name)
                 for index in range(topic.partition_count):
-                    if not self.options.wants(name, index):
-                        continue
-                    reader = self._readers.get((topic.id, index))
-                    if reader is None:
-                        reader = self._readers[topic.id, index] = directory.partition(topic, index)
-                    else:
-                        reader.watermarks = directory.watermarks
-                        if reader.changed:
-                            reader.refresh()
-                    reader.watermarks = None
-                    self.partitions[name, index] = reader
+                    if self.options.wants(name, index):
+                        part = self._part(directory, topic, index)
+                        if part is not None:
+                            self.partitions[name, index] = part
         finally:
-            directory.close()
-        live = {segment.path for reader in self.partitions.values() for segment in reader.segments}
-        self._walked = {path: walked for path, walked in self._walked.items() if path in live}
+            if directory is not None:
+                directory.close()
+
+    def _refresh_archive(self, directory: DirectoryReader | None) -> None:
+        if self.options.archive is None:
+            return
+        from tools.spark.tiering import archived_partitions, place_of
+
+        place = place_of(self.options.archive)
+        if self._manifest is not None and place.versions()[:1] == [self._manifest.version]:
+            return
+        manifest = place.manifest()
+        if directory is None and not manifest.version:
+            raise DataDirectoryError(f"there is no archive at {self.options.archive}")
+        if directory is not None and manifest.version and manifest.directory_id != directory.directory_id:
+            raise DataDirectoryError(f"{self.options.archive} is the archive of another data directory")
+        self._archived, self._manifest = archived_partitions(place, manifest), manifest
+
+    def _archived_topics(self) -> list[StoredTopic]:
+        """Of topics that had the same name the newest one."""
+        assert self._manifest is not None
+        newest = {topic.name: topic for topic in sorted(self._manifest.topics, key=lambda topic: topic.id)}
+        return [newest[name] for name in sorted(newest)]
+
+    def _part(self, directory: DirectoryReader | None, topic: StoredTopic, index: int) -> Part | None:
+        part = self._parts.get((topic.id, index))
+        archived = self._archived.get((topic.id, index))
+        if part is None:
+            reader = directory.partition(topic, index) if directory is not None else None
+            if reader is None and archived is None:
+                return None
+            part = self._parts[topic.id, index] = Part(reader, archived)
+        elif part.reader is not None and directory is not None:
+            part.reader.watermarks = directory.watermarks
+            if part.reader.changed:
+                part.reader.refresh()
+        if part.reader is not None:
+            part.reader.watermarks = None
+        part.refreshed(archived)
+        return part
 
     def missing(self) -> set[str]:
         """Topics that are named and have no files."""
@@ -115,7 +134,7 @@ class Planner:
     def require(self) -> None:
         """Raises OptionError when a topic that is named is not there."""
         if missing := self.missing():
-            raise OptionError(f"no topic {', '.join(sorted(missing))} with records in {self.options.path}")
+            raise OptionError(f"no topic {', '.join(sorted(missing))} with records in {self.options.where}")
 
     def resolve(self, key: Key, bound: Bound) -> int:
         """The number that a bound stands for."""
@@ -148,19 +167,24 @@ class Planner:
 
     def tasks(self, key: Key, first_seq: int, end_seq: int, records_max: int | None = None) -> Iterator[Task]:
         """Tasks for the numbers first_seq..end_seq - 1, each at most `records_max`. Raises DataLoss, Corrupt."""
-        reader = self.partitions[key]
+        part = self.partitions[key]
         where = f"{key[0]}:{key[1]}"
-        if first_seq < min(reader.log_start, end_seq):
-            lost(self.options, f"{where}: records {first_seq} to {reader.log_start - 1} were removed by retention")
-            first_seq = reader.log_start
-        if max(first_seq, end_seq) > reader.committed_seq + 1:
+        if max(first_seq, end_seq) > part.committed_seq + 1:
             behind = max(first_seq, end_seq) - 1
-            lost(self.options, f"{where} ends with record {reader.committed_seq}; asked for up to {behind}")
-            end_seq = min(end_seq, reader.committed_seq + 1)
-        if first_seq >= end_seq:
-            return
-        self._unreadable(reader, first_seq, end_seq)
-        pieces = list(self.pieces(key, first_seq, end_seq))
+            lost(self.options, f"{where} ends with record {part.committed_seq}; asked for up to {behind}")
+            end_seq = min(end_seq, part.committed_seq + 1)
+        for loss in part.losses(first_seq, end_seq) if first_seq < end_seq else ():
+            if loss.error is None:
+                lost(self.options, f"{where}: records {loss.first_seq} to {loss.last_seq} were removed by retention")
+            elif not self.options.skip_damage:
+                raise loss.error
+            else:
+                LOG.warning("skipped: %s; lost: records %d to %d", loss.error, loss.first_seq, loss.last_seq)
+        for first, end in part.sides(max(first_seq, part.log_start), end_seq):
+            yield from self._cut(key, first, end, records_max)
+
+    def _cut(self, key: Key, first_seq: int, end_seq: int, records_max: int | None) -> Iterator[Task]:
+        pieces = list(self.partitions[key].pieces(first_seq, end_seq))
         step = min(records_max or end_seq, self.options.records_per_partition or end_seq)
         for start in range(first_seq, end_seq, step):
             stop = min(start + step, end_seq)
@@ -172,63 +196,17 @@ class Planner:
 
     def bytes_between(self, key: Key, first_seq: int, end_seq: int) -> int:
         """Bytes of files that hold these numbers."""
-        return sum(piece.end - piece.position for piece in self.pieces(key, first_seq, end_seq))
+        return sum(piece.end - piece.position for piece in self.partitions[key].pieces(first_seq, end_seq))
 
     def end_within(self, key: Key, first_seq: int, end_seq: int, size_bytes: int) -> int:
         """The end of as many of these numbers as come in so many bytes, to the fineness of the index; at least some."""
         end = first_seq
-        for piece in self.pieces(key, first_seq, end_seq):
+        for piece in self.partitions[key].pieces(first_seq, end_seq):
             size_bytes -= piece.end - piece.position
             if size_bytes < 0 and end > first_seq:
                 return end
             end = min(piece.next_seq, end_seq)
         return end_seq
-
-    def _unreadable(self, reader: PartitionReader, first_seq: int, end_seq: int) -> None:
-        starts = sorted(segment.header.first_seq for segment in reader.segments)
-        for error in reader.unreadable:
-            begins = parse_segment_name(Path(str(error.path)).name) or 0
-            at = bisect_right(starts, begins)
-            ends = starts[at] if at < len(starts) else reader.committed_seq + 1
-            if begins < end_seq and ends > first_seq:
-                if not self.options.skip_damage:
-                    raise error
-                LOG.warning("skipped: %s; lost: records %d to %d", error, begins, ends - 1)
-
-    def pieces(self, key: Key, first_seq: int, end_seq: int) -> Iterator[Range]:
-        """The smallest ranges that the index gives, in order."""
-        reader = self.partitions[key]
-        for at, segment in enumerate(reader.segments):
-            is_last = at + 1 == len(reader.segments)
-            following = reader.committed_seq + 1 if is_last else reader.segments[at + 1].header.first_seq
-            if following <= first_seq:
-                continue
-            if segment.header.first_seq >= end_seq:
-                return
-            entries = self._index(reader, segment) or [(segment.header.first_seq, HEADER_BYTES)]
-            ends = [*entries[1:], (following, segment.end)]
-            for (first, position), (next_first, end) in zip(entries, ends, strict=True):
-                if next_first > first_seq and first < end_seq and position < end:
-                    yield Range(str(segment.path), segment.header.segment_id, position, end, first, next_first)
-
-    def _index(self, reader: PartitionReader, segment: Segment) -> list[tuple[int, int]]:
-        if segment.footer is not None:
-            return [(entry.first_seq, entry.position) for entry in segment.footer.index]
-        walked = self._walked.get(segment.path)
-        if walked is None or walked.segment_id != segment.header.segment_id or walked.position > segment.end:
-            walked = _Walked(segment.header.segment_id, next_seq=segment.header.first_seq)
-            self._walked[segment.path] = walked
-        files = reader.files
-        with opened(files, segment.path) as fd:
-            read = careful_read(files, fd, path=segment.path)
-            for item in walk(read, walked.position, segment.end, walked.segment_id, walked.next_seq):
-                if isinstance(item, Found):
-                    walked.entries.append((item.first_seq, item.position + item.start))
-                    walked.position, walked.next_seq = item.next_position, item.last_seq + 1
-        walked.position = max(walked.position, segment.end)
-        if walked.entries and walked.entries[0][1] != HEADER_BYTES:  # damage before the first good batch
-            walked.entries.insert(0, (segment.header.first_seq, HEADER_BYTES))
-        return walked.entries
 
 
 def _gathered(pieces: Sequence[Range], size_bytes_max: int) -> Iterator[tuple[Range, ...]]:
@@ -252,7 +230,7 @@ def _joined(pieces: list[Range]) -> tuple[Range, ...]:
     for piece in pieces:
         last = joined[-1] if joined else None
         if last is not None and last.path == piece.path and last.end == piece.position:
-            joined[-1] = Range(last.path, last.segment_id, last.position, piece.end, last.first_seq, piece.next_seq)
+            joined[-1] = replace(last, end=piece.end, next_seq=piece.next_seq)
         else:
             joined.append(piece)
     return tuple(joined)

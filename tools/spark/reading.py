@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import Corrupt
-from engine.files import SystemFiles
+from engine.files import Files, SystemFiles
+from engine.limits import SCAN_BYTES
 from engine.reader import Loss, headers_of, opened
 from engine.record import BatchError, BundleError
 from engine.scan import Damage, Found, careful_read, walk
@@ -17,9 +18,10 @@ from engine.segment import HEADER_BYTES, parse_header
 from tools.spark.arrow import record_batches
 from tools.spark.columns import ColumnsFull
 from tools.spark.decoder import Decoder
-from tools.spark.limits import RECORD_BATCH_BYTES, RECORD_BATCH_ROWS
+from tools.spark.limits import ARCHIVE_BLOCK_BYTES, RECORD_BATCH_BYTES, RECORD_BATCH_ROWS
 from tools.spark.options import Options
-from tools.spark.plan import Range, Task, lost
+from tools.spark.parts import Range
+from tools.spark.plan import Task, lost
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,21 +60,47 @@ class TaskReader:
         yield from record_batches(decoder.take(), self.task, self.schema)
 
     def _walk(self, place: Range) -> Iterator[Found | Damage]:
-        files, path = SystemFiles(), Path(place.path)
         try:
-            with opened(files, path) as fd:
-                header = parse_header(files.read(fd, HEADER_BYTES, 0), path)
-                if header.segment_id != place.segment_id:
-                    raise FileNotFoundError(f"{path} is another segment now")
-                read = careful_read(files, fd, path=path)
-                for item in walk(read, place.position, place.end, place.segment_id, place.first_seq):
-                    if item is not None:
-                        yield item
+            yield from self._file(place)
         except FileNotFoundError:
+            path = self._archived_copy(place)
+            if path is not None:
+                yield from self._file(replace(place, path=path, archived=True))
+                return
             first = max(place.first_seq, self.task.first_seq)
             last = min(place.next_seq, self.task.end_seq) - 1
             where = f"{self.task.topic}:{self.task.partition}"
-            lost(self.options, f"{where}: {path} was removed while it was read; lost: records {first} to {last}")
+            lost(self.options, f"{where}: {place.path} was removed while it was read; lost: records {first} to {last}")
+
+    def _file(self, place: Range) -> Iterator[Found | Damage]:
+        """Raises FileNotFoundError before anything was read, or never."""
+        files, path, block_bytes = self._files(place), Path(place.path), SCAN_BYTES
+        if place.archived:
+            block_bytes = ARCHIVE_BLOCK_BYTES
+        with opened(files, path) as fd:
+            header = parse_header(files.read(fd, HEADER_BYTES, 0), path)
+            if header.segment_id != place.segment_id:
+                raise FileNotFoundError(f"{path} is another segment now")
+            read = careful_read(files, fd, path=path)
+            for item in walk(read, place.position, place.end, place.segment_id, place.first_seq, block_bytes):
+                if item is not None:
+                    yield item
+
+    def _files(self, place: Range) -> Files:
+        if not place.archived:
+            return SystemFiles()
+        from tools.spark.tiering import place_of
+
+        assert self.options.archive is not None
+        return place_of(self.options.archive).files
+
+    def _archived_copy(self, place: Range) -> str | None:
+        """Where a segment is that retention has removed from the directory in the meantime."""
+        if self.options.archive is None or place.archived:
+            return None
+        from tools.spark.tiering import find_segment
+
+        return find_segment(self.options.archive, place.segment_id)
 
     def _add_singly(self, decoder: Decoder, place: Range, found: Found) -> None:
         """Adds batch by batch what cannot be added at once."""

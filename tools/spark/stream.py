@@ -88,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Where a query without a checkpoint begins. A topic that is named may come later."""
         planner = self._refreshed()
         for topic in sorted(planner.missing()):
-            LOG.warning("no topic %s with records in %s yet: waiting for it", topic, self.options.path)
+            LOG.warning("no topic %s with records in %s yet: waiting for it", topic, self.options.where)
         return to_offsets({key: planner.resolve(key, self.options.start) for key in planner.partitions})
 
     def getDefaultReadLimit(self) -> ReadLimit:

@@ -1,0 +1,61 @@
+"""`archive-segments`: sealed segments to object storage or any other place, beside the running server."""
+
+from __future__ import annotations
+
+import click
+
+from tools.logtool.cli import Command, Settings
+from tools.logtool.errors import USAGE, Failure, Finding
+from tools.logtool.output import Column, bytes_fields, number, size_text
+
+COLUMNS = (
+    Column("topic"),
+    number("partition"),
+    number("first"),
+    number("next"),
+    number("records"),
+    number("bytes", show=size_text),
+    Column("path"),
+)
+
+
+@click.command("archive-segments", cls=Command)
+@click.argument("uri", metavar="URI")
+@click.pass_obj
+def archive_segments(settings: Settings, uri: str) -> None:
+    """Copy sealed segments that are not at URI yet, and a manifest that lists all of them.
+
+    URI is a directory, or what pyarrow understands: s3://BUCKET/PREFIX?region=..., gs://, abfs://, hdfs://. Every batch
+    is checked on the way; exit code 1 says that damage was met, or that retention was faster. To be run at intervals
+    shorter than retention. Spark reads the archive alone (its path) or before the directory (option archive).
+    """
+    try:
+        from tools.spark.archiving import archive
+        from tools.spark.tiering import Place
+    except ImportError as problem:
+        raise Failure(USAGE, "not_installed", f"{problem.name} is missing: pip install 'quintlog[spark]'") from problem
+    report = archive(settings.need_directory(), Place(uri))
+    names = {topic.id: topic.name for topic in report.manifest.topics}
+    items = [
+        bytes_fields("topic", names[entry.topic])
+        | {
+            "partition": entry.partition,
+            "first": entry.first,
+            "next": entry.next,
+            "records": entry.records,
+            "bytes": entry.size_bytes,
+            "path": entry.path,
+        }
+        for entry in report.copied
+    ]
+    output = settings.output
+    output.items(COLUMNS, items)
+    size_bytes = sum(entry.size_bytes for entry in report.copied)
+    total = len(report.manifest.segments)
+    output.note(
+        f"{len(items)} segments copied ({size_text(size_bytes)}); {total} in manifest {report.manifest.version}"
+    )
+    for finding in report.findings:
+        output.warn(finding)
+    if report.findings:
+        raise Finding
