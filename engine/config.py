@@ -215,7 +215,7 @@ class EngineConfig:
         help="Bytes of records not yet committed, in total, above which no connection is read.",
     )  # fmt: skip
     tail_cache_bytes: int = _setting(
-        64 * MIB, "bytes", MIB, limits.CACHE_BYTES_MAX,
+        24 * MIB, "bytes", MIB, limits.CACHE_BYTES_MAX,
         help="Bytes of committed records kept in memory for readers at the end of the log, in total.",
     )  # fmt: skip
     open_files_max: int = _setting(

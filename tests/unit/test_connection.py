@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import time
 
 import pytest
 
@@ -297,16 +296,14 @@ def test_drain_answers_what_is_outstanding_and_reads_no_more(loop: str) -> None:
         idle_reader, _ = await place.connect()
         writer.write(frame(b"l1"))
         await until(lambda: session.later)
-        started = time.monotonic()
-        draining = asyncio.create_task(place.server.listeners["echo"].drain(asyncio.get_running_loop().time() + 2))
+        draining = asyncio.create_task(place.server.listeners["echo"].drain(asyncio.get_running_loop().time() + 3600))
         assert await ended(idle_reader) == b""
         writer.write(frame(b"e2"))
         await asyncio.sleep(0.05)
         session.answer_later()
         assert await ended(reader) == frame(b"l1")
         await place.close()
-        await draining
-        assert time.monotonic() - started < 1
+        await draining  # without waiting for its end
         assert dict(place.counters.closed) == {"drain": 2}
 
     with_server(loop, test)

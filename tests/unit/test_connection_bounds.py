@@ -45,7 +45,7 @@ def test_peer_that_never_closes_is_given_up(loop: str, monkeypatch: pytest.Monke
         second[1].transport.pause_reading()  # type: ignore[attr-defined]
         stalled.connection.close()
         await until(lambda: place.counters.connections == 0)
-        assert 0.2 <= time.monotonic() - started < 5
+        assert time.monotonic() - started >= 0.2
 
     with_server(loop, test)
 

@@ -423,7 +423,7 @@ def test_a_nack_brings_a_message_again_after_the_delay(delay_ms: int, least_s: f
         await acknowledge(reader, first.message_id, op=Op.NACK)
         (again,) = await reader.messages(1)
         assert again == first
-        assert least_s <= time.monotonic() - started < least_s + 5
+        assert time.monotonic() - started >= least_s
 
     serve(test, nack_delay=delay_ms)
 

@@ -8,13 +8,13 @@ import os
 import resource
 import socket
 import ssl
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from netserver import listener as listener_module
 from netserver.errors import ListenError
+from netserver.limits import ACCEPT_RETRY_S
 from netserver.listener import ConnectionGate, Lost, TcpListener, connections_allowed, raise_descriptor_limit
 from netserver.settings import Address
 from netserver.testing import running
@@ -112,10 +112,10 @@ def test_without_descriptors_it_neither_spins_nor_stops_for_ever(loop: str) -> N
                 client.setblocking(False)
                 await asyncio.get_running_loop().sock_connect(client, (address.host, address.port))
             await until(lambda: listener.accept_errors)
-            used = time.process_time()
+            began, errors = asyncio.get_running_loop().time(), listener.accept_errors
             await asyncio.sleep(0.6)
-            assert time.process_time() - used < 0.3
-            assert 1 <= listener.accept_errors <= 5
+            tries = (asyncio.get_running_loop().time() - began) / ACCEPT_RETRY_S
+            assert 0 <= listener.accept_errors - errors <= tries + 1, "once in a while, not in each turn of the loop"
             assert Greeter.made == 1
             first_writer.close()  # frees two descriptors, ours and its
             await until(lambda: Greeter.made >= 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import time
 
 import pytest
 
@@ -26,6 +25,7 @@ from netserver.reliably.codec import (
 )
 from netserver.reliably.limits import DEPTH_MAX, LINE_BYTES_MAX, LONG_LINE_BYTES_MAX, STATE_DIGITS_MAX
 from netserver.reliably.stateless import StatelessStream, random_start
+from tests.cpu import cpu_seconds
 
 
 @pytest.mark.parametrize(
@@ -163,10 +163,14 @@ def test_depth_is_counted_outside_of_strings() -> None:
     ids=range(10),
 )
 def test_hostile_lines_cost_little(line: bytes) -> None:
-    start = time.perf_counter()
-    with contextlib.suppress(RequestError):
-        parse_request(line)
-    assert time.perf_counter() - start < 0.25
+    """No more than a hundred times an honest line; what is quadratic costs ten thousand times as much."""
+    honest = b'{"x":"' + b"y" * 60_000 + b'"}'
+
+    def parse(one: bytes) -> None:
+        with contextlib.suppress(RequestError):
+            parse_request(one)
+
+    assert cpu_seconds(lambda: parse(line)) < 100 * cpu_seconds(lambda: parse(honest)) + 0.05
 
 
 @pytest.mark.parametrize("form", [b'{"state":"%s"}', b' { "state" : %s } \r'])
@@ -281,11 +285,10 @@ def test_doubling_of_long_numbers_is_exact() -> None:
 
 
 def test_doubling_takes_linear_time() -> None:
-    stream = StatelessStream("7" * 1_000_000)
-    start = time.perf_counter()
-    stream.lines(1, 1)
-    stream.lines(1, 10)
-    assert time.perf_counter() - start < 0.5
+    def cost(digits: int) -> float:
+        return cpu_seconds(lambda: StatelessStream("7" * digits).lines(10**8, 10))
+
+    assert cost(1_600_000) < 64 * cost(100_000), "16 times the digits; it would be 256 times if it were quadratic"
 
 
 def test_lines_stop_at_either_bound() -> None:
