@@ -30,6 +30,7 @@ COMMANDS = {
         "archive_segments",
         "Copy sealed segments to object storage, for Spark.",
     ),
+    "spark": ("tools.logtool.spark", "spark", "Run a job on Spark: audit, archive, replay, statistics and more."),
     "verify": ("tools.logtool.verify", "verify", "Check every byte of the log and report all that is damaged."),
 }
 

@@ -1,0 +1,8 @@
+"""Jobs on a log: small PySpark programs, to be used and to be read as examples (docs/spark-jobs.md).
+
+Each is a module with ``main(arguments) -> exit code``; run by ``spark-submit FILE`` or by ``logtool spark NAME``.
+"""
+
+JOBS = {
+    "audit": "Check every byte on many cores: checksums, gaps, doubles, order, footers; exit code 1 on findings.",
+}

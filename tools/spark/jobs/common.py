@@ -1,0 +1,129 @@
+"""What the jobs share: their options, the records that they work on, their report and their exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import traceback
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import translate
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tools.logtool.errors import BUG, NOT_FOUND, UNREACHABLE, Failure, explain
+from tools.logtool.positions import EARLIEST, LATEST, parse
+from tools.spark.options import parse as parse_options
+from tools.spark.plan import Key, Planner
+
+
+def parser(description: str | None, *, ranges: bool = True) -> ArgumentParser:
+    """The options of all jobs: the log, its topics, where the report goes, and (`ranges`) which records are meant."""
+    found = ArgumentParser(description=description, formatter_class=RawDescriptionHelpFormatter)
+    directory = os.environ.get("QUINTLOG_DATA_DIR")
+    found.add_argument(
+        "--data-dir", metavar="DIR", default=directory, required=not directory, help="the log [QUINTLOG_DATA_DIR]"
+    )
+    found.add_argument("--topic", metavar="GLOB", action="append", help="topics, all by default; may be repeated")
+    found.add_argument("--report", metavar="FILE", help="where the JSON report goes; standard output by default")
+    found.set_defaults(start=EARLIEST, end=LATEST)
+    if ranges:
+        form = "earliest, latest, 123, +10, -10, @2026-11-27T10:00Z, @-1h"
+        found.add_argument("--from", dest="start", metavar="POS", type=parse, help=f"where to begin: {form}")
+        found.add_argument("--to", dest="end", metavar="POS", type=parse, help="where to end (not included)")
+    return found
+
+
+def no_topic(args: Namespace) -> Failure:
+    """What is raised when ``--topic`` means none that is there."""
+    asked = " or ".join(args.topic or ["*"])
+    return Failure(NOT_FOUND, "unknown_topic", f"no topic {asked} with records in {args.data_dir}")
+
+
+def session(job: str) -> SparkSession:
+    """The session that spark-submit prepared, or one of this process; dates and hours are those of UTC."""
+    builder = SparkSession.builder.appName(f"quintlog {job}").config("spark.sql.session.timeZone", "UTC")
+    spark: SparkSession = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def topic_pattern(globs: Sequence[str] | None) -> str:
+    """The regular expression for option ``subscribePattern``."""
+    return "|".join(translate(glob) for glob in globs or ["*"])
+
+
+def wanted(topic: str, globs: Sequence[str] | None) -> bool:
+    """Whether ``--topic`` means this topic."""
+    return re.fullmatch(topic_pattern(globs), topic) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The records that a job works on: of each partition the numbers [first, end), looked up once when it begins.
+
+    However often the job reads, it reads the same records.
+    """
+
+    data_dir: str
+    spans: Mapping[Key, tuple[int, int]]
+
+    @classmethod
+    def of(cls, args: Namespace) -> Extent:
+        """What ``--topic``, ``--from`` and ``--to`` mean now. Raises Failure when no topic matches."""
+        planner = Planner(parse_options({"path": args.data_dir, "subscribePattern": topic_pattern(args.topic)}))
+        planner.refresh()
+        if not planner.partitions:
+            raise no_topic(args)
+        spans = {}
+        for key, reader in planner.partitions.items():
+            end = min(args.end.resolve(reader), reader.committed_seq + 1)
+            spans[key] = (min(args.start.resolve(reader), end), end)
+        return cls(args.data_dir, spans)
+
+    def frame(self, spark: SparkSession, columns: str | None = None, **options: Any) -> DataFrame:
+        """The records as a DataFrame of these columns (``"offset bigint, value binary"``), all by default."""
+        assign: dict[str, list[int]] = {}
+        bounds: tuple[dict[str, dict[int, int]], ...] = ({}, {})
+        for (topic, partition), span in self.spans.items():
+            assign.setdefault(topic, []).append(partition)
+            for numbers, number in zip(bounds, span, strict=True):
+                numbers.setdefault(topic, {})[partition] = number
+        starts, ends = map(json.dumps, bounds)
+        reader = spark.read.format("quintlog").options(**options)
+        reader = reader.options(assign=json.dumps(assign), startingOffsets=starts, endingOffsets=ends)
+        return (reader.schema(columns) if columns else reader).load(self.data_dir)
+
+
+def write_report(args: Namespace, job: str, **fields: Any) -> None:
+    """The job's result: one JSON document, to ``--report`` or to standard output. Remarks go to standard error."""
+    text = json.dumps({"schema": 1, "job": job, **fields}, indent=2, default=str) + "\n"
+    if args.report is not None:
+        Path(args.report).write_text(text)
+    else:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def run(main: Callable[[Sequence[str] | None], int]) -> NoReturn:
+    """Ends the process as `main` says: with its exit code, or with a message and the exit code of what went wrong."""
+    try:
+        code = main(None)
+    except PySparkException as error:
+        sys.stderr.write(f"{error}\n")
+        code = UNREACHABLE
+    except Exception as error:  # noqa: BLE001 - whatever it is, scripts get an exit code that is no finding's
+        failure = explain(error)
+        if failure is None:
+            traceback.print_exc()
+            code = BUG
+        else:
+            sys.stderr.write(f"{failure}\n")
+            code = failure.exit_code
+    sys.exit(code)
