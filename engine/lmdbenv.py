@@ -338,6 +338,14 @@ def _fill_lock_file(path: Path, files: Files) -> None:
         files.close(fd)
 
 
+def faults(path: Path) -> list[str]:
+    """What is wrong with the structure of the environment in directory `path`; read without LMDB, nobody may write."""
+    try:
+        return [str(problem) for problem in verify(str(path))]  # type: ignore[no-untyped-call]
+    except VerifyError as error:
+        return [str(error)]
+
+
 def _verify(path: Path, size_bytes: int, short: bool) -> bool:
     """Whether the file could be verified; raises Corrupt when something is wrong with it.
 
@@ -346,10 +354,7 @@ def _verify(path: Path, size_bytes: int, short: bool) -> bool:
     """
     if size_bytes > LMDB_VERIFY_BYTES_MAX and not short:
         return False
-    try:
-        problems = verify(str(path.parent))  # type: ignore[no-untyped-call]
-    except VerifyError as error:
-        problems = [str(error)]
+    problems = faults(path.parent)
     if problems:
         position = size_bytes if short else None
         raise Corrupt(str(path), position, f"{len(problems)} faults in its structure, the first: {problems[0]}")

@@ -24,8 +24,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmdb.verify import VerifyError, verify
-
 from engine.active import SealedSegment
 from engine.dry_files import DryFiles
 from engine.errors import Corrupt, DataDirectoryError, EngineError, UnsupportedFormat
@@ -33,7 +31,7 @@ from engine.files import Files, SystemFiles, free_path, read_whole_file, write_n
 from engine.handles import Handles
 from engine.headers import Place
 from engine.limits import SMALL_FILE_BYTES_MAX
-from engine.lmdbenv import DATA_FILE, move_aside
+from engine.lmdbenv import DATA_FILE, faults, move_aside
 from engine.reader import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE, read_version
 from engine.recovery import Known, Recovered, Report, make_partition, recover_partition
 from engine.scan import Damage, careful_read, walk
@@ -147,10 +145,7 @@ class Repair:
             if self._files.list_dir(self.data_dir / TOPICS):
                 self._note(name, path, "missing", action, changes=False)
             return
-        try:
-            problems = verify(str(path))  # type: ignore[no-untyped-call]
-        except VerifyError as error:
-            problems = [str(error)]
+        problems = faults(path)
         if problems:
             aside = move_aside(path, self._files)
             self._note(name, path, f"{len(problems)} faults, the first: {problems[0]}", f"moved to {aside}; {action}")

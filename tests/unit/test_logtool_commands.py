@@ -13,8 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import lmdb
 import pytest
 
+from tests.engine_log import EngineLog
 from tests.stored_log import NOW_MS, StoredPartition, example
 from tools.logtool.run import run
 
@@ -335,6 +337,52 @@ def test_verify_finds_a_swapped_segment(logtool: Logtool, stored: StoredPartitio
     (found,) = findings(logtool)
     assert (found["kind"], found["file"]) == ("segment", str(stored.paths[1]))
     assert "its header says topic 1 partition 0 record 1" in found["reason"]
+
+
+@pytest.fixture
+def whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logtool: Logtool) -> Path:
+    """A directory as a server left it, in place of the example."""
+    data = tmp_path / "whole"
+    with EngineLog(data) as engine:
+        engine.append([b"x"])
+    monkeypatch.setenv("QUINTLOG_DATA_DIR", str(data))
+    assert logtool("verify")[0] == 0
+    return data
+
+
+@pytest.mark.parametrize("name", ["state", "index"])
+def test_verify_finds_what_is_wrong_with_state_and_index(whole: Path, logtool: Logtool, name: str) -> None:
+    path = whole / name / "data.mdb"
+    sound = path.read_bytes()
+    damages = {
+        "garbage": b"\xff" * len(sound),
+        "pages of zeros": sound[: 2 * 4096] + bytes(len(sound) - 2 * 4096),
+        "cut off": sound[: 2 * 4096],
+        "nothing": b"",
+    }
+    for what, content in damages.items():
+        path.write_bytes(content)
+        (found,) = findings(logtool)
+        assert (found["kind"], found["file"]) == (name, str(path)), what
+    path.unlink()
+    (found,) = findings(logtool)
+    assert "missing" in found["reason"]
+    path.write_bytes(sound)
+    assert logtool("verify")[0] == 0
+
+
+def test_verify_finds_damaged_values_of_the_state(whole: Path, logtool: Logtool) -> None:
+    with lmdb.open(str(whole / "state"), lib_version=0) as environment, environment.begin(write=True) as transaction:
+        key, stored = next(iter(transaction.cursor()))
+        transaction.put(key, stored[:-1] + bytes([stored[-1] ^ 1]))
+    assert {found["kind"] for found in findings(logtool)} == {"state"}
+
+
+def test_verify_beside_a_server_leaves_its_state_alone(whole: Path, logtool: Logtool) -> None:
+    with EngineLog(whole):
+        code, _, err = logtool("verify")
+        assert code == 0
+        assert "a server has the directory" in err
 
 
 def test_verify_passes_over_what_is_not_committed(logtool: Logtool, stored: StoredPartition) -> None:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from engine.errors import Corrupt
 from engine.files import SystemFiles
+from engine.lmdbenv import DATA_FILE, faults
 from engine.reader import DirectoryReader, PartitionReader, read_segment
+from engine.state import StateReader
 from tools.checks import PartitionReport, SegmentReport, check_partition, check_segment
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Finding
@@ -28,6 +33,7 @@ COLUMNS = (
     number("findings"),
 )
 SET_ASIDE = "set-aside"
+LOCK = "LOCK"
 
 
 def item_of(report: PartitionReport) -> dict[str, Any]:
@@ -52,6 +58,55 @@ def segment_reports(partition: PartitionReader) -> Iterator[SegmentReport]:
             yield check_segment(segment)
 
 
+def check_lmdb(data_dir: Path) -> list[dict[str, Any]]:
+    """Findings in ``state`` and ``index`` of a directory that no server has: the structure of every page, and the
+    checksum of every value of the state."""
+    found = []
+    for name, cost in (
+        ("state", "cursors and sessions are lost with it, topics are taken in again"),
+        ("index", "it is made anew while the log is in use"),
+    ):
+        path = data_dir / name
+        data = path / DATA_FILE
+        if not data.exists() or not data.stat().st_size:
+            if (data_dir / LOCK).exists():  # a log was opened here; else it is a copy of topics alone
+                found.append({"kind": name, "file": str(data), "reason": f"missing or empty: {cost}"})
+            continue
+        problems = faults(path)
+        if problems:
+            reason = f"{len(problems)} faults in its structure, the first: {problems[0]}; {cost}"
+            found.append({"kind": name, "file": str(data), "reason": reason})
+        elif name == "state":
+            found += [{"kind": name, "file": str(data), "reason": problem.reason} for problem in _damaged_values(path)]
+    return found
+
+
+def _damaged_values(path: Path) -> list[Corrupt]:
+    damaged: list[Corrupt] = []
+    reader = StateReader.open(path)
+    try:
+        for _ in reader.scan(b"", damaged.append):
+            continue
+    finally:
+        reader.close()
+    return damaged
+
+
+def is_in_use(data_dir: Path) -> bool:
+    """Whether a process has the directory's lock; nothing is changed."""
+    try:
+        fd = os.open(data_dir / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
 def check_directory(reader: DirectoryReader) -> Iterator[PartitionReport]:
     """Verifies every partition of a data directory."""
     for topic in reader.topics():
@@ -68,8 +123,9 @@ def check_directory(reader: DirectoryReader) -> Iterator[PartitionReport]:
 def verify(settings: Settings, place: Path | None, repair_plan: bool) -> None:
     """Check every byte of the segments in DIR (else --data-dir), or of one SEGMENT file.
 
-    Headers, every batch's checksums, every record, footers, the order of numbers, and what the watermarks say. Works
-    beside a running server: what is not committed is not looked at. Exit code 1 when anything is wrong.
+    Headers, every batch's checksums, every record, footers, the order of numbers, and what the watermarks say; the
+    structure of state and index when no server has them. Works beside a running server: what is not committed is not
+    looked at. Exit code 1 when anything is wrong.
     """
     output = settings.output
     plan: list[dict[str, Any]] | None = None
@@ -89,6 +145,10 @@ def verify(settings: Settings, place: Path | None, repair_plan: bool) -> None:
         reader = DirectoryReader(place or settings.need_directory())
         reports = list(check_directory(reader))
         more = [{"kind": "file", "file": error.path, "reason": error.reason} for error in reader.damaged]
+        if is_in_use(reader.data_dir):
+            output.note("a server has the directory: its state and index are not checked, they change all the time")
+        else:
+            more += check_lmdb(reader.data_dir)
         aside = reader.files.list_dir(reader.data_dir / SET_ASIDE)
         if aside:
             output.note(f"{len(aside)} files in {reader.data_dir / SET_ASIDE}: what recoveries cut off; not checked")
