@@ -50,7 +50,7 @@ from engine.handles import Handles
 from engine.histogram import Histogram
 from engine.housekeeping import Housekeeping
 from engine.index import Index
-from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX, WAKE_SLICE
+from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX, WAKE_SLICE, WAKE_TURN_S
 from engine.lmdbenv import DATA_FILE
 from engine.opener import TOPIC_FILE, Opener
 from engine.partition import Partition
@@ -359,15 +359,19 @@ class Log:
                 self.post(callback)
 
     def wake(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Calls readers back, at most `WAKE_SLICE` in one turn of the owner's loop."""
+        """Calls readers back, for about `WAKE_TURN_S` in one turn of the owner's loop."""
         self._to_wake.extend(callbacks)
         if not self._waking:
             self._waking = True
             self.post(self._wake_some)
 
     def _wake_some(self) -> None:
-        for _ in range(min(WAKE_SLICE, len(self._to_wake))):
-            self._to_wake.popleft()()
+        until = time.perf_counter() + WAKE_TURN_S
+        while self._to_wake:
+            for _ in range(min(WAKE_SLICE, len(self._to_wake))):
+                self._to_wake.popleft()()
+            if time.perf_counter() >= until:
+                break
         self._waking = bool(self._to_wake)
         if self._waking:
             self.post(self._wake_some)

@@ -475,7 +475,6 @@ class Partition:
             return
         for chunk in part.chunks:
             self._settle(chunk, COMMITTED, None)
-            self.tail.append(chunk)
             log.tail.add(chunk)
         if part.chunks:
             self.committed_seq = part.chunks[-1].last_seq

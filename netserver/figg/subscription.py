@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from engine.errors import EngineError, OutOfRange
 from engine.record import BatchError, BundleError
 from netserver.figg.hot import frame_data
-from netserver.figg.limits import FRAMES_BYTES, READ_BYTES, SHARED_FRAMES_BYTES_MAX
+from netserver.figg.limits import FRAMES_AGAIN_BYTES, FRAMES_BYTES, READ_BYTES, SHARED_FRAMES_BYTES_MAX
 
 if TYPE_CHECKING:
     from engine.chunk import Slab
@@ -68,16 +68,18 @@ class SharedFrames:
     def get(self, partition: Partition, seq: int) -> Framed | None:
         """What another subscriber was sent from ``seq`` on."""
         framed = self._framed.get((partition, seq))
-        if framed is not None:
-            self.hits += 1
+        if framed is None or (len(framed.frames) < FRAMES_AGAIN_BYTES and framed.next_seq <= partition.committed_seq):
+            return None  # small, and there is more by now: once read again it is one piece, for all who are as late
+        self.hits += 1
         return framed
 
     def put(self, partition: Partition, seq: int, framed: Framed) -> None:
         """Keep ``framed`` if anybody else may want it."""
         if self.subscribers.get(partition, 0) < 2:
             return
+        before = self._framed.pop((partition, seq), None)
         self._framed[partition, seq] = framed
-        self._size_bytes += len(framed.frames)
+        self._size_bytes += len(framed.frames) - (len(before.frames) if before is not None else 0)
         while self._size_bytes > self._bytes_max:
             oldest = next(iter(self._framed))
             self._size_bytes -= len(self._framed.pop(oldest).frames)

@@ -20,7 +20,7 @@ from engine.config import TopicConfig
 from engine.errors import DataDirectoryError, DiskFull, NotStored, ReadOnly
 from engine.files import SystemFiles
 from engine.inline import Inbox
-from engine.limits import CHUNK_BYTES_MAX, FREE_BUFFER_BYTES_MAX, SEGMENT_BYTES_MIN, WAKE_SLICE
+from engine.limits import CHUNK_BYTES_MAX, FREE_BUFFER_BYTES_MAX, SEGMENT_BYTES_MIN, TAIL_MERGED_BYTES, WAKE_SLICE
 from engine.log import Log
 from engine.state import Put
 from tests.engine_log import EngineLog, segments
@@ -372,7 +372,8 @@ def test_numbers_of_lost_partitions_come_from_the_newest_header_that_can_be_read
         assert len(engine.read()) == 6
 
 
-def test_many_readers_are_woken_in_turns(tmp_path: Path) -> None:
+def test_many_readers_are_woken_in_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.log.WAKE_TURN_S", 0.0)
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"1"])
         partition = engine.partition()
@@ -474,3 +475,36 @@ def test_old_chunks_leave_the_tail_in_their_order(tmp_path: Path) -> None:
             engine.append([b"%d" % number + b"." * 3000])
         assert 0 < len(partition.tail) - partition.tail_head <= 1 + (1 << 20) // 3000
         assert [record.seq for record in engine.read()] == list(range(1, 2 * COMPACT_ENTRIES + 1))
+
+
+def test_small_chunks_become_one_in_memory(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        partition = engine.partition()
+        values = [b"%d" % number * (number % 30 + 1) for number in range(900)]
+        held = []
+        for number, value in enumerate(values, 1):
+            engine.append([value])
+            slab = partition.read(number, 1 << 16, None)
+            assert slab is not None
+            assert (slab.first_seq, slab.last_seq) == (number, number)
+            held.append((slab, bytes(slab.buffer)))
+        assert all(bytes(slab.buffer) == content for slab, content in held), "what a reader holds does not change"
+        chunks = [chunk for chunk in partition.tail if chunk is not None]
+        assert len(chunks) < 20
+        assert engine.log.tail.size_bytes == sum(len(chunk.buffer) for chunk in chunks) < 3 * TAIL_MERGED_BYTES
+        assert engine.values() == values
+        slab = partition.read(450, 1 << 16, None)
+        assert slab is not None
+        assert slab.first_seq == 450
+        assert slab.last_seq > 500, "a late reader gets many at once"
+
+
+def test_small_chunks_of_several_segments_stay_apart(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        partition = engine.partition()
+        for number in range(6):
+            partition.roll_wanted = number % 2 == 0
+            engine.append([b"%d" % number])
+        chunks = [chunk for chunk in partition.tail if chunk is not None]
+        assert [(chunk.first_seq, chunk.last_seq) for chunk in chunks] == [(1, 2), (3, 4), (5, 6)]
+        assert engine.values() == [b"%d" % number for number in range(6)]
