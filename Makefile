@@ -5,6 +5,7 @@
 #   make lint       ruff, mypy --strict, the tidy test         make format  puts the code into the one format
 #   make docs       renews the pages that are made from the code
 #   make bench      loads over TCP beside other servers, and what the codecs cost  (ARGS="--seconds 2 --only 'figg*'")
+#                   with ARGS=--docs the figures go into docs/benchmarks.md, its chart and the README
 #   make coverage   lines and branches of the engine and the codecs that tests reach, without compiled modules; fails
 #                   below 100 %
 #   make nightly    the long sizes of the crash, property and fuzz tests
@@ -65,8 +66,8 @@ docs:
 
 bench: build
 	@.ci/venv $(VENV) editable test
+	$(PY) -m bench.endtoend --json build/bench.json $(ARGS)
 	$(PY) -m pytest -q bench --benchmark-columns=min,median
-	$(PY) -m bench.endtoend $(ARGS)
 	$(PY) -m bench.json_streams
 
 coverage:

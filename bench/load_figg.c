@@ -2,9 +2,10 @@
  *
  *   load_figg publish HOST PORT TOPIC SIZE CONNECTIONS WINDOW SECONDS
  *   load_figg consume HOST PORT TOPIC CONNECTIONS COUNT            every connection reads COUNT records from offset 0
- *   load_figg follow  HOST PORT TOPIC CONNECTIONS SECONDS          live subscribers, until SECONDS without DATA... or TERM
+ *   load_figg follow  HOST PORT TOPIC CONNECTIONS SECONDS          live subscribers, for SECONDS or until SIGTERM
+ *   load_figg ping    HOST PORT SECONDS                            PING, and the next one at its PONG
  *
- * Prints one JSON object: messages, seconds, bytes, p50_us, p99_us (send to acknowledgement, or 0). */
+ * Prints one JSON object: messages, seconds, bytes, p50_us, p99_us (send to acknowledgement or PONG, or 0). */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,12 +21,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BUFFER = 1 << 20, RING = 1 << 17, HISTOGRAM = 1 << 16, HEAD = 8 };
+enum { LARGE = 1 << 20, SMALL = 1 << 16, MANY = 1000, RING = 1 << 17, HISTOGRAM = 1 << 20, HEAD = 8 };
 
 struct connection {
     int fd;
     uint64_t next, acked;           /* numbers sent, numbers acknowledged (all below) */
-    unsigned char *out, *in;        /* BUFFER bytes each */
+    unsigned char *out, *in;        /* `buffer` bytes each */
     size_t out_start, out_end, in_end;
     uint64_t *sent_ns;              /* RING send times by number */
     uint64_t received;
@@ -33,6 +34,7 @@ struct connection {
 
 static struct connection *connections;
 static int count, poller;
+static size_t buffer = LARGE;
 static uint64_t histogram[HISTOGRAM], samples, total, total_bytes;
 static volatile sig_atomic_t stopped;
 
@@ -98,8 +100,8 @@ static void dial(struct connection *c, const char *host, int port) {
     int one = 1;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     fcntl(c->fd, F_SETFL, O_NONBLOCK);
-    c->out = malloc(BUFFER);
-    c->in = malloc(BUFFER);
+    c->out = malloc(buffer);
+    c->in = malloc(buffer);
     c->sent_ns = malloc(RING * sizeof *c->sent_ns);
     struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = c};
     epoll_ctl(poller, EPOLL_CTL_ADD, c->fd, &event);
@@ -107,6 +109,7 @@ static void dial(struct connection *c, const char *host, int port) {
 
 static void dial_all(const char *host, int port, int wanted) {
     count = wanted;
+    if (wanted > MANY) buffer = SMALL;
     connections = calloc((size_t)wanted, sizeof *connections);
     poller = epoll_create1(0);
     for (int i = 0; i < wanted; i++) dial(&connections[i], host, port);
@@ -132,7 +135,7 @@ static void send_more(struct connection *c, uint64_t window) {
     while (flush_out(c)) {
         uint64_t free_places = window - (c->next - c->acked);
         if (!free_places) return;
-        uint64_t fits = BUFFER / frame_bytes / 2 + 1;
+        uint64_t fits = buffer / frame_bytes / 2 + 1;
         uint64_t n = free_places < fits ? free_places : fits;
         uint64_t at = now_ns();
         for (uint64_t i = 0; i < n; i++) {
@@ -146,7 +149,7 @@ static void send_more(struct connection *c, uint64_t window) {
 }
 
 static int take(struct connection *c) { /* reads once; 0: nothing more now */
-    ssize_t n = read(c->fd, c->in + c->in_end, BUFFER - c->in_end);
+    ssize_t n = read(c->fd, c->in + c->in_end, buffer - c->in_end);
     if (n < 0 && errno == EAGAIN) return 0;
     if (n <= 0) {
         fprintf(stderr, "connection ended\n");
@@ -264,16 +267,38 @@ static void follow(char **argv) {
     report(start);
 }
 
+static void ping(char **argv) {
+    static const unsigned char frame[HEAD + 8] = {0, 8, 0, 1, 0, 0, 0, 8};
+    dial_all(argv[2], atoi(argv[3]), 1);
+    struct connection *c = connections;
+    uint64_t start = now_ns(), end = start + (uint64_t)(atof(argv[4]) * 1e9);
+    struct epoll_event events[1];
+    while (now_ns() < end && !stopped) {
+        uint64_t at = now_ns();
+        memcpy(c->out, frame, sizeof frame);
+        put64(c->out + HEAD, total);
+        c->out_end = sizeof frame;
+        flush_out(c);
+        for (c->in_end = 0; c->in_end < sizeof frame;)
+            if (!take(c)) epoll_wait(poller, events, 1, 100);
+        note_latency(now_ns() - at);
+        total++;
+    }
+    report(start);
+}
+
 int main(int argc, char **argv) {
     signal(SIGTERM, stop);
     signal(SIGINT, stop);
     if (argc == 9 && !strcmp(argv[1], "publish")) publish(argv);
     else if (argc == 7 && !strcmp(argv[1], "consume")) consume(argv);
     else if (argc == 7 && !strcmp(argv[1], "follow")) follow(argv);
+    else if (argc == 5 && !strcmp(argv[1], "ping")) ping(argv);
     else {
         fprintf(stderr, "usage: load_figg publish HOST PORT TOPIC SIZE CONNECTIONS WINDOW SECONDS\n"
                         "       load_figg consume HOST PORT TOPIC CONNECTIONS COUNT\n"
-                        "       load_figg follow HOST PORT TOPIC CONNECTIONS SECONDS\n");
+                        "       load_figg follow HOST PORT TOPIC CONNECTIONS SECONDS\n"
+                        "       load_figg ping HOST PORT SECONDS\n");
         return 2;
     }
     return 0;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 import shutil
 import socket
@@ -17,6 +18,7 @@ from bench.machine import cpu_seconds
 
 NATS_SERVER = "github.com/nats-io/nats-server/v2@v2.15.2"
 NATS_CLIENT = "github.com/nats-io/natscli/nats@v0.5.0"
+GO_INSTALL_S = 240
 
 
 @dataclass(frozen=True)
@@ -116,17 +118,11 @@ def nats_tools(directory: Path) -> tuple[str, str] | None:
     for module in (NATS_SERVER, NATS_CLIENT):
         name = module.split("@")[0].rsplit("/", 1)[1].replace("v2", "nats-server")
         if not (directory / name).exists():
-            environment = {"GOBIN": str(directory)}
-            run = subprocess.run(["go", "install", module], env={**_environment(), **environment}, check=False)
+            environment = {**os.environ, "GOBIN": str(directory)}
+            run = subprocess.run(["go", "install", module], env=environment, check=False, timeout=GO_INSTALL_S)
             if run.returncode:
                 return None
     return str(directory / "nats-server"), str(directory / "nats")
-
-
-def _environment() -> dict[str, str]:
-    import os
-
-    return dict(os.environ)
 
 
 @contextmanager

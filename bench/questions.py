@@ -4,6 +4,7 @@
 
     python -m bench.questions sync [DIR]      # files written and synced: one after the other, in parallel, syncfs
     python -m bench.questions bundles         # latency of a small topic beside clients that send large bundles
+    python -m bench.questions subscribers     # stalls of the loop with very many subscribers of one topic
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from bench.figg_loads import Figg
+from bench.harness import Bench
+from bench.watched_server import Stalls
 from engine.bundle_encode import encode_bundle
 from netserver.tank import codec, messages
 from netserver.testing import server
@@ -31,6 +35,7 @@ REPEATS = 7
 FOREIGN_BYTES = 256 << 20
 BUNDLE_MIB = (1, 16, 64, 200)
 SECONDS = 6.0
+SUBSCRIBERS = (100, 1000, 10_000)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -136,8 +141,35 @@ def bench_bundles() -> None:
         shutil.rmtree(process.data_dir, ignore_errors=True)
 
 
+def bench_subscribers() -> None:
+    """Prints the table of question 5: one publisher at window 1, each of its rounds goes to all subscribers."""
+    print("| subscribers | rounds | deliveries/s | publish p50 | longest stall | of it CPU |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    with tempfile.TemporaryDirectory(dir=".") as place:
+        bench = Bench(SECONDS, Path(place).absolute())
+        program = bench.build("load_figg")
+        stalls = Stalls(bench.directory / "stalls")
+        for subscribers in SUBSCRIBERS:
+            more = {"QUINTLOG_SERVER_CONNECTIONS_MAX": str(subscribers + 100)}
+            with bench.server(listeners=("figg",), environment=more) as process:
+                figg = Figg(program, process)
+                with figg.following("crowd", subscribers) as sums:
+                    figg.publish("crowd", 100, 1, 1, 1.0)  # until all are attached
+                    stalls.reset()
+                    published = figg.publish("crowd", 100, 1, 1, SECONDS)
+                    longest_ms, cpu_ms = stalls.longest_ms()
+                rate = sums[0].messages / (SECONDS + 1.0)
+                print(
+                    f"| {subscribers:,} | {published.messages:,} | {rate:,.0f} | {published.p50_us / 1000:.1f} ms "
+                    f"| {longest_ms:.1f} ms | {cpu_ms:.1f} ms |",
+                    flush=True,
+                )
+
+
 if __name__ == "__main__":
     if sys.argv[1:2] == ["sync"]:
         bench_sync(Path(sys.argv[2] if len(sys.argv) > 2 else "."))
+    elif sys.argv[1:2] == ["subscribers"]:
+        bench_subscribers()
     else:
         bench_bundles()

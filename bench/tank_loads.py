@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import random
 import socket
-import subprocess
 from pathlib import Path
 
-from bench import machine
+from bench.harness import Bench, run_client
 from bench.peers import Load
 from engine.bundle_encode import encode_bundle
 from netserver.tank import codec, messages
@@ -66,14 +64,39 @@ class Tank:
         return self._run("consume", self.frame, frame.index(ANY_SEQ.to_bytes(8, "little")), count)
 
     def _run(self, command: str, *arguments: object) -> Load:
-        before = machine.cpu_seconds(self.server.pid)
-        run = subprocess.run(
-            [str(self.program), command, *map(str, (*self.address, *arguments))],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
+        return run_client([self.program, command, *self.address, *arguments], self.server.pid)
+
+
+def loads(bench: Bench) -> None:
+    """Producing and consuming, in bundles of 100 messages and of one."""
+    program = bench.build("load_tank")
+    for durability in ("always", "never"):
+        with bench.server(durability, listeners=("tank",)) as process:
+            tank = Tank(program, process, bench.directory)
+            produce(bench, tank, durability)
+            if durability == "always":
+                consume(bench, tank)
+
+
+def produce(bench: Bench, tank: Tank, durability: str) -> None:
+    """Bundles of 100 messages and of one."""
+    for records, window in ((100, 16), (100, 64), (1, 64)):
+        topic = f"{records}-{window}".encode()
+        bench.add(
+            f"tank produce {records} x {window}",
+            durability,
+            100,
+            lambda t=topic, r=records, w=window: tank.produce(t, r, w, bench.seconds),  # type: ignore[misc]
         )
-        fields = json.loads(run.stdout)
-        cpu = machine.cpu_seconds(self.server.pid) - before
-        return Load(fields["messages"], fields["seconds"], cpu, fields["p50_us"], fields["p99_us"])
+
+
+def consume(bench: Bench, tank: Tank) -> None:
+    """The topics of `produce`, from their beginning, as often as it takes."""
+    for records in (100, 1):
+        name, topic = f"tank consume, bundles of {records}", f"{records}-64".encode()
+        if not bench.wants(name):
+            continue
+        if not bench.wants(f"tank produce {records} x 64"):
+            tank.produce(topic, records, 64, bench.seconds)
+        count = int(8_000_000 * bench.seconds)
+        bench.add(name, "-", 100, lambda t=topic, n=count: tank.consume(t, n))  # type: ignore[misc]
