@@ -37,9 +37,9 @@ from engine.limits import (
     SHARED_ROUND_BYTES,
     SHARED_ROUNDS,
 )
-from engine.quick import QuickRounds, Watch
+from engine.quick import Watch, owner_of, rounds_for
 from engine.segment import HEADER_BYTES
-from engine.watermarks import Owner, Watermark
+from engine.watermarks import Watermark
 
 if TYPE_CHECKING:
     from engine.config import TopicConfig
@@ -101,10 +101,6 @@ def is_aged(config: TopicConfig, created_ms: int, now_ms: int) -> bool:
     return now_ms - created_ms > segment_age_ms(config) or created_ms - now_ms > CLOCK_STEP_MS
 
 
-def _owner(partition: Partition) -> Owner:
-    return Owner(partition.number, partition.topic.id, partition.index)
-
-
 class Committer:
     """Owner-side queue of partitions with pending chunks, and the thread that commits them."""
 
@@ -120,7 +116,7 @@ class Committer:
         self.counters = Counters()
         self._thread = threading.Thread(target=self._run, name="quintlog-committer", daemon=True)
         self._thread.start()
-        self._quick = QuickRounds.made(log, self, watch)
+        self._quick = rounds_for(log, self, watch)
 
     # --- owner's thread
 
@@ -165,8 +161,7 @@ class Committer:
         """Ends the thread after the round in flight; blocking. Call when idle."""
         self._jobs.put(None)
         self._thread.join()
-        if self._quick is not None:
-            self._quick.stop()
+        self._quick.stop()
         self._pool.shutdown()
 
     def _round_bytes(self) -> int:
@@ -211,33 +206,12 @@ class Committer:
         self._shared_rounds = SHARED_ROUNDS if len(taken) > 1 else max(self._shared_rounds - 1, 0)
         if bytes_left >= round_bytes - INLINE_BYTES_MAX and not any(map(self._waits, taken)):
             self._work(taken)
-        elif not self._begin_quick(taken):
-            self._jobs.put(lambda: self._work(taken))
+        else:
+            self._quick.begin(taken, lambda: self._jobs.put(lambda: self._work(taken)))
 
-    def _begin_quick(self, parts: list[Part]) -> bool:
-        """Has the thread without the interpreter do a round of the usual kind; False: another one must."""
-        if self._quick is None or len(parts) > 1 or parts[0].roll or self._roll_due(parts[0]):
-            return False
-        return self._quick.begin(parts[0])
-
-    def quick_done(self, part: Part, log_start: int, problem: OSError | None, sync_seconds: float) -> None:
-        """Such a round is on disk (but its watermark, if there is a problem)."""
-        self._marked_file(part.partition, log_start, problem)
-        for chunk in part.chunks:
-            self._log.note_index(part, chunk)
-        if not part.sync:
-            self._log.housekeeping.sync_later(part.partition, part.active)
-        self._count([part], sync_seconds)
-        self._settle([part])
-
-    def quick_failed(self, part: Part, problem: OSError) -> None:
-        """Such a round has failed: what it wrote is taken back."""
-
-        def work() -> None:
-            self._undo(part, problem)
-            self._count([part], 0.0)
-
-        self._jobs.put(lambda: self._fenced([part], work))
+    def on_thread(self, parts: list[Part], work: Callable[[], None]) -> None:
+        """Has the committer's thread do something for the round in flight, which it ends."""
+        self._jobs.put(lambda: self._fenced(parts, work))
 
     def _start_transaction(self, transaction: Transaction) -> None:
         if transaction.needs_marker:
@@ -256,7 +230,7 @@ class Committer:
         log = self._log
         error = next((part.error for part in parts if part.error is not None), None)
         if error is not None or not transaction.id:
-            self._settle(parts)
+            self.settle(parts)
             transaction.finish(error)
             return
 
@@ -272,21 +246,21 @@ class Committer:
                 part.error = ReadOnly(f"{part.partition.title}: a transaction's outcome is unknown: {problem}")
             else:
                 self._mark(part)
-        self._settle(parts)
+        self.settle(parts)
         transaction.finish(parts[0].error)
 
     def _waits(self, part: Part) -> bool:
         """Whether what a round does to this partition waits for the disk."""
-        return part.sync or part.roll or self._roll_due(part)
+        return part.sync or part.roll or self.roll_due(part)
 
     def _finish(self, parts: list[Part]) -> None:
         transaction = parts[0].transaction
         if transaction is not None:
             self._end_transaction(transaction, parts)
         else:
-            self._settle(parts)
+            self.settle(parts)
 
-    def _settle(self, parts: list[Part]) -> None:
+    def settle(self, parts: list[Part]) -> None:
         """Makes a round's outcome visible and tells everybody."""
         waiters: dict[Waiter, None] = {}
         for part in parts:
@@ -344,7 +318,7 @@ class Committer:
                     self._mark(part)
                 if part.chunks and not part.sync:
                     log.housekeeping.sync_later(part.partition, part.active)
-        self._count(parts, sync_seconds)
+        self.count(parts, sync_seconds)
 
     def _write(self, part: Part) -> None:
         """Rolls the segment when it is due, and writes the chunks; `part.error` when that failed."""
@@ -354,16 +328,17 @@ class Committer:
             part.error = self._sync_error(part, "an earlier sync failed")
             return
         try:
-            if self._roll_due(part):
+            if self.roll_due(part):
                 self._roll(part)
                 part.state = part.active.state()
             if part.chunks:
                 part.active.append(log.files, log.handles, part.chunks)
                 part.active.appended_steady_ms = log.steady_ms()
         except OSError as problem:
-            self._undo(part, problem)
+            self.undo(part, problem)
 
-    def _roll_due(self, part: Part) -> bool:
+    def roll_due(self, part: Part) -> bool:
+        """Whether the round is to begin a new segment."""
         config = part.partition.config
         active = part.active
         if active.position == HEADER_BYTES:
@@ -385,7 +360,7 @@ class Committer:
         part.active.last_append_ms = old.last_append_ms
         part.sealed.append(sealed)
 
-    def _undo(self, part: Part, problem: OSError) -> None:
+    def undo(self, part: Part, problem: OSError) -> None:
         """Takes back a failed write."""
         name = part.partition.title
         if part.active.sync_failed:
@@ -432,7 +407,7 @@ class Committer:
         try:
             part.active.sync(self._log.files, self._log.handles)
         except OSError as problem:
-            self._undo(part, problem)  # without a failed sync the file could not be opened: then it can be taken back
+            self.undo(part, problem)  # without a failed sync the file could not be opened: then it can be taken back
 
     def _sync_error(self, part: Part, reason: str) -> ReadOnly:
         self.counters.sync_failures += 1
@@ -457,28 +432,15 @@ class Committer:
             active.durable_position,
             active.header.segment_id,
         )
-        owner = _owner(partition)
+        owner = owner_of(partition)
         try:
             self._log.watermarks.write(owner, mark)
         except OSError as problem:
-            self._marked_file(partition, log_start, problem)
+            self.marked(partition, log_start, problem)
         else:
-            self._marked_file(partition, log_start, None)
+            self.marked(partition, log_start, None)
 
-    def mark(self, part: Part) -> tuple[Owner, Watermark]:
-        """The watermark as it will be when the chunks of `part`, not yet written, are committed (owner's thread)."""
-        active = part.active
-        end = active.position + sum(chunk.end for chunk in part.chunks)
-        return _owner(part.partition), Watermark(
-            part.partition.log_start,
-            active.header.first_seq,
-            part.chunks[-1].last_seq,
-            end,
-            end if part.sync else active.durable_position,
-            active.header.segment_id,
-        )
-
-    def _marked_file(self, partition: Partition, log_start: int, problem: OSError | None) -> None:
+    def marked(self, partition: Partition, log_start: int, problem: OSError | None) -> None:
         """A watermark that says `log_start` was written, or was not."""
         if problem is not None:  # a lower bound for recovery: old is allowed, and the data is on disk
             if not partition.mark_failed:
@@ -488,7 +450,8 @@ class Committer:
             partition.mark_failed = False
             partition.marked_log_start = log_start
 
-    def _count(self, parts: list[Part], sync_seconds: float) -> None:
+    def count(self, parts: list[Part], sync_seconds: float) -> None:
+        """Counts a round, failed or not."""
         counters = self.counters
         records = sum(chunk.records for part in parts if part.error is None for chunk in part.chunks)
         size = sum(chunk.end for part in parts if part.error is None for chunk in part.chunks)

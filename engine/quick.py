@@ -15,18 +15,30 @@ from typing import TYPE_CHECKING
 from engine.files import SystemFiles
 from engine.limits import ROUND_PIECES_MAX
 from engine.unlocked import COMPILED, DONE, SYNC, RoundWriter
+from engine.watermarks import Owner, Watermark
 
 if TYPE_CHECKING:
     from engine.committer import Committer, Part
     from engine.handles import Handle
     from engine.log import Log
-    from engine.watermarks import Owner
+    from engine.partition import Partition
 
 Watch = Callable[[int, Callable[[], None]], Callable[[], object]]
 """Has a function called on the owner's thread whenever a descriptor is readable; returns what ends that."""
 
 
-class QuickRounds:
+class UsualRounds:
+    """Where there are none: every round goes the usual way."""
+
+    def begin(self, parts: list[Part], otherwise: Callable[[], None]) -> None:
+        """Begins a round of these parts, by `otherwise`."""
+        otherwise()
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+
+class QuickRounds(UsualRounds):
     """One round at a time, of one partition."""
 
     def __init__(self, log: Log, committer: Committer, watch: Watch) -> None:
@@ -39,27 +51,24 @@ class QuickRounds:
         self._handle: Handle | None = None
         self._end = 0
         self._log_start = 0
-        self._owner: Owner | None = None
         self._unwatch = watch(self._done_fd, self._done)
         self._thread = threading.Thread(target=self._writer.serve, name="quintlog-rounds", daemon=True)
         self._thread.start()
 
-    @classmethod
-    def made(cls, log: Log, committer: Committer, watch: Watch | None) -> QuickRounds | None:
-        """None where there is no compiler, no loop that can watch a descriptor, or files are not the system's."""
-        if watch is None or not COMPILED or type(log.files) is not SystemFiles:
-            return None
-        return cls(log, committer, watch)
+    def begin(self, parts: list[Part], otherwise: Callable[[], None]) -> None:
+        """Begins a round; of several partitions, or with a new segment, by `otherwise`."""
+        part = parts[0]
+        if len(parts) > 1 or part.roll or self._committer.roll_due(part) or not self._begin(part):
+            otherwise()
 
-    def begin(self, part: Part) -> bool:
-        """Begins a round; False: it has to go the usual way, and nothing has happened."""
+    def _begin(self, part: Part) -> bool:
+        """False: it has to go the usual way, and nothing has happened."""
         log, active, chunks = self._log, part.active, part.chunks
         if not 0 < len(chunks) <= ROUND_PIECES_MAX or active.sync_failed or active.has_rest:
             return False
         try:
             self._handle = log.handles.acquire(active.path)
-            self._owner, mark = self._committer.mark(part)
-            slot, at = log.watermarks.prepare(self._owner, mark)
+            slot, at = log.watermarks.prepare(owner_of(part.partition), _mark(part))
         except OSError:
             self._release()
             return False  # the usual way meets it again, and says so
@@ -98,14 +107,58 @@ class QuickRounds:
         failed_at, code, mark_code, sync_seconds = self._writer.take()
         if failed_at != DONE:
             part.active.sync_failed = failed_at == SYNC
-            self._committer.quick_failed(part, OSError(code, os.strerror(code)))
-            return
-        part.active.take(part.chunks, self._end)
-        part.active.appended_steady_ms = self._log.steady_ms()
+            self._failed(part, OSError(code, os.strerror(code)))
+        else:
+            self._stored(part, OSError(mark_code, os.strerror(mark_code)) if mark_code else None, sync_seconds)
+
+    def _failed(self, part: Part, problem: OSError) -> None:
+        """What it wrote is taken back, which may take time."""
+
+        def work() -> None:
+            self._committer.undo(part, problem)
+            self._committer.count([part], 0.0)
+
+        self._committer.on_thread([part], work)
+
+    def _stored(self, part: Part, problem: OSError | None, sync_seconds: float) -> None:
+        """It is on disk; but its watermark is not written if there is a problem."""
+        log, committer, active = self._log, self._committer, part.active
+        active.take(part.chunks, self._end)
+        active.appended_steady_ms = log.steady_ms()
         if part.sync:
-            part.active.durable_position = self._end
-        problem = OSError(mark_code, os.strerror(mark_code)) if mark_code else None
+            active.durable_position = self._end
+        else:
+            log.housekeeping.sync_later(part.partition, active)
         if problem is None:
-            assert self._owner is not None
-            self._log.watermarks.written(self._owner)
-        self._committer.quick_done(part, self._log_start, problem, sync_seconds)
+            log.watermarks.written(owner_of(part.partition))
+        committer.marked(part.partition, self._log_start, problem)
+        for chunk in part.chunks:
+            log.note_index(part, chunk)
+        committer.count([part], sync_seconds)
+        committer.settle([part])
+
+
+def rounds_for(log: Log, committer: Committer, watch: Watch | None) -> UsualRounds:
+    """Quick rounds, unless there was no compiler, nobody can watch a descriptor, or files are not the system's."""
+    if watch is None or not COMPILED or type(log.files) is not SystemFiles:
+        return UsualRounds()
+    return QuickRounds(log, committer, watch)
+
+
+def owner_of(partition: Partition) -> Owner:
+    """To whom a partition's watermark belongs."""
+    return Owner(partition.number, partition.topic.id, partition.index)
+
+
+def _mark(part: Part) -> Watermark:
+    """The watermark as it will be when the chunks of `part`, not yet written, are committed."""
+    active = part.active
+    end = active.position + sum(chunk.end for chunk in part.chunks)
+    return Watermark(
+        part.partition.log_start,
+        active.header.first_seq,
+        part.chunks[-1].last_seq,
+        end,
+        end if part.sync else active.durable_position,
+        active.header.segment_id,
+    )

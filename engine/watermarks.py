@@ -105,7 +105,7 @@ class Watermarks:
         """The file was not there, or its header was not usable, and another was made."""
         self.dirty = False
         try:
-            self._fd = files.open(path, write=not read_only)
+            self.fd = files.open(path, write=not read_only)
         except FileNotFoundError:
             if read_only:
                 raise
@@ -114,7 +114,7 @@ class Watermarks:
         try:
             self._check_header(path)
         except (Corrupt, UnsupportedFormat, OSError) as problem:
-            files.close(self._fd)
+            files.close(self.fd)
             if read_only or not isinstance(problem, Corrupt):
                 raise
             aside = free_path(files, path.with_name(f"{FILE_NAME}.damaged"))
@@ -124,11 +124,11 @@ class Watermarks:
 
     def _create(self, path: Path) -> None:
         self.missing = True
-        self._fd = self._files.create(path)
+        self.fd = self._files.create(path)
         body = _HEADER.pack(_MAGIC, FORMAT_VERSION, 0, self._directory_id)
         header = body + _HASH.pack(xxhash.xxh3_64_intdigest(body))
-        self._files.write(self._fd, [header.ljust(PAIR_BYTES, b"\0")], 0)
-        self._files.sync_data(self._fd)
+        self._files.write(self.fd, [header.ljust(PAIR_BYTES, b"\0")], 0)
+        self._files.sync_data(self.fd)
         self._files.sync_dir(path.parent)
 
     def _take_slots(self, aside: Path) -> None:
@@ -136,13 +136,13 @@ class Watermarks:
         fd = self._files.open(aside)
         try:
             for position in range(PAIR_BYTES, self._files.size(fd), SCAN_BYTES):
-                self._files.write(self._fd, [self._files.read(fd, SCAN_BYTES, position)], position)
+                self._files.write(self.fd, [self._files.read(fd, SCAN_BYTES, position)], position)
         finally:
             self._files.close(fd)
-        self._files.sync_data(self._fd)
+        self._files.sync_data(self.fd)
 
     def _check_header(self, path: Path) -> None:
-        data = self._files.read(self._fd, _HEADER.size + _HASH.size, 0)
+        data = self._files.read(self.fd, _HEADER.size + _HASH.size, 0)
         if len(data) < _HEADER.size + _HASH.size or not data.startswith(_MAGIC):
             raise Corrupt(path, 0, "watermarks file has no valid header")
         magic_version_id = _HEADER.unpack_from(data)
@@ -160,7 +160,7 @@ class Watermarks:
 
     def _newest(self, owner: Owner) -> tuple[int, Watermark] | None:
         seed = self._seed(owner)
-        data = self._files.read(self._fd, PAIR_BYTES, owner.number * PAIR_BYTES)
+        data = self._files.read(self.fd, PAIR_BYTES, owner.number * PAIR_BYTES)
         slots = [_parse_slot(data[start : start + SLOT_BYTES], seed) for start in (0, SLOT_BYTES)]
         return max((slot for slot in slots if slot is not None), key=lambda slot: slot[0], default=None)
 
@@ -171,7 +171,7 @@ class Watermarks:
     def write(self, owner: Owner, mark: Watermark) -> None:
         """Replaces the older slot of a partition. Raises OSError."""
         slot, position = self.prepare(owner, mark)
-        self._files.write(self._fd, [slot], position)
+        self._files.write(self.fd, [slot], position)
         self.written(owner)
 
     def prepare(self, owner: Owner, mark: Watermark) -> tuple[bytes, int]:
@@ -189,14 +189,9 @@ class Watermarks:
         self._counters[owner.number] += 1
         self.dirty = True
 
-    @property
-    def fd(self) -> int:
-        """The open file's descriptor."""
-        return self._fd
-
     def clear(self, number: int) -> None:
         """Empties both slots of a partition number that is free again. Raises OSError."""
-        self._files.write(self._fd, [bytes(PAIR_BYTES)], number * PAIR_BYTES)
+        self._files.write(self.fd, [bytes(PAIR_BYTES)], number * PAIR_BYTES)
         self._counters.pop(number, None)
         self.dirty = True
 
@@ -204,11 +199,11 @@ class Watermarks:
         """Makes all slots durable. Raises OSError."""
         self.dirty = False  # before the sync: what is written meanwhile asks for another one
         try:
-            self._files.sync_data(self._fd)
+            self._files.sync_data(self.fd)
         except OSError:
             self.dirty = True
             raise
 
     def close(self) -> None:
         """Closes the file (without syncing it)."""
-        self._files.close(self._fd)
+        self._files.close(self.fd)

@@ -259,19 +259,19 @@ def test_many_small_chunks_go_the_usual_way(tmp_path: Path) -> None:
         engine.append([b"first"])
         partition = engine.partition()
         sizes = []
-        monkey = QuickRounds.begin
+        monkey = QuickRounds._begin
 
         def begin(self: QuickRounds, part: object) -> bool:
             begun = monkey(self, part)  # type: ignore[arg-type]
             sizes.append((len(part.chunks), begun))  # type: ignore[attr-defined]
             return begun
 
-        QuickRounds.begin = begin  # type: ignore[method-assign,assignment]
+        QuickRounds._begin = begin  # type: ignore[method-assign,assignment]
         try:
             chunks = [partition.append([b"y" * 3000]) for _ in range(400)]
             engine.settle(chunks[-1])
         finally:
-            QuickRounds.begin = monkey  # type: ignore[method-assign]
+            QuickRounds._begin = monkey  # type: ignore[method-assign]
         assert {chunk.state for chunk in chunks} == {COMMITTED}
         assert all(begun == (count <= ROUND_PIECES_MAX) for count, begun in sizes)
         assert len(engine.values()) == 401
