@@ -20,6 +20,7 @@ PY = $(VENV)/bin/python
 INSTALL ?= editable
 DATA ?= data
 TESTS ?= tests
+JAVA = $(if $(filter tests tests/spark%,$(TESTS)),.ci/java,:)
 WHEEL_RUN = build/wheel-run
 COVERED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/crash tests/fuzz tests/interop,$(TESTS))
 
@@ -32,11 +33,13 @@ test: test-$(INSTALL)
 
 test-editable: compile
 	@.ci/venv $(VENV) editable test
+	@$(JAVA)
 	$(PY) -m pytest $(TESTS)
 
 # Only the tests are copied beside the settings: every import of ours has to come from the installed wheel.
 test-wheel:
 	@.ci/venv $(VENV) wheel test
+	@$(JAVA)
 	@rm -rf $(WHEEL_RUN) && mkdir -p $(WHEEL_RUN) && cp -r tests docs *.md LICENSE pyproject.toml $(WHEEL_RUN)/
 	cd $(WHEEL_RUN) && QUINTLOG_REQUIRE_COMPILED=1 $(abspath $(PY)) -m pytest $(TESTS)
 
@@ -69,6 +72,7 @@ bench: build
 	$(PY) -m bench.endtoend --json build/bench.json $(ARGS)
 	$(PY) -m pytest -q bench --benchmark-columns=min,median
 	$(PY) -m bench.json_streams
+	$(PY) -m bench.spark
 
 coverage:
 	@.ci/venv $(VENV) editable test

@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def missing() -> str:
     """What keeps Spark from running here; empty: nothing."""
     if shutil.which("java") is None and not os.environ.get("JAVA_HOME"):
-        return "Java 17 is not installed (Debian, Ubuntu: apt-get install openjdk-17-jre-headless)"
+        return "Java 17 or newer is not installed (Debian, Ubuntu: apt-get install default-jre-headless)"
     try:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401

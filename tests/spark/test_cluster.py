@@ -84,7 +84,7 @@ class Driver:
 
     def kill_after_batch(self, path: Path) -> None:
         """kill -9 of it, its JVM and its executors as soon as that batch is begun."""
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + 300
         while not path.exists():
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
@@ -98,7 +98,7 @@ class Driver:
         self.log.close()
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600 if NIGHTLY else 600)
 def test_a_cluster_whose_parts_are_killed(spark: SparkSession, tmp_path: Path) -> None:
     require_spark()
     from tools.spark.package import write_package
@@ -121,7 +121,7 @@ def test_a_cluster_whose_parts_are_killed(spark: SparkSession, tmp_path: Path) -
     source = spark.readStream.format("quintlog").option("maxOffsetsPerTrigger", str(ROWS // 4)).load(str(log))
     writer = source.select("offset", "value").writeStream.format("parquet").trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(place / "checkpoint")).start(str(place / "out"))
-    assert query.awaitTermination(300)
+    assert query.awaitTermination(600)
     out = spark.read.parquet(str(place / "out"))
     right = "sum(int(cast(value as string) = concat('value ', offset)))"
     row = out.selectExpr("count(*)", "count(distinct offset)", "min(offset)", "max(offset)", right).first()
