@@ -234,7 +234,10 @@ class Committer:
             transaction.finish(error)
             return
 
-        log.markers.commit(transaction.id, lambda problem: self._marked(transaction, parts, problem))
+        def done(problem: EngineError | None) -> None:
+            self._marked(transaction, parts, problem)
+
+        log.markers.commit(transaction.id, done, transaction.also)
 
     def _marked(self, transaction: Transaction, parts: list[Part], problem: EngineError | None) -> None:
         """The marker is on disk, or was refused."""

@@ -215,6 +215,12 @@ were last synced, about a second before."""
 TRANSACTION_BYTES_MAX = 64 << 20
 """A transaction is in memory until its round, which takes it whole."""
 
+LEDGER_WRITERS_MAX = 100_000
+"""Writers whose last batch is remembered; some 100 bytes each, and all are walked when old ones are looked for."""
+
+LEDGER_KEEP_MS = 90 * 86_400_000
+"""The last batch of a writer that has been silent for so long is forgotten; who repeats a batch does it within days."""
+
 ROUND_SIZES_MAX = 10_000
 """Sizes of commit rounds kept for the histograms until the next scrape; later ones are only counted."""
 

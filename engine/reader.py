@@ -240,13 +240,25 @@ class PartitionReader:
         return segment
 
     def _last_seq(self) -> int:
-        """The last number of the files, for want of a watermark."""
+        """The last number of the files, for want of a watermark.
+
+        A transaction at the end of them does not count: only its marker, which is not here, could tell whether it is
+        committed. One that others follow is, since they were written after it.
+        """
         for segment in reversed(self.segments):
             if segment.footer is not None and segment.footer.records:
                 return segment.footer.last_seq
-            found = [item.last_seq for item in walk_segment(self.files, segment) if isinstance(item, Found)]
-            if found:
-                return max(found)
+            last = before = transaction_id = 0
+            for found in walk_segment(self.files, segment):
+                if isinstance(found, Found):
+                    for header in headers_of(found, segment.header.segment_id):
+                        if header.transaction_id == 0:
+                            before = header.last_seq
+                        elif header.transaction_id != transaction_id:
+                            before = last
+                        last, transaction_id = header.last_seq, header.transaction_id
+            if before:
+                return before
         return 0
 
     def batches(self, first_seq: int, end_seq: int) -> Iterator[tuple[Segment, Found | Damage]]:

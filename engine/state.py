@@ -29,6 +29,8 @@ Keys begin with a prefix of their view:
 ``r/`` >QI id, index    number up to which sequence numbers are reserved          (engine/partition.py)
 ``u/`` >Q cursor id     durable subscription                                      (engine/cursor_entries.py)
 ``v/`` >Q number        journal of many durable subscriptions                     (engine/cursor_entries.py)
+``w/`` hash of name     last batch of a writer whose batches are appended once    (engine/ledger.py)
+``x/`` >I epoch         markers of transactions                                   (engine/transactions.py)
 ======================  =============================================================================
 
 Failures (engine/lmdbenv.py). A full disk refuses the round's submissions (`DiskFull`), and later ones succeed once

@@ -4,7 +4,8 @@ A transaction gathers its records in memory (`TRANSACTION_BYTES_MAX` at most). `
 chunks of their own, at the same moment in all partitions, so that any two transactions stand in the same order
 everywhere. The committer takes the chunks of a transaction in one round of their own, syncs all their files, whatever
 the durability of the topics, and then has a *marker* written to `state`; only then do watermarks and readers move.
-A transaction that is one batch in one partition needs no marker: a batch is whole or not there.
+A transaction that is one batch in one partition needs no marker: a batch is whole or not there. What else has to
+become durable with it or not at all (`also`) is written together with the marker.
 
 Ids are ``epoch << 32 | n``: n counts from 1 within an epoch, and `state` holds for each epoch the highest n that was
 committed (key ``x/`` >I epoch). Each start of the server, and each transaction that failed, begins a new epoch, so that
@@ -55,24 +56,37 @@ class Transaction:
         self.chunks: list[Chunk] = []
         self.id = 0
         """Given when its round starts; 0: it needs no marker."""
+        self.also: tuple[Put, ...] = ()
+        """Changes of `state` that become durable with the records."""
 
-    def append(self, partition: Partition, value: bytes, *, key: bytes = b"", headers: tuple[bytes, ...] = ()) -> None:
-        """Adds a record; nothing of it is visible before the commit.
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a record of so many bytes (value, key and headers) still fits."""
+        return self.size_bytes + size_bytes + ROW_OVERHEAD_BYTES <= TRANSACTION_BYTES_MAX
+
+    def append(
+        self,
+        partition: Partition,
+        value: bytes,
+        *,
+        key: bytes = b"",
+        headers: tuple[bytes, ...] = (),
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Adds a record; nothing of it is visible before the commit. Without a time it gets that of this call.
 
         Raises:
             TooLarge: the record, or the transaction with it, is larger than allowed; the record was not added.
             NotStored: nothing can be stored in this partition now.
         """
         size = len(value) + len(key) + sum(map(len, headers))
-        limit = partition.config.record_bytes_max
-        if size > limit:
-            raise TooLarge(f"a record of {size} bytes; {partition.title} takes up to {limit}", limit)
-        if self.size_bytes + size + ROW_OVERHEAD_BYTES > TRANSACTION_BYTES_MAX:
+        check_size(partition, size)
+        if not self.has_room(size):
             raise TooLarge(f"a transaction holds up to {TRANSACTION_BYTES_MAX} bytes", TRANSACTION_BYTES_MAX)
         if partition.error is not None:
             raise partition.error
         self.size_bytes += size + ROW_OVERHEAD_BYTES
-        self._rows.setdefault(partition, []).append(Row(value, key, self._log.now_ms(), headers))
+        now_ms = self._log.now_ms() if timestamp_ms is None else timestamp_ms
+        self._rows.setdefault(partition, []).append(Row(value, key, now_ms, headers))
 
     def commit(self, on_done: Callable[[EngineError | None], None]) -> None:
         """Makes all records durable and visible; `on_done` gets None, or the reason why none of them is stored.
@@ -100,7 +114,7 @@ class Transaction:
     @property
     def needs_marker(self) -> bool:
         """Whether a crash could leave a part of it."""
-        return len(self.chunks) > 1 or self.chunks[0].batches > 1
+        return len(self.chunks) > 1 or self.chunks[0].batches > 1 or bool(self.also)
 
     @property
     def is_ready(self) -> bool:
@@ -122,6 +136,13 @@ class Transaction:
         on_done, self._on_done = self._on_done, None
         assert on_done is not None, "a transaction ends once"
         on_done(error)
+
+
+def check_size(partition: Partition, size_bytes: int) -> None:
+    """Raises TooLarge: no transaction takes a record of so many bytes for this partition."""
+    limit = min(partition.config.record_bytes_max, TRANSACTION_BYTES_MAX - ROW_OVERHEAD_BYTES)
+    if size_bytes > limit:
+        raise TooLarge(f"a record of {size_bytes} bytes; {partition.title} takes up to {limit} bytes", limit)
 
 
 def read_markers(state: StateStore | StateReader, damaged: list[Corrupt]) -> dict[int, int]:
@@ -173,8 +194,10 @@ class Markers:
         """Whether a batch with this id counts (any thread)."""
         return is_committed(self._committed, transaction_id)
 
-    def commit(self, transaction_id: int, on_done: Callable[[EngineError | None], None]) -> None:
-        """Writes the marker; `on_done` as `StateStore.submit`."""
+    def commit(
+        self, transaction_id: int, on_done: Callable[[EngineError | None], None], also: Sequence[Put] = ()
+    ) -> None:
+        """Writes the marker and what goes with it; `on_done` as `StateStore.submit`."""
         epoch, n = transaction_id >> 32, transaction_id & _N_MAX
 
         def done(error: EngineError | None) -> None:
@@ -182,7 +205,7 @@ class Markers:
                 self._committed[epoch] = n
             on_done(error)
 
-        self._state.submit([Put(PREFIX + _EPOCH.pack(epoch), n)], done)
+        self._state.submit([Put(PREFIX + _EPOCH.pack(epoch), n), *also], done)
 
 
 def sizes(rows: Sequence[Row]) -> int:

@@ -13,6 +13,10 @@ PATCH  /v1/topics/NAME                 ``{"config": {setting: text}}``; "default
 DELETE /v1/topics/NAME                 delete it and its records
 POST   /v1/topics/NAME/trim            ``{"partition", "before": offset}``: raise the start of the log
 POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets
+POST   /v1/staged                      keep rows for a commit (msgpack, ``netserver.staging``); tells the file's name
+POST   /v1/staged/drop                 ``{"names"}``: remove staged files
+POST   /v1/commits                     ``{"writer", "batch", "names"}``: append staged rows, each batch exactly once
+GET    /v1/commits/WRITER              the last batch of a writer
 GET    /v1/connections                 open connections
 DELETE /v1/connections/NUMBER          abort one
 GET    /v1/sessions                    sessions of the JSON streaming protocol; ``?uuid=GLOB``
@@ -68,11 +72,12 @@ from engine.errors import (
 from engine.session_types import UnknownSession
 from engine.subscriptions import UnknownSubscription
 from netserver.admin_access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
-from netserver.admin_api import Api, BadRequest, NotFound
+from netserver.admin_api import Api, BadRequest, Conflict, NotFound
 from netserver.errors import ConfigError, ListenError, ServerError
 from netserver.limits import ADMIN_BODY_BYTES, ADMIN_KEEPALIVE_S
 from netserver.metrics import Metrics
 from netserver.settings import Address
+from netserver.staging import Staging, batch_fields, names_field
 
 if TYPE_CHECKING:
     from netserver.app import Server
@@ -83,6 +88,7 @@ TOKEN_FILE: Final = "admin.token"
 STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (BadRequest, 400, "bad_request"),
     (NotFound, 404, "not_found"),
+    (Conflict, 409, "conflict"),
     (UnknownTopic, 404, "unknown_topic"),
     (UnknownPartition, 404, "unknown_partition"),
     (UnknownSession, 404, "unknown_session"),
@@ -129,6 +135,7 @@ class AdminServer:
         self._api = Api(server)
         self._subscriptions = SubscriptionsApi(server, self._api)
         self._keys = KeysApi(server)
+        self._staging = Staging(server, self._api)
         self._runner: web.ServerRunner | None = None
 
     async def start(self, address: Address) -> Address:
@@ -214,9 +221,8 @@ class AdminServer:
 
     async def _call_api(self, request: web.BaseRequest, path: str) -> web.Response:
         parts = [unquote_to_bytes(part) for part in path.removeprefix("/v1/").split("/")]
-        body: dict[str, Any] = {}
-        if request.method in ("POST", "PATCH"):
-            body = _document(await request.read())
+        content = await request.read() if request.method in ("POST", "PATCH") else b""
+        body = _document(content) if parts != [b"staged"] else {}
         api, method = self._api, request.method
         route: Callable[[], Awaitable[Any]] | None = None
         status = 200
@@ -237,6 +243,14 @@ class AdminServer:
                 route = lambda: api.trim(name, body)  # noqa: E731
             case [b"topics", name, b"records"] if method == "POST":
                 route = lambda: api.publish(name, body)  # noqa: E731
+            case [b"staged"] if method == "POST":
+                status, route = 201, lambda: self._staging.stage(content)
+            case [b"staged", b"drop"] if method == "POST":
+                route = lambda: self._staging.drop(names_field(body))  # noqa: E731
+            case [b"commits"] if method == "POST":
+                route = lambda: self._staging.commit(*batch_fields(body))  # noqa: E731
+            case [b"commits", writer] if method == "GET":
+                route = lambda: self._staging.progress(writer.decode("utf-8", "replace"))  # noqa: E731
             case [b"connections"] if method == "GET":
                 route = api.connections
             case [b"connections", number] if method == "DELETE":

@@ -37,6 +37,10 @@ class NotFound(Exception):
     """Nothing of that name."""
 
 
+class Conflict(Exception):
+    """Not in the present state of things; the text says what has to come first."""
+
+
 class _Publish:
     """Waits for the chunk of one publish (a ``Waiter`` of the engine)."""
 

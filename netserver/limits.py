@@ -97,6 +97,27 @@ ADMIN_BODY_BYTES: Final = 32 * MIB
 ADMIN_PUBLISHES: Final = 4
 """Publishes of the admin API that may be under way at once; each holds a body of the size above in memory."""
 
+STAGING_BYTES_MAX: Final = 64 << 30
+"""Staged files of batches that wait for their commit; what is abandoned goes away after `STAGED_KEEP_S`."""
+
+STAGED_KEEP_S: Final = 86_400.0
+"""A staged file that no commit has named for so long is removed."""
+
+STAGED_SWEEP_S: Final = 600.0
+"""Time between two looks for abandoned staged files."""
+
+STAGED_AT_ONCE: Final = 4
+"""Staged files that are received at once; each is in memory until it is on disk."""
+
+STAGED_SLICE_ROWS: Final = 500
+"""Rows of a commit handled in one turn of the event loop: about a millisecond."""
+
+COMMIT_FILES_MAX: Final = 100_000
+"""Staged files of one batch: their names are kept in one value of the state, 34 bytes each."""
+
+WRITER_NAME_BYTES_MAX: Final = 1024
+"""Name of a writer of batches."""
+
 ADMIN_KEEPALIVE_S: Final = 15.0
 """An idle connection to admin HTTP is closed after so long."""
 
