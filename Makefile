@@ -72,6 +72,7 @@ bench: build
 	$(PY) -m bench.endtoend --json build/bench.json $(ARGS)
 	$(PY) -m pytest -q bench --benchmark-columns=min,median
 	$(PY) -m bench.json_streams
+	$(PY) -m bench.fujin
 	$(PY) -m bench.spark
 
 coverage:

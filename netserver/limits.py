@@ -156,6 +156,18 @@ QUIC_TURN_S: Final = 0.002
 QUIC_TURN_DATAGRAMS: Final = 128
 """Datagrams taken in one turn of the loop at most."""
 
+QUIC_PACING_S: Final = 0.002
+"""What QUIC's sending rate allows in this time may leave at once: two ticks of the event loop's timers."""
+
+QUIC_ACK_S: Final = 0.005
+"""Packets are acknowledged after this time, or along with data: longer than most commit rounds take."""
+
+QUIC_BULK_ACK_S: Final = 0.001
+"""The same once ``QUIC_ACK_PACKETS`` wait for it: a peer that sends much is not to wait for room."""
+
+QUIC_ACK_PACKETS: Final = 8
+"""See ``QUIC_BULK_ACK_S``."""
+
 QUIC_DATAGRAM_BYTES: Final = 1452
 """Largest UDP payload sent: what fits into an Ethernet frame behind IPv6 and UDP headers."""
 

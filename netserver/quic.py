@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final
@@ -66,8 +67,8 @@ class QuicPeer:
         self.address = "?"
         self.is_connected = False
         self.closing = False
-        self.started_at = bounds.loop.time()
-        self.heard_at = bounds.loop.time()
+        self.started_at = time.monotonic()
+        self.heard_at = time.monotonic()
         self.streams: dict[int, QuicStream] = {}
         self.queued_bytes = 0
         self.held_bytes = 0
@@ -265,7 +266,7 @@ class QuicPeer:
 
     def _flush_output(self) -> None:
         quic = self.quic
-        now = self.loop.time()
+        now = time.monotonic()
         datagrams = quic.datagrams_to_send(now)
         if datagrams:
             self.host.send(self, datagrams)
@@ -286,7 +287,7 @@ class QuicPeer:
     def _time(self) -> None:
         self._timer = None
         at = self.quic.get_timer()
-        now = self.loop.time()
+        now = time.monotonic()
         if at is None:
             return
         if at > now:

@@ -123,7 +123,7 @@ class QuicDialer:
             raise
         self._address = where
         quic = BoundedQuic(configuration, STREAMS_MAX_OF_SERVER)
-        quic.connect(where, now=self._loop.time())
+        quic.connect(where, now=time.monotonic())
         peer = self._peer = QuicPeer(quic, self, handler, self._bounds)
         peer.address = f"{where[0]}:{where[1]}"
         self._loop.add_reader(udp.fileno(), self._readable)
@@ -180,7 +180,7 @@ class QuicDialer:
         udp, peer = self._udp, self._peer
         if udp is None or peer is None:
             return
-        now = self._loop.time()
+        now = time.monotonic()
         deadline = time.perf_counter() + QUIC_TURN_S
         left = QUIC_TURN_DATAGRAMS
         while left > 0:

@@ -5,6 +5,9 @@ This is the only module that touches what aioquic does not document (version 1.7
 - *receive windows*: aioquic doubles them as data arrives, whether or not anybody has taken it. Here a window moves
   only when its owner says so, so it is a promise of memory;
 - *streams at once*: aioquic offers 128;
+- *pacing*: aioquic lets 16 packets go and then asks for a timer of a few microseconds, which event loops do not have;
+- *acknowledgements*: aioquic sends them after 1 ms, mostly in a packet of their own; here they wait for the answers
+  that go out after a commit round, unless many packets have come;
 - *what was sent, what was acknowledged*: needed to keep its send buffers short, and to know that a peer has read.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from aioquic import tls
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import (
     CONNECTION_LIMIT_FRAME_CAPACITY,
@@ -21,9 +25,11 @@ from aioquic.quic.connection import (
 )
 from aioquic.quic.packet import QuicFrameType
 from aioquic.quic.packet_builder import QuicPacketBuilder
-from aioquic.quic.recovery import QuicPacketSpace
+from aioquic.quic.recovery import QuicPacketPacer, QuicPacketSpace
 from aioquic.quic.stream import QuicStream as Stream
 from cryptography import x509
+
+from netserver.limits import QUIC_ACK_PACKETS, QUIC_ACK_S, QUIC_BULK_ACK_S, QUIC_PACING_S
 
 __all__ = ["BoundedQuic", "QuicConfiguration"]
 
@@ -43,6 +49,10 @@ class BoundedQuic(QuicConnection):
 
     def __init__(self, configuration: QuicConfiguration, streams_max: int, **arguments: Any) -> None:
         super().__init__(configuration=configuration, **arguments)
+        self._loss._pacer = _Pacer(max_datagram_size=self._max_datagram_size)
+        self._ack_delay = QUIC_ACK_S
+        self._ack_hurries = False
+        self._acked_packet = -1
         self.windows_opened: set[int] = set()
         self._handed_bytes = 0
         self._local_max_streams_bidi.value = self._local_max_streams_bidi.sent = streams_max
@@ -122,6 +132,24 @@ class BoundedQuic(QuicConnection):
 
     # --- aioquic's hooks
 
+    def datagrams_to_send(self, now: float) -> list[tuple[bytes, Any]]:
+        """As aioquic's; acknowledgements in it as the module says."""
+        space = self._spaces.get(tls.Epoch.ONE_RTT)
+        if space is None:
+            return super().datagrams_to_send(now)
+        at = space.ack_at
+        if at is not None and at > now:
+            if self.unsent_bytes > 0:  # goes along with data
+                space.ack_at = now
+            elif not self._ack_hurries and space.largest_received_packet - self._acked_packet >= QUIC_ACK_PACKETS:
+                self._ack_hurries = True
+                space.ack_at = at - (QUIC_ACK_S - QUIC_BULK_ACK_S)
+        found = super().datagrams_to_send(now)
+        if space.ack_at is None:
+            self._ack_hurries = False
+            self._acked_packet = space.largest_received_packet
+        return found
+
     def _handle_max_stream_data_frame(self, context: QuicReceiveContext, frame_type: int, buf: Any) -> None:
         start = buf.tell()
         self.windows_opened.add(buf.pull_uint_var())
@@ -157,3 +185,11 @@ class BoundedQuic(QuicConnection):
             )
             buf.push_uint_var(limit.value)
             limit.sent = limit.value
+
+
+class _Pacer(QuicPacketPacer):
+    """Lets go at once what the rate allows until the event loop's timer can come back."""
+
+    def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
+        super().update_rate(congestion_window, smoothed_rtt)
+        self.bucket_max = max(self.bucket_max, QUIC_PACING_S)

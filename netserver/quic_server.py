@@ -206,7 +206,7 @@ class QuicEndpoint:
         touched: dict[QuicPeer, None] = {}
         receive = channel.udp.receive
         by_id = self._by_id
-        now = self._loop.time()
+        now = time.monotonic()
         deadline = time.perf_counter() + QUIC_TURN_S
         left = QUIC_TURN_DATAGRAMS
         while left > 0:
@@ -273,7 +273,7 @@ class QuicEndpoint:
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(QUIC_TICK_S, self._tick)
-        now = self._loop.time()
+        now = time.monotonic()
         for peer in tuple(self.peers):
             if not peer.is_connected and now - peer.started_at >= self._handshake_timeout_s:
                 log.info("%s %s: handshake not complete in time; given up", self.name, peer.address)
@@ -313,7 +313,7 @@ class QuicEndpoint:
         if header.token:
             with contextlib.suppress(ValueError):  # a token of somebody else
                 original_id = self._retry.validate_token(
-                    address=address, destination_cid=header.destination_cid, token=header.token, now=self._loop.time()
+                    address=address, destination_cid=header.destination_cid, token=header.token, now=time.monotonic()
                 )
                 retry_id = header.destination_cid
         if retry_id is None and self._half_open >= HALF_OPEN_RETRY:
@@ -342,7 +342,7 @@ class QuicEndpoint:
             address=address,
             original_destination_connection_id=header.destination_cid,
             retry_source_connection_id=source_id,
-            now=self._loop.time(),
+            now=time.monotonic(),
         )
         answer = encode_quic_retry(
             version=header.version,

@@ -1,0 +1,214 @@
+"""Fujin loads, durable, beside a bare tuned aioquic echo of the same shape in the same run.
+
+    python -m bench.fujin [--seconds 2] [--rounds 3] [--only GLOB] [--markdown FILE]
+
+For each shape the echo (``bench.fujin_echo``) and the server take turns, and the medians are compared: messages per
+second of wall time, and per CPU second of the server's process. Durable writes are also compared with an echo that
+appends what it gets to a file and syncs that before it answers: what is left then is not the disk's. The load client
+(``bench.load_fujin``) is Python over aioquic too, so it must have a core of its own. ``no sync`` shapes tell what is
+left when nobody waits for the disk. Last, question 4 of the design: what one Fujin client at half of its maximum does
+to Figg's latency.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.endtoend import build
+from bench.machine import cpu_seconds
+from netserver.certificates import own_certificate
+from netserver.testing import ServerProcess
+
+OTHERS = {name: {"listen": "off"} for name in ("reliably", "tank", "blipmq")}
+PRELOADED = 200_000
+GROUPS = 64
+SIZE = 100
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a load does: arguments of ``bench.load_fujin`` behind the server's kind."""
+
+    name: str
+    arguments: tuple[str, ...]
+    size: int = SIZE
+    durability: str = "always"
+
+    @property
+    def reads(self) -> bool:
+        """It reads what was stored before."""
+        return self.arguments[0] in ("push", "pull")
+
+    @property
+    def is_durable_write(self) -> bool:
+        """It waits for the disk."""
+        return not self.reads and self.durability == "always"
+
+
+def shapes(seconds: float) -> list[Shape]:
+    """All loads."""
+    s = str(seconds)
+    found = []
+    for durability in ("always", "never"):
+        note = "" if durability == "always" else ", no sync"
+        found += [
+            Shape(f"64 synchronous writers{note}", ("sync", "64", str(SIZE), s), SIZE, durability),
+            Shape(f"the same, gathered{note}", ("gathered", "64", str(SIZE), s), SIZE, durability),
+            Shape(f"window 1024{note}", ("window", "1024", str(SIZE), s), SIZE, durability),
+            Shape(f"window 1024{note}", ("window", "1024", "1024", s), 1024, durability),
+        ]
+    found += [
+        Shape("push", ("push", "500", str(SIZE), str(PRELOADED))),
+        Shape("pull by 500", ("pull", "500", str(SIZE), str(PRELOADED))),
+    ]
+    return found
+
+
+@dataclass
+class Result:
+    """One run."""
+
+    per_second: float
+    per_cpu_second: float
+    p50_us: float
+    p99_us: float
+
+
+@contextmanager
+def echo(directory: Path) -> Iterator[tuple[int, int]]:
+    """(pid, port) of the bare echo."""
+    files = [str(path) for path in own_certificate(directory, "echo")]
+    command = [sys.executable, "-m", "bench.fujin_echo", *files, str(directory / "echo.log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield process.pid, int(process.stdout.readline())
+        finally:
+            process.terminate()
+
+
+@contextmanager
+def server(directory: Path, durability: str) -> Iterator[ServerProcess]:
+    """A server with a reader group for each reading run."""
+    readers = ", ".join(f'r{n} = {{ topic = "p", group = "g{n}" }}' for n in range(GROUPS))
+    settings = {**OTHERS, "topics": {"durability": durability}, "fujin": {"readers": f"{{ {readers} }}"}}
+    with ServerProcess(directory / durability, settings) as process:
+        yield process
+
+
+def load(pid: int, port: int, kind: str, *arguments: str) -> Result:
+    """Runs the load client against one of the two."""
+    before = cpu_seconds(pid)
+    command = [sys.executable, "-m", "bench.load_fujin", str(port), kind, *arguments]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    figures = json.loads(run.stdout)
+    cpu = max(cpu_seconds(pid) - before, 0.01)
+    messages = figures["messages"]
+    return Result(messages / figures["seconds"], messages / cpu, figures["p50_us"], figures["p99_us"])
+
+
+def median(results: list[Result]) -> Result:
+    """Of each figure."""
+    return Result(*(statistics.median(values) for values in zip(*(vars(one).values() for one in results), strict=True)))
+
+
+def compare(shape: Shape, rounds: int, of_echo: tuple[int, int], process: ServerProcess, groups: Iterator[int]) -> str:
+    """Runs one shape on both by turns; its row of the table."""
+    echoes, syncing, ours = [], [], []
+    for _ in range(rounds):
+        if shape.is_durable_write:
+            syncing.append(load(*of_echo, "disk", *shape.arguments))
+        echoes.append(load(*of_echo, "echo", *shape.arguments))
+        more = (f"r{next(groups)}",) if shape.reads else ()
+        ours.append(load(process.pid, process.ports["fujin"], "real", *shape.arguments, *more))
+    bare, real = median(echoes), median(ours)
+    of_disk = f"{real.per_second / median(syncing).per_second:.0%}" if syncing else ""
+    return (
+        f"| {shape.name} | {shape.size} B | {real.per_second:,.0f} | {real.per_second * shape.size / 1e6:.1f} "
+        f"| {real.per_cpu_second * shape.size / 1e6:.1f} | {bare.per_second:,.0f} "
+        f"| {real.per_second / bare.per_second:.0%} | {real.per_cpu_second / bare.per_cpu_second:.0%} "
+        f"| {of_disk} | {real.p50_us:,.0f} us | {real.p99_us:,.0f} us |"
+    )
+
+
+def beside_figg(process: ServerProcess, program: Path, seconds: float) -> Iterator[str]:
+    """Figg's latency alone, and beside a Fujin client at half of what it can do."""
+    host, figg_port = process.address("figg")
+    fujin_port = process.ports["fujin"]
+
+    def figg() -> dict[str, float]:
+        command = [str(program), "publish", host, str(figg_port), "quiet", str(SIZE), "1", "1", str(seconds)]
+        return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+
+    for shape in ("window", "sync"):
+        writers = "1024" if shape == "window" else "64"
+        most = load(process.pid, fujin_port, "real", shape, writers, str(SIZE), str(seconds)).per_second
+        alone, beside = [], []
+        for _ in range(3):
+            alone.append(figg())
+            half = [sys.executable, "-m", "bench.load_fujin", str(fujin_port), "real", "rate", str(most / 2), str(SIZE)]
+            with subprocess.Popen([*half, str(seconds + 2)], stdout=subprocess.PIPE) as other:
+                time.sleep(1.0)
+                beside.append(figg())
+                other.wait()
+        before, after = (statistics.median(one["p99_us"] for one in results) for results in (alone, beside))
+        yield f"| {shape} {writers}, at {most / 2:,.0f}/s | {before:,.0f} us | {after:,.0f} us | {after / before:.2f} |"
+
+
+def main() -> None:
+    """See the module's text."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="*")
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    lines = [
+        "| load | size | messages/s | MB/s | MB/s per server core "
+        "| bare echo | of the echo | by CPU time | of an echo that syncs | p50 | p99 |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    print(*lines, sep="\n")
+    with tempfile.TemporaryDirectory(prefix="quintlog-bench-") as name:
+        directory = Path(name)
+        groups = iter(range(GROUPS))
+        with echo(directory) as of_echo:
+            for durability in ("always", "never"):
+                wanted = [
+                    one
+                    for one in shapes(options.seconds)
+                    if one.durability == durability and fnmatch.fnmatch(one.name, options.only)
+                ]
+                if not wanted:
+                    continue
+                with server(directory, durability) as process:
+                    if any(shape.reads for shape in wanted):
+                        load(process.pid, process.ports["fujin"], "real", "fill", "1024", str(SIZE), str(PRELOADED))
+                    for shape in wanted:
+                        lines.append(compare(shape, options.rounds, of_echo, process, groups))
+                        print(lines[-1], flush=True)
+        if fnmatch.fnmatch("figg", options.only):
+            lines += ["", "| Fujin load | Figg p99 alone | beside it | ratio |", "|---|---:|---:|---:|"]
+            print(*lines[-3:], sep="\n")
+            program = build(directory, "load_figg")
+            with server(directory, "always") as process:
+                for line in beside_figg(process, program, options.seconds):
+                    lines.append(line)
+                    print(line, flush=True)
+    if options.markdown is not None:
+        options.markdown.write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
