@@ -85,10 +85,12 @@ class CursorWriter:
         entries: list[Entry] = []
         numbers = 0
         cursors, self._dirty = list(self._dirty), {}
+        is_cut = False
         for index, cursor in enumerate(cursors):
             if numbers >= CURSOR_ROUND_NUMBERS_MAX:
                 self._dirty = dict.fromkeys(cursors[index:])
                 del cursors[index:]
+                is_cut = True
                 break
             cursor.version += 1
             entry = entry_of(cursor)
@@ -115,8 +117,8 @@ class CursorWriter:
                     cursor.touch()
             for waiter in waiters:
                 waiter(error)
-            if self._waiters or (self._dirty and error is None):
-                self._write()
+            if self._waiters or (is_cut and error is None):
+                self._write()  # else what has moved meanwhile waits for the clock
 
         self._flushing = set(cursors)
         self._state.submit(ops, done)
