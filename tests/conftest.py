@@ -1,4 +1,4 @@
-"""In CI no test that needs root is skipped: there it would be a test that nobody ever runs."""
+"""In CI no test that needs root is skipped: there it would be a test that nobody ever runs; and shared fixtures."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} needs root and was skipped: CI has to run it"
     return report
+
+
+@pytest.fixture
+def replaceable_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commit rounds go through the log's ``files``, so that a test can replace calls of it."""
+    monkeypatch.setattr("engine.quick.COMPILED", False)

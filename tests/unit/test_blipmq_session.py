@@ -95,6 +95,7 @@ class Disk:
 # --- order
 
 
+@pytest.mark.usefixtures("replaceable_files")
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_pong_waits_for_the_publishes_before_it(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(place: Place) -> None:
@@ -200,6 +201,7 @@ def test_frames_cut_anywhere(loop: str) -> None:
     with_server(test, loop)
 
 
+@pytest.mark.usefixtures("replaceable_files")
 def test_many_answers_behind_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(place: Place) -> None:
         peer = await place.peer()
@@ -219,6 +221,7 @@ def test_many_answers_behind_a_slow_disk(monkeypatch: pytest.MonkeyPatch) -> Non
 # --- refusals
 
 
+@pytest.mark.usefixtures("replaceable_files")
 def test_a_failing_disk_refuses_each_publish_and_recovers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(place: Place) -> None:
         peer = await place.peer()
@@ -250,6 +253,7 @@ def test_a_failing_disk_refuses_each_publish_and_recovers(monkeypatch: pytest.Mo
     with_server(test)
 
 
+@pytest.mark.usefixtures("replaceable_files")
 def test_a_read_only_partition_refuses_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(place: Place) -> None:
         peer = await place.peer()

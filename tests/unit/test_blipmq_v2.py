@@ -439,6 +439,7 @@ def test_what_other_protocols_write_into_the_header_of_a_time_to_live() -> None:
     with_server(test)
 
 
+@pytest.mark.usefixtures("replaceable_files")
 def test_503_says_that_it_may_work_later(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(code: int) -> Callable[..., None]:
         def write(*_: object) -> None:

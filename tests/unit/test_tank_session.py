@@ -318,6 +318,7 @@ def test_old_records_come_from_the_files(tmp_path: Path) -> None:
     with_server(second, data_dir=tmp_path)
 
 
+@pytest.mark.usefixtures("replaceable_files")
 def test_a_failing_disk_is_an_io_error_and_reading_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(place: Place) -> None:
         peer = await place.peer()
