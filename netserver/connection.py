@@ -20,7 +20,9 @@ is reserved in a budget, but not allocated.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import socket
 import time
 from collections.abc import Callable
 from typing import Any, Final, ParamSpec, cast
@@ -47,6 +49,7 @@ Args = ParamSpec("Args")
 
 OUTPUT: Final = "output"
 DRAIN: Final = "drain"
+QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -267,6 +270,13 @@ class Connection(asyncio.BufferedProtocol):
             self._progress_at = now
         elif now - self._progress_at >= window_s:
             self.abort(f"half-sent frame without progress for {now - self._progress_at:.0f} s", "stalled")
+
+    def confirm(self) -> None:
+        """Have the kernel confirm at once what has arrived, where it would wait for an answer to send along."""
+        connection = self.transport.get_extra_info("socket") if QUICKACK is not None and not self.closed else None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)
 
     # --- asyncio.BufferedProtocol
 

@@ -21,6 +21,7 @@ cdef class ConsumingSession:
     cdef public Py_ssize_t owed
     cdef public Py_ssize_t unstored
     cdef public bint acked
+    cdef public bint acked_last
     cdef readonly list out
     cdef readonly object node
     cdef readonly object connection
@@ -34,6 +35,7 @@ cdef class ConsumingSession:
     @cython.locals(position=Py_ssize_t, before=Py_ssize_t)
     cpdef Py_ssize_t received(self, data, Py_ssize_t length) except -1
     cpdef Py_ssize_t other(self, data, Py_ssize_t position, Py_ssize_t length) except -1
+    cpdef confirm(self)
     cpdef pushed_on(self)
     cpdef bint own_acks(self, int kind, subscription_id, data, Py_ssize_t position, Py_ssize_t count) except -1
     cpdef answer(self, frame)

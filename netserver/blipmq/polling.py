@@ -54,6 +54,7 @@ class ConsumingSession:
         owed: answers (and publishes) that are outstanding: what is answered now has to wait behind them.
         unstored: of these, runs of publishes that are not stored yet: POLL and ACK wait for them.
         acked: acknowledgements were taken since this was last set to False.
+        acked_last: they were, and nothing was sent since then.
         out: answers that leave at the next ``flush``.
     """
 
@@ -64,6 +65,7 @@ class ConsumingSession:
         self.owed = 0
         self.unstored = 0
         self.acked = False
+        self.acked_last = False
         self.out: list[Frames] = []
         self.node = node
         self.connection = connection
@@ -90,9 +92,15 @@ class ConsumingSession:
             raise ProtocolError(str(error), error.kind) from None
         finally:
             self.flush()
+        if self.acked_last:
+            self.acked_last = False
+            self.confirm()
         if self.is_pushing:
             self.pushed_on()
         return position
+
+    def confirm(self) -> None:
+        """ACKs were taken, which have no answer: tell the peer's kernel at once that they have arrived."""
 
     def pushed_on(self) -> None:
         """Version 2: acknowledgements may have been taken, so that there is room for further messages."""
@@ -121,6 +129,7 @@ class ConsumingSession:
         if out:
             self.connection.write(out[0] if len(out) == 1 else b"".join(out))
             out.clear()
+            self.acked_last = False
 
     def allow(self, identity: Identity | None) -> None:
         """Whose rights count from now on."""
@@ -187,7 +196,7 @@ class ConsumingSession:
             position += _ID_FRAME
 
     def _ack(self, cursor: Cursor, data: memoryview, position: int, count: int) -> None:
-        self.acked = True
+        self.acked = self.acked_last = True
         deliveries = cursor.deliveries
         ranges = ack_ranges(data, position, count, cursor.base)
         for index in range(0, len(ranges), 2):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import socket
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -22,8 +24,8 @@ from netserver.blipmq.codec import Frame, FrameType
 from netserver.blipmq.limits import AUTH_LENGTH_MAX
 from netserver.blipmq.session import _is_loopback
 from netserver.errors import ConfigError
-from netserver.testing import running
-from tests.blipmq_peer import AsyncPeer
+from netserver.testing import running, server
+from tests.blipmq_peer import AsyncPeer, Peer
 from tests.echo import ALONE, LOOPS, run, until
 
 FORBIDDEN = (401, "not allowed by this API key")
@@ -659,3 +661,24 @@ def test_connections_that_end_while_something_is_outstanding(monkeypatch: pytest
         assert place.server.counters["blipmq"].session_errors == 0
 
     with_server(test)
+
+
+# --- clients that leave Nagle's algorithm on
+
+
+def test_a_poll_behind_an_ack_does_not_wait_for_a_delayed_confirmation() -> None:
+    """As the original's own clients: without TCP_NODELAY, ACK and POLL in writes of their own."""
+    slow = {"blipmq": {"retry_backoff_ms": "1h", "retry_backoff_max_ms": "1h"}}
+    with server(settings=slow) as process, Peer(process.address("blipmq")) as peer:
+        subscription = peer.subscribe(b"t")
+        peer.publish(b"t", *(b"%d" % n for n in range(200)))
+        peer.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        seconds = []
+        for _ in range(200):
+            begun = time.monotonic()
+            peer.send(codec.poll(1, subscription))
+            tag = peer.frame().cid
+            seconds.append(time.monotonic() - begun)
+            peer.send(codec.ack(tag, subscription))
+    # The first ones are quick in any case. A delayed confirmation takes 40 ms; a busy machine delays some, not all.
+    assert min(seconds[100:]) < 0.02
