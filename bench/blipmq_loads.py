@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import subprocess
 import sys
@@ -15,18 +14,20 @@ from typing import cast
 import uvloop
 
 from bench import machine
+from bench.harness import Bench, run_client
 from bench.peers import Load
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FrameType
-from netserver.testing import ServerProcess
 
 ROOT = Path(__file__).parent.parent
 WINDOW = 128
+WINDOWS = f"blipmq POLL + ACK by {WINDOW}"
+ONE_BY_ONE = "blipmq POLL, ACK one by one"
+BARE = "blipmq POLL, ACK one by one, bare uvloop"
+DELIVERY = "blipmq publish to delivery"
+TURNS = 4
+"""Runs of what is compared: the machine has other work, and both get some of its quiet moments."""
 ID_FRAME_BYTES = 21
-
-
-class Refusals(Exception):
-    """The server refused what it has to take."""
 
 
 class Blipmq:
@@ -67,24 +68,51 @@ class Blipmq:
         return self._run("latency", topic, subscription, size, count)
 
     def _run(self, command: str, *arguments: object) -> Load:
-        before = machine.cpu_seconds(self.pid)
-        run = subprocess.run(
-            [str(self.program), command, *map(str, (*self.address, *arguments))],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        )
-        fields = json.loads(run.stdout)
-        if fields["refused"]:
-            raise Refusals(f"{command}: {fields['refused']} frames were refused")
-        cpu = machine.cpu_seconds(self.pid) - before
-        return Load(fields["messages"], fields["seconds"], cpu, fields["p50_us"], fields["p99_us"])
+        return run_client([self.program, command, *self.address, *arguments], self.pid)
 
 
-def on(program: Path, server: ServerProcess) -> Blipmq:
-    """Loads on a running server."""
-    return Blipmq(program, server.address("blipmq"), server.pid)
+def loads(bench: Bench) -> None:
+    """Publishing with a PING every 4096 messages, POLL with ACK, and how long a delivery takes."""
+    program = bench.build("load_blipmq")
+    with bench.server(listeners=("blipmq",)) as process:
+        client = Blipmq(program, process.address("blipmq"), process.pid)
+        for qos, durability in ((1, "always"), (0, "-")):
+            bench.add(
+                f"blipmq publish QoS {qos}",
+                durability,
+                100,
+                lambda q=qos: client.publish(f"qos{q}", 100, q, bench.seconds),  # type: ignore[misc]
+            )
+        if bench.wants(WINDOWS):
+            subscription = client.subscribe("windows")
+            client.publish("windows", 100, 1, bench.seconds)
+            bench.add(WINDOWS, "lazy", 100, lambda: client.consume(subscription, int(200_000 * bench.seconds)))
+        round_trips(bench, client)
+        deliveries(bench, client)
+
+
+def round_trips(bench: Bench, client: Blipmq) -> None:
+    """POLL and ACK one by one, by turns with a server that has nothing to do; the best run of each stays."""
+    if not bench.wants(ONE_BY_ONE):
+        return
+    subscription, count = client.subscribe("single"), int(2000 * bench.seconds)
+    with bare(client.program) as idle:
+        for _ in range(TURNS):
+            client.publish("single", 100, 1, 0.1)
+            bench.add(ONE_BY_ONE, "lazy", 100, lambda: client.single(subscription, count))
+            bench.add(BARE, "-", 100, lambda: idle.single(1, count))
+
+
+def deliveries(bench: Bench, client: Blipmq) -> None:
+    """From a publish to its delivery to a busy poller, by turns with the sync that it waits for."""
+    if not bench.wants(DELIVERY):
+        return
+    subscription, count = client.subscribe("latency"), int(200 * bench.seconds)
+    syncs = []
+    for _ in range(TURNS):
+        syncs.append(machine.sync_us(bench.directory, 4096)[0])
+        bench.add(DELIVERY, "always", 100, lambda: client.latency("latency", subscription, 100, count))
+    bench.facts["write + fdatasync beside deliveries p50 us"] = min(syncs)
 
 
 # --- the bare server: what uvloop and the kernel cost alone

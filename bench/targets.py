@@ -10,6 +10,7 @@ from bench.harness import Bench, Row
 STALL_MS = 20.0
 FSYNC_US = 80.0
 PING_US = 30.0
+DELIVERY_US = 150.0
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ def best(bench: Bench, name: str, durability: str, size: int) -> Row | None:
 
 def aims(bench: Bench) -> list[Aim]:
     """All aims for which this run has the figures."""
-    return [*_publishing(bench), *_reading(bench), *_latency(bench), *_rest(bench)]
+    return [*_publishing(bench), *_reading(bench), *_latency(bench), *_blipmq(bench), *_rest(bench)]
 
 
 def _ratio(text: str, ours: Row | None, theirs: Row | None, least: float) -> Iterator[Aim]:
@@ -85,6 +86,19 @@ def _latency(bench: Bench) -> Iterator[Aim]:
         text = f"window 1 without a sync, p50: {PING_US:.0f} us more than PING to PONG"
         figure = f"{never.p50_us:.0f} us, PING {ping.p50_us:.0f} us"
         yield Aim(text, figure, never.p50_us <= ping.p50_us + PING_US)
+
+
+def _blipmq(bench: Bench) -> Iterator[Aim]:
+    yield from _rate(bench, "BlipMQ, QoS 1, a PING every 4096: 1 M/s", "blipmq publish QoS 1", "always", 1e6)
+    yield from _rate(bench, "BlipMQ, QoS 0: 1.5 M/s", "blipmq publish QoS 0", "-", 1.5e6)
+    yield from _rate(bench, "BlipMQ, POLL and ACK by 128: 0.3 M/s", "blipmq POLL + ACK by 128", "lazy", 0.3e6)
+    one_by_one, bare = "blipmq POLL, ACK one by one", bench.row("blipmq POLL, ACK one by one, bare uvloop", "-")
+    yield from _ratio("BlipMQ, POLL and ACK one by one: 0.8 of bare uvloop", bench.row(one_by_one, "lazy"), bare, 0.8)
+    delivery = bench.row("blipmq publish to delivery", "always")
+    sync = bench.facts.get("write + fdatasync beside deliveries p50 us")
+    if delivery is not None and sync is not None:
+        text = f"BlipMQ, publish to delivery, p50: {DELIVERY_US:.0f} us more than write + fdatasync"
+        yield Aim(text, f"{delivery.p50_us:.0f} us, bare {sync:.0f} us", delivery.p50_us <= sync + DELIVERY_US)
 
 
 def _rest(bench: Bench) -> Iterator[Aim]:
