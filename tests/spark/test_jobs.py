@@ -7,8 +7,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
@@ -16,15 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from netserver import tank
+from netserver import blipmq, tank
 from netserver.testing import ServerProcess, server
 from tests.spark.conftest import ROOT, require_spark
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 DAY_MS = 86_400_000
 NOW_MS = 1_795_773_600_000  # 2026-11-27T10:00Z
+pytestmark = pytest.mark.timeout(300)
 Job = Callable[..., tuple[int, dict[str, Any]]]
 
 
@@ -89,6 +92,19 @@ def damage(path: Path, text: bytes) -> None:
     path.write_bytes(content)
 
 
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return os.environ | {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+
+
+def submit(name: str, *arguments: str) -> list[str]:
+    """The command that runs a job by spark-submit; to be run in `environment`."""
+    import pyspark
+
+    found = [f"{Path(pyspark.__file__).parent}/bin/spark-submit", "--master", "local[1]"]
+    return [*found, "--conf", "spark.ui.enabled=false", f"{ROOT}/tools/spark/jobs/{name}.py", *arguments]
+
+
 # --- audit
 
 
@@ -138,23 +154,134 @@ def test_audit_finds_doubles_and_numbers_left_out(job: Job, data_dir: Path) -> N
     assert (kinds["gap"]["first"], kinds["gap"]["last"]) == (51, 59)
 
 
+# --- archive
+
+
+def archived(spark: SparkSession, out: Path) -> list[tuple[Any, ...]]:
+    """Topic, partition, offset and value of every record, as any reader of Parquet sees them."""
+    import pyarrow.dataset
+
+    table = pyarrow.dataset.dataset(out, partitioning="hive").to_table()
+    rows = zip(*(table[name].to_pylist() for name in ("topic", "partition", "offset", "value")), strict=True)
+    found = sorted((str(topic), *rest) for topic, *rest in rows)
+    frame = spark.read.parquet(str(out)).select("topic", "partition", "offset", "value")
+    assert sorted((row.topic, row.partition, row.offset, bytes(row.value)) for row in frame.collect()) == found
+    return found
+
+
+def stored(spark: SparkSession, data_dir: Path) -> list[tuple[Any, ...]]:
+    frame = spark.read.format("quintlog").load(str(data_dir))
+    return sorted((row.topic, row.partition, row.offset, bytes(row.value)) for row in frame.collect())
+
+
+def test_archive_is_incremental(spark: SparkSession, job: Job, data_dir: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    code, report = job("archive", "--out", str(out), "--batch-bytes", "65536")
+    assert (code, report["records"], len(report["batches"]) > 2) == (0, 400, True)
+    assert archived(spark, out) == stored(spark, data_dir)
+    assert {path.name for path in (out / "topic=orders").iterdir()} == {f"date=2026-11-{day}" for day in (27, 28, 29)}
+    assert job("archive", "--out", str(out))[1]["records"] == 0
+    with server(data_dir) as process:
+        publish(process, "orders", [{"value": "v", "headers": [{"name": "n", "value": "w"}]}])
+        publish(process, "later", orders(0, 5))
+    assert job("archive", "--out", str(out))[1]["records"] == 6
+    assert archived(spark, out) == stored(spark, data_dir)
+    (row,) = spark.read.parquet(str(out)).where("headers is not null").collect()
+    assert [(header.key, bytes(header.value)) for header in row.headers] == [("n", b"w")]
+
+
+def test_archive_after_failures_in_the_middle(
+    spark: SparkSession, job: Job, data_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tools.spark.jobs import archive
+
+    out, write_batch, failures = tmp_path / "out", archive.write_batch, iter(("before", "behind", "behind"))
+
+    def failing(rows: DataFrame, number: int, place: str) -> int:
+        failure = next(failures, None) if number in (1, 3) else None
+        written = write_batch(rows, number, place) if failure != "before" else 0
+        if failure == "behind":  # an attempt that was killed while it moved its files left another one here
+            folder = next(out.glob(f"topic=*/date=*/batch={number}"))
+            shutil.copy(next(folder.glob("*.parquet")), folder / "part-left.parquet")
+        if failure is not None:
+            raise OSError("injected")
+        return written
+
+    monkeypatch.setattr(archive, "write_batch", failing)
+    for _ in range(3):
+        with pytest.raises(Exception, match="injected"):
+            job("archive", "--out", str(out), "--batch-bytes", "65536")
+    job("archive", "--out", str(out), "--batch-bytes", "65536")
+    assert archived(spark, out) == stored(spark, data_dir)
+
+
+def test_archive_killed_by_a_signal(spark: SparkSession, job: Job, data_dir: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = submit("archive", "--data-dir", str(data_dir), "--out", str(out), "--batch-bytes", "1")
+    with subprocess.Popen(command, start_new_session=True, stdout=subprocess.DEVNULL, env=environment()) as killed:
+        try:
+            while killed.poll() is None and not list(out.glob("topic=*/date=*/batch=*/*.parquet")):
+                time.sleep(0.1)
+            assert killed.poll() is None, "it ended before it could be killed"
+        finally:
+            os.killpg(killed.pid, signal.SIGKILL)
+    before = len(list((out / "_checkpoint" / "commits").glob("[0-9]*")))
+    code, report = job("archive", "--out", str(out), "--batch-bytes", "65536")
+    assert (code, before <= report["batches"][0]["batch"]) == (0, True)
+    assert archived(spark, out) == stored(spark, data_dir)
+
+
+# --- stats
+
+
+async def fall_behind(process: ServerProcess) -> None:
+    """A subscription that has acknowledged 2 of 10 records."""
+    address = "{}:{}".format(*process.address("blipmq"))
+    async with blipmq.connect(address) as client, client.subscribe("late", qos=1) as subscription:
+        await client.publish_many("late", [b"%d" % n for n in range(10)])
+        for _ in range(2):
+            await (await anext(aiter(subscription))).ack()
+
+
+def test_stats(job: Job, data_dir: Path, tmp_path: Path) -> None:
+    code, report = job("stats", "--topic", "orders", "--from", "51", "--plots", str(tmp_path / "plots"))
+    assert code == 0
+    (line,) = report["partitions"]
+    assert (line["topic"], line["records"], line["bytes"]) == ("orders", 250, 175_000)
+    assert (line["first"], line["last"]) == ("2026-11-27T10:00:00+00:00", "2026-11-29T10:00:00+00:00")
+    assert set(line["sizes"]) == {700}
+    assert report["every_s"] == 3600
+    assert [(rate["start"], rate["records"]) for rate in report["rates"]] == [
+        ("2026-11-27T10:00:00+00:00", 50),
+        ("2026-11-28T10:00:00+00:00", 100),
+        ("2026-11-29T10:00:00+00:00", 100),
+    ]
+    assert [(key["key"], key["records"]) for key in report["keys"]][4:6] == [("key 5", 36), ("key 0", 35)]
+    assert len(report["keys"]) == 7
+    assert [Path(path).name for path in report["plots"]] == ["rates.png", "sizes.png", "keys.png"]
+    assert all(Path(path).read_bytes().startswith(b"\x89PNG") for path in report["plots"])
+
+
+def test_stats_of_lag(job: Job, data_dir: Path, tmp_path: Path) -> None:
+    with server(data_dir) as process:
+        asyncio.run(asyncio.wait_for(fall_behind(process), 60))
+    _, report = job("stats", "--topic", "late", "--every", "60", "--plots", str(tmp_path))
+    (item,) = report["lag"]
+    assert (item["topic"], item["protocol"], item["lag"]) == ("late", "blipmq", 8)
+    assert [Path(path).name for path in report["plots"]] == ["rates.png", "sizes.png", "lag.png"]
+    shutil.rmtree(data_dir / "state")
+    assert job("stats", "--topic", "late")[1]["lag"] is None
+
+
 # --- the command line
 
 
-def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return os.environ | {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
-
-
-def test_a_job_by_spark_submit(data_dir: Path, tmp_path: Path) -> None:
-    require_spark()
-    import pyspark
-
+@pytest.mark.skipif(os.environ.get("QUINTLOG_NIGHTLY") != "1", reason="a Spark of its own; QUINTLOG_NIGHTLY=1 runs it")
+def test_exit_code_by_spark_submit(data_dir: Path, tmp_path: Path) -> None:
     damage(segments(data_dir)[0], b"order 5 ")
-    submit = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    program, report = ROOT / "tools/spark/jobs/audit.py", tmp_path / "report.json"
-    command = [submit, "--master", "local[1]", "--conf", "spark.ui.enabled=false", program, "--data-dir", data_dir]
-    done = subprocess.run([*command, "--report", report], capture_output=True, text=True, env=environment())
+    report = tmp_path / "report.json"
+    command = submit("audit", "--data-dir", str(data_dir), "--report", str(report))
+    done = subprocess.run(command, capture_output=True, text=True, env=environment())
     assert done.returncode == 1, done.stderr + done.stdout
     assert [finding["kind"] for finding in json.loads(report.read_text())["findings"]] == ["damage"]
 

@@ -28,7 +28,7 @@ def require_libraries() -> None:
     if home and importlib.util.find_spec("pyspark") is None:
         sys.path[:0] = [f"{home}/python", *map(str, Path(home).glob("python/lib/py4j-*.zip"))]
         importlib.invalidate_caches()
-    missing = [name for name in ("pyspark", "pyarrow", "numpy") if importlib.util.find_spec(name) is None]
+    missing = [name for name in ("pyspark", "pyarrow", "numpy", "matplotlib") if importlib.util.find_spec(name) is None]
     if missing:
         text = f"{' and '.join(missing)} not installed for {sys.executable}"
         raise Failure(errors.UNREACHABLE, "no_spark", text, "pip install 'quintlog[spark]'")

@@ -5,4 +5,6 @@ Each is a module with ``main(arguments) -> exit code``; run by ``spark-submit FI
 
 JOBS = {
     "audit": "Check every byte on many cores: checksums, gaps, doubles, order, footers; exit code 1 on findings.",
+    "archive": "Copy new records to Parquet files by topic and date, each record once, however often it is killed.",
+    "stats": "Rates, sizes, most frequent keys and lag; plots as PNG.",
 }
