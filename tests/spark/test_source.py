@@ -146,6 +146,22 @@ def test_a_damaged_batch(spark: SparkSession, tmp_path: Path) -> None:
     )
 
 
+def test_what_is_skipped_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    require_spark()
+    from tools.spark.arrow import arrow_schema
+    from tools.spark.options import parse
+    from tools.spark.reading import TaskReader
+
+    partition = example(tmp_path)
+    damage(partition.paths[0], b"value 15")
+    damage(partition.paths[2], b"value 85")
+    (task,) = tasks(tmp_path, endingOffsets='{"orders": {"0": 88}}')
+    options = parse({"path": str(tmp_path), "onCorruption": "skip"})
+    rows = sum(batch.num_rows for batch in TaskReader(task, arrow_schema([("offset", True)]), options).batches())
+    assert rows == 87 - 10 - 7
+    assert caplog.messages[-1] == "orders:0: 17 records skipped in 2 places"
+
+
 def test_a_file_that_cannot_be_used(spark: SparkSession, tmp_path: Path) -> None:
     partition = example(tmp_path)
     content = bytearray(partition.paths[1].read_bytes())

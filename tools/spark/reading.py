@@ -41,6 +41,10 @@ class TaskReader:
     task: Task
     schema: pa.Schema
     options: Options
+    skipped_places: int = 0
+    """Damaged places that were skipped, each a batch or several in a row."""
+    skipped_numbers: int = 0
+    """Numbers of this task that they took."""
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """All record batches, of 1 to RECORD_BATCH_ROWS rows."""
@@ -58,6 +62,9 @@ class TaskReader:
                 if decoder.rows >= RECORD_BATCH_ROWS or decoder.key_size + decoder.value_size >= RECORD_BATCH_BYTES:
                     yield from record_batches(decoder.take(), self.task, self.schema)
         yield from record_batches(decoder.take(), self.task, self.schema)
+        if self.skipped_places:
+            where = f"{self.task.topic}:{self.task.partition}"
+            LOG.warning("%s: %d records skipped in %d places", where, self.skipped_numbers, self.skipped_places)
 
     def _walk(self, place: Range) -> Iterator[Found | Damage]:
         try:
@@ -122,3 +129,6 @@ class TaskReader:
             lost_records = f"{damage.reason}; lost: records {damage.first_seq} to {damage.last_seq}"
             raise Corrupt(place.path, damage.position, f"{lost_records} (onCorruption=skip goes on behind them)")
         LOG.warning("skipped: %s", text)
+        self.skipped_places += 1
+        last_seq = min(damage.last_seq, self.task.end_seq - 1)
+        self.skipped_numbers += last_seq + 1 - max(damage.first_seq, self.task.first_seq)
