@@ -24,7 +24,10 @@ JAVA = $(if $(filter tests tests/spark%,$(TESTS)),.ci/java,:)
 WHEEL_RUN = build/wheel-run
 COVERED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/crash tests/fuzz tests/interop,$(TESTS))
 
-.PHONY: serve test test-editable test-wheel test-pure lint format docs bench coverage nightly build compile wheel clean
+CHECKED = $(filter-out %reliably.py %fujin.py,$(wildcard tests/fuzz/*.py)) tests/property $(wildcard $(addprefix tests/unit/test_,*codec.py *frames.py batch*.py bundle.py \
+	compiled.py cursors.py deliveries.py quick_rounds.py))
+
+.PHONY: serve test test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel clean
 
 serve: compile
 	@exec $(VENV)/bin/engine-server --data-dir $(DATA) $(ARGS)
@@ -46,6 +49,15 @@ test-wheel:
 test-pure:
 	@.ci/venv $(VENV) $(INSTALL) test
 	QUINTLOG_PURE=1 $(PY) -m pytest --ignore=tests/unit/test_tidy.py $(if $(filter tests,$(TESTS)),$(wildcard tests/unit tests/property),$(TESTS))
+
+# A copy of the tree, so that modules with bounds checks do not stay in the way of the fast ones.
+test-checked:
+	@.ci/venv $(VENV) editable test
+	@mkdir -p build/checked && cp -ru engine netserver tools tests docs *.md LICENSE pyproject.toml setup.py build/checked/
+	@find build/checked -name '*.so' ! -newer build/checked/setup.py -delete
+	cd build/checked && QUINTLOG_BUILD=checked $(abspath $(PY)) setup.py -q build_ext --inplace -j $$(nproc)
+	cd build/checked && QUINTLOG_REQUIRE_COMPILED=checked $(abspath $(PY)) -m pytest -p no:cacheprovider \
+		-k 'not running_server' $(CHECKED)
 
 lint:
 	@.ci/venv $(VENV) editable lint

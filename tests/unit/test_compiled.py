@@ -1,7 +1,7 @@
 """The compiled modules really are compiled, each with the declarations of its .pxd.
 
-Runs only with QUINTLOG_REQUIRE_COMPILED=1 (continuous integration sets it for the installed wheel): without a compiler
-the same modules run as plain Python, which is legal.
+Runs only with QUINTLOG_REQUIRE_COMPILED=1 (continuous integration sets it for the installed wheel) or ``checked`` (and
+for the build with bounds checks): without a compiler the same modules run as plain Python, which is legal.
 """
 
 from __future__ import annotations
@@ -17,8 +17,12 @@ import engine
 import netserver
 import tools
 
+REQUIRED = os.environ.get("QUINTLOG_REQUIRE_COMPILED")
+CHECK = b"Out of bounds on buffer access (axis %d)"
+"""Message of a bounds check in compiled code."""
+
 pytestmark = pytest.mark.skipif(
-    os.environ.get("QUINTLOG_REQUIRE_COMPILED") != "1" or os.environ.get("QUINTLOG_PURE") == "1",
+    REQUIRED not in ("1", "checked") or os.environ.get("QUINTLOG_PURE") == "1",
     reason="compiled modules are not required here",
 )
 
@@ -45,3 +49,9 @@ def test_compiled_with_its_declarations(package: str, pxd: Path) -> None:
     for name in re.findall(r"^cdef (?:public )?class (\w+)", text, re.MULTILINE):
         with pytest.raises(TypeError, match="immutable type"):
             setattr(getattr(module, name), "added", 1)  # noqa: B010  (an ordinary class would allow it)
+
+
+@pytest.mark.parametrize("name", ["engine.batch", "engine.batch_seal", "netserver.figg.frames"])
+def test_bounds_are_checked_in_the_checked_build_alone(name: str) -> None:
+    library = Path(str(importlib.import_module(name).__file__)).read_bytes()
+    assert (CHECK in library) == (REQUIRED == "checked")
