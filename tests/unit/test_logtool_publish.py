@@ -171,6 +171,27 @@ def test_through_blipmq(logtool: Logtool) -> None:
     assert logtool("cat", "blip")[1].encode() == data
 
 
+def test_through_fujin(logtool: Logtool, process: ServerProcess, tmp_path: Path) -> None:
+    data = b"".join(b"v%d\n" % number for number in range(3000))
+    assert logtool("publish", "fuji", "--via", "fujin", stdin=data) == (0, "3000 records acknowledged\n", "")
+    assert logtool("cat", "fuji")[1].encode() == data
+    host, port = process.address("fujin")
+    certificate = process.data_dir / "fujin-certificate.pem"
+    elsewhere = ["publish", "fuji", "--via", f"fujin={host}:{port}", "--data-dir", str(tmp_path)]
+    assert logtool(*elsewhere, "--ca", str(certificate), stdin=b"x\n") == (0, "1 records acknowledged\n", "")
+    code, out, err = logtool(*elsewhere, stdin=b"x\n")  # nobody vouches for it
+    assert (code, out) == (3, "")
+    assert "certificate" in err
+
+
+def test_what_fujin_cannot_carry(logtool: Logtool) -> None:
+    code, out, err = logtool("publish", "fuji", "--via", "fujin", stdin=b"x\n\n")
+    assert (code, out) == (4, "")
+    assert "no records of 0 bytes" in err
+    assert logtool("publish", "fuji", "--via", "fujin", "--key", "k", stdin=b"x\n")[0] == 2
+    assert logtool("publish", "fuji", "--ca", os.devnull, stdin=b"x\n")[0] == 2
+
+
 def test_a_server_that_does_not_answer(tmp_path: Path, logtool: Logtool) -> None:
     with server(tmp_path / "data") as silent:
         via = f"figg={silent.address('figg')[0]}:{silent.address('figg')[1]}"

@@ -27,8 +27,15 @@ from tools.logtool.output import Column, Output, bytes_fields
 from tools.logtool.records import topic_and_partition
 from tools.logtool.splitting import FRAMINGS, Framing, Input, Splitter
 
-DEFAULT_ADDRESSES = {"figg": "127.0.0.1:8119", "tank": "127.0.0.1:11011", "blipmq": "127.0.0.1:5555"}
+DEFAULT_ADDRESSES = {
+    "figg": "127.0.0.1:8119",
+    "tank": "127.0.0.1:11011",
+    "blipmq": "127.0.0.1:5555",
+    "fujin": "127.0.0.1:4848",
+}
 CARRIES_KEYS = {"tank"}
+ENCRYPTED = {"fujin"}
+OWN_CERTIFICATE = "fujin-certificate.pem"
 CARRIES_PARTITIONS = {"tank"}
 PROGRESS_S = 0.2
 
@@ -40,10 +47,19 @@ GROUP_RECORDS = 256
 """Records whose acknowledgement is counted as one, where the client packs them together."""
 
 
-def connect(protocol: str, address: str, settings: Settings, window: int, retry_s: float) -> Any:
-    """A client of that protocol, to be entered."""
+def connect(
+    protocol: str, address: str, settings: Settings, window: int, retry_s: float, ca: Path | None = None
+) -> Any:
+    """A client of that protocol, to be entered; ``ca`` is a file of certificates for those that are encrypted."""
     module = import_module(f"netserver.{protocol}")
-    return module.connect(address, window=window, dial_timeout_s=settings.timeout_s, give_up_after_s=retry_s)
+    more: dict[str, Any] = {"ca": ca or own_certificate(settings)} if protocol in ENCRYPTED else {}
+    return module.connect(address, window=window, dial_timeout_s=settings.timeout_s, give_up_after_s=retry_s, **more)
+
+
+def own_certificate(settings: Settings) -> Path | None:
+    """The self-signed certificate in the data directory; None: whom the system trusts is trusted."""
+    path = settings.data_dir / OWN_CERTIFICATE if settings.data_dir is not None else None
+    return path if path is not None and path.exists() else None
 
 
 def sender(protocol: str, client: Any, topic: bytes, partition: int) -> Send:
@@ -60,7 +76,12 @@ def sender(protocol: str, client: Any, topic: bytes, partition: int) -> Send:
     async def blipmq(records: list[Input]) -> list[Sent]:
         return [(await client.send(topic, record.value), 1) for record in records]
 
-    return {"figg": figg, "tank": tank, "blipmq": blipmq}[protocol]
+    async def fujin(records: list[Input]) -> list[Sent]:
+        if not all(record.value for record in records):
+            raise Failure(errors.REFUSED, "empty", "Fujin has no records of 0 bytes")
+        return [(await client.send_many(topic, [record.value for record in records]), len(records))]
+
+    return {"figg": figg, "tank": tank, "blipmq": blipmq, "fujin": fujin}[protocol]
 
 
 def parse_via(text: str, settings: Settings) -> tuple[str, str]:
@@ -206,7 +227,7 @@ async def _watched(work: Coroutine[Any, Any, None], progress: Progress, timeout_
 @click.command(cls=Command)
 @click.argument("topic", metavar="TOPIC[:PARTITION]")
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--via", metavar="PROTOCOL[=HOST:PORT]", default="figg", help="figg (default), tank or blipmq.")
+@click.option("--via", metavar="PROTOCOL[=HOST:PORT]", default="figg", help="figg (default), tank, blipmq or fujin.")
 @click.option("--lines", "framing", flag_value="lines", default=True, help="A record is a line (default).")
 @click.option("--nul", "framing", flag_value="nul", help="A record ends with a zero byte.")
 @click.option("--length", "framing", flag_value="length", help="4 bytes of length (big-endian) before each record.")
@@ -214,6 +235,12 @@ async def _watched(work: Coroutine[Any, Any, None], progress: Progress, timeout_
 @click.option("--jsonl", "framing", flag_value="jsonl", help="Lines as `cat -o jsonl` writes them.")
 @click.option("--key", metavar="KEY", help="Key of every record that brings none (tank).")
 @click.option("--key-delimiter", metavar="TEXT", help="What stands between key and value in a line (tank).")
+@click.option(
+    "--ca",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Certificates (PEM) that the server is known by (fujin); default: the data directory's own, or the system's.",
+)
 @click.option("--window", type=click.IntRange(1), default=4096, metavar="N", help="Records on their way at once; 4096.")
 @click.option("--retry", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds to try to reconnect; 0.")
 @click.pass_obj
@@ -225,6 +252,7 @@ def publish(
     framing: Framing,
     key: str | None,
     key_delimiter: str | None,
+    ca: Path | None,
     window: int,
     retry: float,
 ) -> None:
@@ -239,6 +267,8 @@ def publish(
     name, partition = topic_and_partition(topic)
     if (key or key_delimiter) and protocol not in CARRIES_KEYS:
         raise click.UsageError(f"{protocol} carries no keys")
+    if ca is not None and protocol not in ENCRYPTED:
+        raise click.UsageError(f"{protocol} is not encrypted: it has no use for --ca")
     if partition and protocol not in CARRIES_PARTITIONS:
         raise click.UsageError(f"{protocol} reaches partition 0 only")
     assert framing in FRAMINGS
@@ -247,7 +277,7 @@ def publish(
     started = time.monotonic()
 
     async def main(descriptors: Sequence[int]) -> None:
-        client = connect(protocol, address, settings, window, retry)
+        client = connect(protocol, address, settings, window, retry, ca)
         work = _publish(client, lambda ready: sender(protocol, ready, name, partition), descriptors, splitter, progress)
         await _watched(work, progress, settings.timeout_s + retry)
 
