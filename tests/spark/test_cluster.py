@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.conftest import ROOT, require_spark
+from tests.spark.conftest import require_spark
 from tests.stored_log import NOW_MS, StoredPartition, make_directory
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ def fill(data_dir: Path) -> None:
 def environment(place: Path) -> dict[str, str]:
     """Executors whose Python has every library, but nothing of this project; a Spark home that may be written to."""
     import pyspark
+
+    from tools.spark.package import ROOT
 
     libraries = place / "libraries"
     libraries.mkdir()

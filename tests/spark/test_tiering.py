@@ -96,6 +96,26 @@ def test_history_and_tail_in_one_query(tmp_path: Path) -> None:
     assert planned_bytes(tmp_path / "log", **both, **part) < planned_bytes(tmp_path / "log", **both)
 
 
+def test_a_stream_asks_for_a_newer_manifest_when_it_needs_one(tmp_path: Path) -> None:
+    from tests.spark.test_stream import reader
+
+    partition = example(tmp_path / "log")
+    stream = reader(tmp_path / "log", archive=str(tmp_path / "archive"))
+    limit = stream.getDefaultReadLimit()
+    assert stream.latestOffset(stream.initialOffset(), limit) == {"orders": {"0": 91}}
+    archived(tmp_path / "log", tmp_path / "archive")
+    overtaken(partition, 61)
+    start, end = {"orders": {"0": 1}}, {"orders": {"0": 91}}
+    planned = [place for one in stream.partitions(start, end) for place in one.task.ranges]
+    assert [place.archived for place in planned] == [True, True, False]
+    history = reader(tmp_path, path=(tmp_path / "archive").as_uri())
+    assert history.latestOffset(start, limit) == {"orders": {"0": 61}}
+    partition.begin_segment()
+    partition.mark()
+    archived(tmp_path / "log", tmp_path / "archive")
+    assert history.latestOffset(start, limit) == end
+
+
 def test_what_was_removed_before_it_was_archived(tmp_path: Path) -> None:
     from tools.spark.plan import DataLoss
 

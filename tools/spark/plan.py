@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import DataDirectoryError, EngineError
-from engine.reader import DirectoryReader, StoredTopic
+from engine.reader import DirectoryReader, PartitionReader, StoredTopic
 from tools.spark.options import EARLIEST, LATEST, Bound, OptionError, Options
 from tools.spark.parts import Part, Range
 
@@ -71,37 +71,62 @@ class Planner:
         Raises:
             DataDirectoryError, UnsupportedFormat, Corrupt, OSError: directory or archive cannot be used.
         """
-        # The archive first: what retention removes from the directory in between counts as lost, not as there twice.
-        # What is archived in between is still in the directory, or told as lost and found by the next attempt.
+        # The directory first: what retention takes from it afterwards was archived before, if it ever was.
         directory = DirectoryReader(Path(self.options.path)) if self.options.path is not None else None
         try:
-            self._refresh_archive(directory)
-            self.partitions.clear()
-            topics = directory.topics() if directory is not None else self._archived_topics()
-            for topic in topics:
-                name = text_of(topic.name)
-                for index in range(topic.partition_count):
-                    if self.options.wants(name, index):
-                        part = self._part(directory, topic, index)
-                        if part is not None:
-                            self.partitions[name, index] = part
+            topics = directory.topics() if directory is not None else []
+            wanted = self._wanted(topics)
+            readers: dict[tuple[int, int], PartitionReader] = {}
+            if directory is not None:
+                readers = {(topic.id, index): self._reader(directory, topic, index) for topic, index in wanted}
+            if self.options.archive is not None:
+                self._refresh_archive(self.options.archive, directory, readers.values())
+            if directory is None:
+                wanted = self._wanted(self._archived_topics())
         finally:
             if directory is not None:
                 directory.close()
+        self.partitions.clear()
+        for topic, index in wanted:
+            at = (topic.id, index)
+            reader, archived = readers.get(at), self._archived.get(at)
+            if reader is not None or archived is not None:
+                part = self._parts.setdefault(at, Part(reader, archived))
+                part.refreshed(archived)
+                self.partitions[text_of(topic.name), index] = part
 
-    def _refresh_archive(self, directory: DirectoryReader | None) -> None:
-        if self.options.archive is None:
-            return
+    def _wanted(self, topics: Iterable[StoredTopic]) -> list[tuple[StoredTopic, int]]:
+        found = [(topic, index) for topic in topics for index in range(topic.partition_count)]
+        return [(topic, index) for topic, index in found if self.options.wants(text_of(topic.name), index)]
+
+    def _reader(self, directory: DirectoryReader, topic: StoredTopic, index: int) -> PartitionReader:
+        part = self._parts.get((topic.id, index))
+        reader = part.reader if part is not None else None
+        if reader is None:
+            reader = directory.partition(topic, index)
+        else:
+            reader.watermarks = directory.watermarks
+            if reader.changed:
+                reader.refresh()
+        reader.watermarks = None
+        return reader
+
+    def _refresh_archive(self, uri: str, directory: DirectoryReader | None, readers: Iterable[PartitionReader]) -> None:
+        """Asks for a newer manifest only if the directory lacks what the known one does not have."""
         from tools.spark.tiering import archived_partitions, place_of
 
-        place = place_of(self.options.archive)
-        if self._manifest is not None and place.versions()[:1] == [self._manifest.version]:
-            return
+        place = place_of(uri)
+        if self._manifest is not None:
+            known = self._archived
+            starts = {(reader.topic.id, reader.index): reader.log_start for reader in readers}
+            needed = any(start > (known[at].next_seq if at in known else 1) for at, start in starts.items())
+            if (directory is not None and not needed) or place.versions()[:1] == [self._manifest.version]:
+                return
         manifest = place.manifest()
         if directory is None and not manifest.version:
-            raise DataDirectoryError(f"there is no archive at {self.options.archive}")
+            raise DataDirectoryError(f"there is no archive at {uri}")
         if directory is not None and manifest.version and manifest.directory_id != directory.directory_id:
-            raise DataDirectoryError(f"{self.options.archive} is the archive of another data directory")
+            raise DataDirectoryError(f"{uri} is the archive of another data directory")
         self._archived, self._manifest = archived_partitions(place, manifest), manifest
 
     def _archived_topics(self) -> list[StoredTopic]:
@@ -109,23 +134,6 @@ class Planner:
         assert self._manifest is not None
         newest = {topic.name: topic for topic in sorted(self._manifest.topics, key=lambda topic: topic.id)}
         return [newest[name] for name in sorted(newest)]
-
-    def _part(self, directory: DirectoryReader | None, topic: StoredTopic, index: int) -> Part | None:
-        part = self._parts.get((topic.id, index))
-        archived = self._archived.get((topic.id, index))
-        if part is None:
-            reader = directory.partition(topic, index) if directory is not None else None
-            if reader is None and archived is None:
-                return None
-            part = self._parts[topic.id, index] = Part(reader, archived)
-        elif part.reader is not None and directory is not None:
-            part.reader.watermarks = directory.watermarks
-            if part.reader.changed:
-                part.reader.refresh()
-        if part.reader is not None:
-            part.reader.watermarks = None
-        part.refreshed(archived)
-        return part
 
     def missing(self) -> set[str]:
         """Topics that are named and have no files."""
