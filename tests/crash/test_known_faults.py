@@ -153,6 +153,23 @@ FAULTS = {
             "unit/test_races.py::test_the_housekeeping_thread_survives_whatever_happens",
         ),
     ),
+    17: Fault(
+        "after a restart acknowledged messages come again, and others never",
+        "nats-io/nats-streaming-server#72; nats-io/nats-server#5482; BlipMQ's own daemon",
+        (
+            "crash/test_blipmq_restart.py::test_ten_thousand_acks_nats_streaming_server_72_nats_server_5482",
+            "crash/test_blipmq_restart.py::test_what_was_not_acknowledged_comes_back",
+            "crash/test_blipmq_restart.py::test_rounds_of_kill_9",
+        ),
+    ),
+    18: Fault(
+        "what waits for acknowledgements names records that were trimmed: nulls and duplicates for ever",
+        "redis/redis#6199, #5570, #13957",
+        (
+            "unit/test_cursors.py::test_retention_passes_a_cursor",
+            "unit/test_blipmq_session.py::test_retention_over_unacknowledged_messages_redis_6199_5570_13957",
+        ),
+    ),
     19: Fault(
         "a position in the midst of a message: the rest of the file is thrown away",
         "nsqio/nsq#1514, #1491",

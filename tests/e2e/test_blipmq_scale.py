@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from engine.cursor_entries import Entry, put_entry
@@ -43,7 +45,9 @@ def test_a_hundred_thousand_idle_subscriptions(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "data") as engine:
         engine.append([b"x"])
         topic = engine.partition().topic
-        puts = [put_entry(Entry(n, "blipmq", b"", topic.id, 0, 1, 0, 1, 1, 1, [1])) for n in range(1, count + 1)]
+        now_ms = engine.log.now_ms()  # one that nobody has used for long would expire
+        entries = (Entry(n, "blipmq", b"", topic.id, 0, 1, 0, now_ms, now_ms, 1, [1]) for n in range(1, count + 1))
+        puts = list(map(put_entry, entries))
         answers: list[object] = []
         engine.log.state.submit([*puts, Put(NEXT_CURSOR_ID, count + 1)], answers.append)
         engine.inbox.run_until(lambda: bool(answers))
@@ -87,3 +91,36 @@ def test_acknowledgements_of_many_subscriptions_are_written_together() -> None:
             assert peer.until_pong() == []
         time.sleep(0.3)  # the last ones are written within 100 ms
         assert (written_bytes(process.pid) - before) / (20 * len(ids)) < 1000, "a page for each would be 4096"
+
+
+def test_a_hundred_stalled_readers_and_two_hundred_slow_logins() -> None:
+    """Neither costs more than its bound, and nobody else waits for them."""
+    with ExitStack() as stack:
+        patient = {**SETTINGS["blipmq"], "handshake_timeout": "5min"}
+        process = stack.enter_context(server(settings={**SETTINGS, "blipmq": patient}))
+        address = process.address("blipmq")
+        peer = stack.enter_context(Peer(address))
+        ids = [peer.subscribe(b"t") for _ in range(100)]
+        block = b"".join(codec.publish(1, 1, b"t", bytes(64_000)) for _ in range(10))
+        for _ in range(20):
+            peer.send(block)
+            assert peer.until_pong() == []
+        before = resident_mib(process.pid)
+        slow = [stack.enter_context(socket.create_connection(address)) for _ in range(200)]
+        for byte in codec.hello(1) + codec.auth(2, "k")[:-1]:
+            for connection in slow:
+                connection.send(bytes((byte,)))
+        stalled = [stack.enter_context(Peer(address)) for _ in ids]
+        for reader, one in zip(stalled, ids, strict=True):
+            reader.send(b"".join(codec.poll(1, one) for _ in range(200)))  # 12.8 MB each, and reads nothing of it
+        subscription = peer.subscribe(b"quiet")
+        for n in range(200):
+            peer.publish(b"quiet", b"%d" % n)
+            ((tag, body),) = peer.poll(subscription)
+            assert body == b"%d" % n
+            assert peer.ack(subscription, tag) == []
+        assert resident_mib(process.pid) - before < 64
+        assert [len(frame.payload) for frame in stalled[0].frames(200)] == [64_004] * 200, "who reads again gets it all"
+        for connection in slow:
+            connection.send(b"k")
+        assert all(connection.recv(100)[4] == codec.FrameType.ACK for connection in slow)

@@ -15,7 +15,10 @@ import pytest
 
 from engine.bundle import check_bundle
 from engine.bundle_encode import encode_bundle
+from engine.cursor_entries import entry_of
 from engine.partition import Partition
+from engine.retention import trim
+from engine.subscriptions import entry_item
 from netserver import config as configuration
 from netserver.app import Server
 from netserver.auth import add_key, revoke_key
@@ -682,3 +685,38 @@ def test_a_poll_behind_an_ack_does_not_wait_for_a_delayed_confirmation() -> None
             peer.send(codec.ack(tag, subscription))
     # The first ones are quick in any case. A delayed confirmation takes 40 ms; a busy machine delays some, not all.
     assert min(seconds[100:]) < 0.02
+
+
+# --- retention
+
+
+def test_retention_over_unacknowledged_messages_redis_6199_5570_13957(caplog: pytest.LogCaptureFixture) -> None:
+    """The subscription goes on at the first message that is kept; the gap is counted, and told once."""
+
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        for n in range(20):
+            await peer.publish(b"t", b"%d" % n + bytes(500_000))
+        assert [tag for tag, _ in await peer.poll(subscription, 4)] == [1, 2, 3, 4]
+        assert await peer.ack(subscription, 2) == []
+        log = place.server.log
+        topic = log.catalog.get(b"t")
+        assert topic is not None
+        partition = log.partition(topic)
+        assert trim(log, partition, 11) > 0
+        assert partition.log_start == 11
+        assert await peer.ack(subscription, 1, 4) == [], "one that was in flight may be acknowledged"
+        assert [tag for tag, _ in await peer.poll(subscription, 3)] == [11, 12, 13]
+        assert len(await peer.ack(subscription, 3)) == 1, "that one is gone"
+        cursor = log.cursors.get(subscription)
+        assert cursor is not None
+        assert (cursor.lost, log.cursors.totals("blipmq").lost) == (7, 7), "3 in flight, and 5 to 10"
+        item = entry_item(entry_of(cursor), b"t", partition.committed_seq)
+        assert (item["acknowledged_offset"], item["unacknowledged"], item["lag"]) == (10, 3, 10)
+        assert await peer.ack(subscription, 11, 12, 13) == []
+        assert [tag for tag, _ in await peer.poll(subscription, 9)] == list(range(14, 21))
+        told = [record.getMessage() for record in caplog.records if "retention removed" in record.getMessage()]
+        assert len(told) == 1, told
+
+    with_server(test, topics={"segment_bytes": "1MiB"})
