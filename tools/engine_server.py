@@ -23,6 +23,7 @@ from netserver import config as configuration
 from netserver.config import ServerConfig
 from netserver.errors import ConfigError, ServerError
 from netserver.logs import set_up
+from netserver.malloc import keep_freed_buffers
 from netserver.version import product_version
 
 if TYPE_CHECKING:  # the server itself is imported when it runs: --help and checks answer at once
@@ -174,6 +175,7 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
             raise ConfigError("no data directory: name one with --data-dir DIR or [server] data_dir")
         set_up(config.server.log_format, config.server.log_level)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        keep_freed_buffers()
         directory = Path(config.server.data_dir).absolute()
         say(f"quintlog {product_version()}\n{contract(config)}\ndata directory {directory}")
         import uvloop
