@@ -14,7 +14,14 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SOURCES = ("engine/**/*.py", "tools/__init__.py", "tools/checks.py", "tools/spark/**/*.py", "pyspark_quintlog.py")
+SOURCES = (
+    "engine/**/*.py",
+    "tools/__init__.py",
+    "tools/checks.py",
+    "tools/logtool/*.py",
+    "tools/spark/**/*.py",
+    "pyspark_quintlog.py",
+)
 
 
 def write_package(path: Path) -> None:

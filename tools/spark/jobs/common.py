@@ -8,7 +8,7 @@ import re
 import sys
 import traceback
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import translate
 from pathlib import Path
@@ -86,6 +86,16 @@ class Extent:
             end = min(args.end.resolve(reader), reader.committed_seq + 1)
             spans[key] = (min(args.start.resolve(reader), end), end)
         return cls(args.data_dir, spans)
+
+    def steps(self, records: int) -> Iterator[Extent]:
+        """The same in pieces, one after the other, each at most `records` numbers of each partition."""
+        longest = max((end - first for first, end in self.spans.values()), default=0)
+        for start in range(0, longest, records):
+            spans = {
+                key: (min(first + start, end), min(first + start + records, end))
+                for key, (first, end) in self.spans.items()
+            }
+            yield Extent(self.data_dir, spans)
 
     def frame(self, spark: SparkSession, columns: str | None = None, **options: Any) -> DataFrame:
         """The records as a DataFrame of these columns (``"offset bigint, value binary"``), all by default."""
