@@ -8,9 +8,10 @@ batch goes on there, with those files, whatever the repeated batch would bring.
 
 Key ``w/`` + hash of the name. Value::
 
-    [name, batch, [file names], file, row, parts, records, time ms]
+    [name, batch, [file names], file, row, parts, records, time ms, [[topic id, partition], ...]]
 
 No file names: the batch is complete. ``file`` and ``row`` point behind the last row that is in the log.
+The partitions are those of the last transaction: after a crash its records can be read when these have been opened.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Entry(NamedTuple):
     parts: int
     records: int
     time_ms: int
+    partitions: tuple[tuple[int, int], ...]
+    """Topic ids and partitions of the last transaction."""
 
     @property
     def is_complete(self) -> bool:
@@ -63,7 +66,7 @@ class Ledger:
 
     def put(self, entry: Entry) -> Put:
         """The change that remembers `entry`, for `Transaction.also`."""
-        return Put(hashed_key(PREFIX, entry.writer.encode()), [*entry[:2], list(entry.files), *entry[3:]])
+        return Put(hashed_key(PREFIX, entry.writer.encode()), list(entry))
 
     def forget_old(self, now_ms: int) -> int:
         """Removes what nobody will repeat any more: complete, and older than `LEDGER_KEEP_MS`. How many are left.
@@ -85,5 +88,5 @@ class Ledger:
 
 
 def _entry(value: Sequence[Any]) -> Entry:
-    writer, batch, files, *rest = value
-    return Entry(writer, batch, tuple(files), *rest)
+    writer, batch, files, *counts, partitions = value
+    return Entry(writer, batch, tuple(files), *counts, tuple((topic, index) for topic, index in partitions))

@@ -59,6 +59,11 @@ class Transaction:
         self.also: tuple[Put, ...] = ()
         """Changes of `state` that become durable with the records."""
 
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Those that records were added for, until the commit."""
+        return tuple(self._rows)
+
     def has_room(self, size_bytes: int) -> bool:
         """Whether a record of so many bytes (value, key and headers) still fits."""
         return self.size_bytes + size_bytes + ROW_OVERHEAD_BYTES <= TRANSACTION_BYTES_MAX

@@ -132,12 +132,13 @@ class Staging:
             if entry is None:
                 self._ledger.forget_old(_now_ms())
             elif batch <= entry.batch and (entry.is_complete or batch < entry.batch):
+                await self._open(entry)
                 await self._remove(names)
                 return _describe(entry, repeated=True)
             elif not entry.is_complete and batch != entry.batch:
                 raise Conflict(f"batch {entry.batch} of {writer!r} is only partly in the log: repeat that one first")
             if entry is None or entry.is_complete:
-                entry = Entry(writer, batch, tuple(names), 0, 0, 0, 0, 0)
+                entry = Entry(writer, batch, tuple(names), 0, 0, 0, 0, 0, ())
             self._in_commit = {*names, *entry.files}
             try:
                 entry = await _Commit(self._server, self._api, self._ledger, self._directory).run(entry)
@@ -145,6 +146,13 @@ class Staging:
             finally:
                 self._in_commit = set()
         return _describe(entry._replace(files=()), repeated=False)
+
+    async def _open(self, entry: Entry) -> None:
+        """After a crash behind the marker: who is told that a batch is in the log has to find it there."""
+        for topic_id, index in entry.partitions:
+            topic = self._server.log.catalog.by_id(topic_id)
+            if topic is not None:
+                await self._api.opened(topic, index)
 
     async def _remove(self, names: Iterable[str]) -> None:
         self._stored_bytes -= await asyncio.to_thread(_unlink, [self._directory / name for name in names])
@@ -196,7 +204,12 @@ class _Commit:
     ) -> Entry:
         """Commit a part together with the entry that tells of it."""
         entry = entry._replace(
-            file=file, row=row, parts=entry.parts + 1, records=entry.records + rows, time_ms=_now_ms()
+            file=file,
+            row=row,
+            parts=entry.parts + 1,
+            records=entry.records + rows,
+            time_ms=_now_ms(),
+            partitions=tuple((partition.topic.id, partition.index) for partition in transaction.partitions),
         )
         transaction.also = (self._ledger.put(entry._replace(files=()) if is_last else entry),)
         size_bytes = transaction.size_bytes - rows * ROW_OVERHEAD_BYTES
