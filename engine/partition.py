@@ -84,6 +84,7 @@ class Partition:
         self.readers: dict[Callable[[], None], None] = {}
         self.told_damage: set[tuple[int, int]] = set()
         self._told_failure = ("", 0)
+        self.failing: EngineError | None = None  # why the last round stored nothing; gone with the next that does
         self._append_ms = 0
         self._reserved = 0
         self._reserving = False
@@ -251,7 +252,8 @@ class Partition:
         if isinstance(result, EngineError):
             self._phase = NO_FILES
             kind = DiskFull if isinstance(result, DiskFull) else NotStored
-            self._fail_pending(kind(f"{self.title}: its files cannot be made: {result}"))
+            self.failing = kind(f"{self.title}: its files cannot be made: {result}")
+            self._fail_pending(self.failing)
             return
         if result.next_seq > 1:
             self._fail_pending(NotStored(f"{self.title}: it has records already, which nobody knew of: publish again"))
@@ -471,8 +473,10 @@ class Partition:
                 self.stop_writing(part.error)
             if part.sealed:
                 self.committed_end = SEGMENT_HEADER_BYTES
+            self.failing = part.error
             self._tell_failure(str(part.error))
             return
+        self.failing = None
         for chunk in part.chunks:
             self._settle(chunk, COMMITTED, None)
             log.tail.add(chunk)

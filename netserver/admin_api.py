@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from engine import retention
 from engine.chunk import COMMITTED, PENDING, Chunk
 from engine.config import TopicConfig
-from engine.errors import EngineError, UnknownTopic
+from engine.errors import DiskFull, EngineError, UnknownTopic
 from engine.partition import Partition
 from engine.session_types import UnknownSession
 from engine.sessions import Sessions
@@ -292,6 +292,9 @@ class Api:
                 }
             if partition.error is not None:
                 entry["error"] = str(partition.error)
+            elif partition.failing is not None:
+                entry["error"] = str(partition.failing)
+                entry["no_space"] = isinstance(partition.failing, DiskFull)
             partitions.append(entry)
         return {
             **_text(topic.name, "name"),

@@ -18,6 +18,7 @@ begins again at the oldest. Subscriptions are in :mod:`netserver.client_stream`.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import socket
 import ssl
@@ -88,6 +89,19 @@ def parse_address(address: str, default_port: int) -> tuple[str, int]:
     if not host or not 1 <= number <= 65535:
         raise ValueError(f"not an address: {address!r}")
     return host, number
+
+
+def system_text(error: Exception) -> str:
+    """What an error of the system means, without numbers and tuples: ``connection refused: nothing listens there``."""
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused: nothing listens there"
+    if isinstance(error, socket.gaierror):
+        return f"the host name cannot be resolved: {error.strerror}"
+    if isinstance(error, OSError) and error.errno and error.errno > 0 and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno).lower()
+    if "[Errno 111]" in str(error):  # asyncio's sum of several addresses
+        return "connection refused on every address of the host: nothing listens there"
+    return str(error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +179,8 @@ class Link(asyncio.BufferedProtocol):
         self.writable = False
         self._transport = None
         if not self.lost.done():
-            reason = self._reason or ConnectionFailed(str(error) if error else "the server closed the connection")
+            text = "the server closed the connection" if error is None else system_text(error)
+            reason = self._reason or ConnectionFailed(text)
             if error is not None and reason is not self._reason:
                 reason.__cause__ = error
             self.lost.set_result(reason)
@@ -375,10 +390,10 @@ class ClientBase:
                     raise link.lost.result()
         except TimeoutError as error:
             self._drop(link)
-            raise ConnectionFailed(f"{where}: no connection within {self.dial_timeout_s} s") from error
+            raise ConnectionFailed(f"{where}: no connection within {self.dial_timeout_s:g} s") from error
         except OSError as error:
             self._drop(link)
-            raise ConnectionFailed(f"{where}: {error}") from error
+            raise ConnectionFailed(f"{where}: {system_text(error)}") from error
         except BaseException:
             self._drop(link)
             raise

@@ -27,6 +27,7 @@ from typing import Any, Final
 from engine.config import DAY_MS, EngineConfig, TopicConfig, unknown_setting_text
 from engine.errors import InvalidConfig
 from engine.limits import UNACKNOWLEDGED_MAX
+from netserver.config_lines import line_of
 from netserver.errors import ConfigError
 from netserver.fujin_config import NOT_RELOADABLE as FUJIN_FIXED
 from netserver.fujin_config import FujinSection
@@ -311,16 +312,28 @@ def read_file(path: Path) -> Layer:
         ConfigError: it cannot be read, is not TOML, or has an unknown section.
     """
     try:
-        document = tomllib.loads(path.read_text("utf-8"))
+        text = path.read_text("utf-8")
+        document = tomllib.loads(text)
+    except FileNotFoundError:
+        raise ConfigError(f"configuration file {path}: there is no such file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"configuration file {path}: {error}") from None
     known = sections()
     for name, table in document.items():
         if name not in known:
-            raise ConfigError(f"{path}: {unknown_setting_text(name, known).replace('setting', 'section')}")
+            where = _place(str(path), text, name)
+            raise ConfigError(f"{where}: {unknown_setting_text(name, known).replace('setting', 'section')}")
         if not isinstance(table, dict):
-            raise ConfigError(f"{path}: {name} is a section: write [{name}] and its settings below it")
+            raise ConfigError(
+                f"{_place(str(path), text, name)}: {name} is a section: write [{name}] and its settings below it"
+            )
     return document
+
+
+def _place(source: str, text: str, section: str, name: str = "") -> str:
+    """``FILE: line N`` of a setting or section; the file alone when it is written in an unusual way."""
+    line = line_of(text, section, name)
+    return f"{source}: line {line}" if line else source
 
 
 def read_environment(environment: Mapping[str, str]) -> Layer:
@@ -360,6 +373,14 @@ def read_environment(environment: Mapping[str, str]) -> Layer:
     return found
 
 
+def _source(source: str, section: str, name: str) -> str:
+    """Where a setting came from: a file with its line, else the name of the layer."""
+    try:
+        return _place(source, Path(source).read_text("utf-8"), section, name)
+    except (OSError, UnicodeDecodeError):  # environment, command line
+        return source
+
+
 def build(*layers: tuple[str, Layer]) -> ServerConfig:
     """The configuration of the given layers, later ones first in rank.
 
@@ -377,7 +398,7 @@ def build(*layers: tuple[str, Layer]) -> ServerConfig:
                 try:
                     values[section][name] = parse_value(known[section], name, text)
                 except ConfigError as error:
-                    raise ConfigError(f"{source}: [{section}] {error}") from None
+                    raise ConfigError(f"{_source(source, section, name)}: [{section}] {error}") from None
     auto_create = {"auto_create": values["topics"].pop("auto_create")} if "auto_create" in values["topics"] else {}
     try:
         engine = EngineConfig(topic=TopicConfig(**values["topics"]), **values["engine"], **auto_create)
@@ -458,6 +479,7 @@ def as_toml(config: ServerConfig) -> str:
         lines.append(f"[{section}]")
         for name, text in its.items():
             quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-            lines += [f"# {known[section][name].help}", f'{name} = "{quoted}"']
+            restart = "" if f"{section}.{name}" in RELOADABLE else " (A change needs a restart.)"
+            lines += [f"# {known[section][name].help}{restart}", f'{name} = "{quoted}"']
         lines.append("")
     return "\n".join(lines)

@@ -35,6 +35,7 @@ SWITCH_INTERVAL_S = 0.0005
 """The committer's thread gets the interpreter within this time of asking for it, not within 5 ms."""
 EXIT_NOT_COMMITTED = 1
 EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
 
 CONTRACTS = {
     "always": (
@@ -91,6 +92,7 @@ class Process:
             loop.add_signal_handler(number, self._stop_signal, number)
         loop.add_signal_handler(signal.SIGHUP, self._reload, server)
         await server.start()
+        say(f"quintlog {product_version()}\n{contract(self._config)}\ndata directory {server.data_dir.absolute()}")
         for name, address in server.addresses.items():
             say(f"{name} {address}")
         gc.collect()
@@ -134,7 +136,36 @@ class Process:
 ADDRESS = "HOST:PORT|off"
 
 
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+EPILOG = """\b
+Examples:
+  engine-server --data-dir data                      all protocols on 127.0.0.1
+  engine-server --data-dir data --tank off --figg 127.0.0.1:0
+  engine-server --config quintlog.toml --check-config
+  engine-server --print-config >quintlog.toml        a file to begin with
+
+\b
+Exit codes: 0 stopped in order, 1 the disk did not take everything, 2 usage or configuration,
+3 the directory cannot be opened, 6 directory or address in use, 70 a bug."""
+
+
+class ServerCommand(click.Command):
+    """Tells a usage error as every other error is told: one line after the program's name, and what to do."""
+
+    def main(self, *args: Any, **details: Any) -> Any:
+        """Runs the command line of the process."""
+        try:
+            return super().main(*args, **{**details, "standalone_mode": False})
+        except click.exceptions.Exit as done:
+            sys.exit(done.exit_code)
+        except click.Abort:  # Ctrl-C before the server's own handlers are there
+            sys.exit(EXIT_INTERRUPTED)
+        except click.ClickException as error:
+            click.echo(f"engine-server: {error.format_message()}", err=True)
+            click.echo("  `engine-server --help` lists the options, --print-config the settings", err=True)
+            sys.exit(error.exit_code)
+
+
+@click.command(cls=ServerCommand, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--data-dir", metavar="DIR", help="Directory of the log; created when missing.")
 @click.option("--config", "config_file", metavar="FILE", envvar="QUINTLOG_CONFIG", help="TOML file with settings.")
 @click.option("--figg", metavar=ADDRESS, help="Figg listener. Port 0 picks a free one.")
@@ -176,8 +207,6 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         set_up(config.server.log_format, config.server.log_level)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         keep_freed_buffers()
-        directory = Path(config.server.data_dir).absolute()
-        say(f"quintlog {product_version()}\n{contract(config)}\ndata directory {directory}")
         import uvloop
 
         sys.exit(uvloop.run(Process(config, load).run()))

@@ -8,7 +8,11 @@ from pathlib import Path
 import click
 import pytest
 
+from engine.config import EngineConfig
+from engine.limits import PARTITIONS_PER_TOPIC_MAX, RECORD_BYTES_MAX, TOPIC_NAME_BYTES_MAX
 from netserver.config import ServerConfig, as_toml
+from netserver.figg.limits import TOPIC_BYTES_MAX as FIGG_TOPIC_BYTES_MAX
+from netserver.tank.limits import TOPIC_NAME_BYTES_MAX as TANK_TOPIC_BYTES_MAX
 from tools.engine_server import main as engine_server
 from tools.logtool.cli import COMMANDS, root
 
@@ -56,6 +60,17 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in [*DOCS.glob("*.md"), DOCS.parent / "README.md"]:
         for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_limits_of_the_readme_are_those_of_the_code() -> None:
+    readme, config = (DOCS.parent / "README.md").read_text(), EngineConfig()
+    for row in (
+        f"{config.topic.record_bytes_max >> 20} MiB by default (`record_bytes_max`), at most {RECORD_BYTES_MAX >> 20}",
+        f"any {TOPIC_NAME_BYTES_MAX:,} bytes; through Figg {FIGG_TOPIC_BYTES_MAX}, through TANK {TANK_TOPIC_BYTES_MAX}",
+        f"{PARTITIONS_PER_TOPIC_MAX:,}, all topics together {config.partitions_max:,} by default (`partitions_max`)",
+        f"{config.topics_max:,} by default (`topics_max`)",
+    ):
+        assert f" {row}" in readme
 
 
 def test_every_test_that_holds_a_guarantee_exists() -> None:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from netserver.config import load
+from netserver.errors import ConfigError
 from netserver.limits import FLUSH_S
 from netserver.testing import ServerProcess, server
 from tests.certificates import self_signed
@@ -85,8 +87,11 @@ def test_wrong_settings_end_with_2(tmp_path: Path) -> None:
     path = tmp_path / "quintlog.toml"
     path.write_text("[figg]\nlissten = 1\n")
     for ended, text in (
-        (run("--config", str(path), "--check-config"), "did you mean listen?"),
-        (run("--config", str(tmp_path / "none")), "No such file"),
+        (
+            run("--config", str(path), "--check-config"),
+            ".toml: line 2: [figg] unknown setting 'lissten': did you mean listen?",
+        ),
+        (run("--config", str(tmp_path / "none")), "there is no such file"),
         (run("--figg", "8119", "--check-config"), "expected HOST:PORT"),
         (run("--check-config", environment={"QUINTLOG_FIGG_LISTN": "x"}), "did you mean QUINTLOG_FIGG_LISTEN?"),
         (run(), "no data directory: name one with --data-dir DIR"),
@@ -97,6 +102,32 @@ def test_wrong_settings_end_with_2(tmp_path: Path) -> None:
         assert text in ended.stderr
         assert "Traceback" not in ended.stderr
     assert not (tmp_path / "d").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[figg]\nlisten = "off"\n\n[topics]\n# kept\nretention_ms = "7q"\n', "line 6: [topics] retention_ms = '7q'"),
+        ('[topcs]\nretention_ms = "7d"\n', "line 1: unknown section 'topcs': did you mean topics?"),
+        ('\ntopics.segment_bytes = "1q"\n', "line 2: [topics] segment_bytes"),
+        ("topics = 3\n", "line 1: topics is a section"),
+        ("[figg\n", "line 1, column 6"),
+    ],
+)
+def test_errors_of_the_file_name_its_line(tmp_path: Path, text: str, said: str) -> None:
+    path = tmp_path / "quintlog.toml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        load(path, {}, {})
+
+
+def test_a_locked_directory_is_told_before_anything_is_promised(tmp_path: Path) -> None:
+    with server(tmp_path / "data"):
+        ended = run("--data-dir", str(tmp_path / "data"), *free_listeners())
+        assert (ended.returncode, ended.stdout) == (6, "")
+    wrong = run("--nonsense")
+    assert wrong.stderr.startswith("engine-server: ")
+    assert "engine-server --help" in wrong.stderr
 
 
 def test_what_cannot_be_opened(tmp_path: Path) -> None:

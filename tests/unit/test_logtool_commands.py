@@ -169,7 +169,9 @@ def test_cat_goes_on_where_retention_left_something(stored: StoredPartition) -> 
 
 
 def test_tail_with_an_end(logtool: Logtool) -> None:
-    assert logtool("tail", "orders", "--limit", "3") == (0, "value 81\nvalue 82\nvalue 83\n", "")
+    assert logtool("tail", "orders", "--limit", "3") == (0, "value 88\nvalue 89\nvalue 90\n", "")
+    assert logtool("tail", "orders", "--from", "-10", "--limit", "2") == (0, "value 81\nvalue 82\n", "")
+    assert logtool("tail", "orders", "--to", "latest")[1].count("\n") == 10
     assert logtool("tail", "orders", "--to", "latest", "--from", "-2") == (0, "value 89\nvalue 90\n", "")
 
 

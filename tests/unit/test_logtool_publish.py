@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from netserver.testing import ServerProcess, server
+from tests.disks import fill, tmpfs
 from tools.logtool.run import run
 
 Logtool = Callable[..., tuple[int, str, str]]
@@ -161,8 +163,56 @@ def test_through_tank_with_keys_and_partitions(logtool: Logtool) -> None:
 
 def test_refused_records_are_told(logtool: Logtool) -> None:
     code, out, err = logtool("publish", "never_made", "--via", "tank", stdin=b"x\n")
-    assert (code, out) == (4, "")
-    assert "0 of 1 records were acknowledged, then: " in err
+    assert (code, out) == (5, "")
+    assert err.splitlines()[0] == "logtool: no topic never_made"
+    assert "`logtool topics create never_made --partitions N` does" in err
+    assert logtool("topics", "create", "made")[0] == 0
+    code, _, err = logtool("publish", "made:7", "--via", "tank", "-o", "json", stdin=b"x\n")
+    assert (code, json.loads(err)["error"]["code"]) == (5, "unknown_partition")
+
+
+def test_nobody_listens(logtool: Logtool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    code, _, err = logtool("publish", "t", "--via", f"figg=127.0.0.1:{port}", stdin=b"x\n")
+    assert code == 3
+    assert f"logtool: 127.0.0.1:{port}: connection refused: nothing listens there\n  is the server running?" in err
+    code, _, err = logtool("publish", "t", "--via", "figg=no-such-host.invalid", stdin=b"x\n")
+    assert code == 3
+    assert "the host name cannot be resolved" in err
+    assert "[Errno" not in err
+
+
+def test_sigterm_says_how_far_it_came(process: ServerProcess) -> None:
+    environment = os.environ | {"QUINTLOG_DATA_DIR": str(process.data_dir)}
+    command = [*COMMAND, "publish", "terminated"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as publisher:
+        assert publisher.stdin is not None
+        publisher.stdin.write(b"one\ntwo\n")
+        publisher.stdin.flush()
+        while not process.admin("GET", "/v1/topics?name=terminated")["items"]:
+            assert publisher.poll() is None
+        publisher.terminate()
+        assert publisher.wait(20) == 143
+        assert publisher.stderr is not None
+        err = publisher.stderr.read().decode()
+    assert re.match(r"logtool: [0-2] of 2 records were acknowledged, then: SIGTERM\n", err), err
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: mounts a file system of its own")
+def test_a_full_disk_is_named_and_ends_with_7(tmp_path: Path, logtool: Logtool) -> None:
+    with tmpfs(tmp_path / "disk", 12 << 20) as disk, server(disk / "data") as full:
+        place = ("--data-dir", str(full.data_dir))
+        assert logtool(*place, "publish", "big", stdin=b"x\n")[0] == 0
+        fill(disk)
+        data = b"".join(b"%0999d\n" % number for number in range(8000))
+        code, _, err = logtool(*place, "publish", "big", "--timeout", "3", stdin=data)
+        assert code == 7
+        assert "logtool: waiting, nothing was acknowledged for" in err
+        assert "no space left on the disk; free some" in err.splitlines()[0]
+        (detail,) = full.admin("GET", "/v1/topics/big")["partition_details"]
+        assert detail["no_space"] is True
 
 
 def test_through_blipmq(logtool: Logtool) -> None:

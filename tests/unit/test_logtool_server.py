@@ -70,6 +70,62 @@ def test_topics_through_the_server(shared_server: ServerProcess, logtool: Logtoo
     assert logtool(*address, "topics", "show", "a")[0] == 5
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("topics", "nonsense", "-o", "json"),
+        ("cat", "t", "--from", "x", "--output=json"),
+        ("cat", "--nonsense", "-ojson"),
+        ("-o", "json", "status", "more"),
+    ],
+)
+def test_errors_of_the_command_line_are_json_wherever_it_is_asked_for(
+    logtool: Logtool, arguments: tuple[str, ...]
+) -> None:
+    code, out, err = logtool(*arguments)
+    assert (code, out) == (2, "")
+    error = json.loads(err)["error"]
+    assert error["code"] == "usage"
+    assert "--help` explains it" in error["hint"]
+
+
+def test_usage_errors_name_the_help(logtool: Logtool, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, _, err = logtool("cat", "--", "t", "-o", "json")
+    assert code == 2
+    assert err.endswith("  `logtool cat --help` explains it\n")
+    monkeypatch.setenv("QUINTLOG_OUTPUT", "json")
+    assert json.loads(logtool("nonsense")[2])["error"]["code"] == "usage"
+
+
+def test_status_gives_times_as_text_and_milliseconds(shared_server: ServerProcess, logtool: Logtool) -> None:
+    place = ["--data-dir", str(shared_server.data_dir)]
+    (item,) = json.loads(logtool(*place, "status", "-o", "json")[1])["items"]
+    assert isinstance(item["started_ms"], int)
+    assert item["started"].endswith("Z")
+    assert "started_ms" not in logtool(*place, "status")[1]
+
+
+def test_partitions_without_records_are_told(shared_server: ServerProcess, logtool: Logtool) -> None:
+    place = ["--data-dir", str(shared_server.data_dir)]
+    assert logtool(*place, "topics", "create", "hollow", "--partitions", "3")[0] == 0
+    address = ["--server", shared_server.admin_url, "--token-file", str(shared_server.data_dir / "admin.token")]
+    for where in (place, address):
+        assert logtool(*where, "topics", "show", "hollow")[1].endswith("\n3 partitions without records\n")
+    publish(shared_server, "hollow", ["v"])
+    for where in (place, address):
+        assert logtool(*where, "topics", "show", "hollow")[1].endswith("\nthe 2 others without records\n")
+
+
+def test_a_long_name_does_not_push_all_columns_away(shared_server: ServerProcess, logtool: Logtool) -> None:
+    place = ["--data-dir", str(shared_server.data_dir)]
+    for name in ("long-" + "x" * 500, "long-y"):
+        assert logtool(*place, "topics", "create", name)[0] == 0
+    heading, first, second = logtool(*place, "topics", "list", "long-*")[1].splitlines()
+    assert len(first) > 500
+    assert max(len(heading), len(second)) < 100
+    assert logtool(*place, "topics", "delete", "long-" + "x" * 500, "--yes")[0] == 0
+
+
 def test_reading_beside_the_server(shared_server: ServerProcess, logtool: Logtool) -> None:
     place = ["--data-dir", str(shared_server.data_dir)]
     publish(shared_server, "beside", [f"v{n}" for n in range(500)])

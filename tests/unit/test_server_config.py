@@ -82,7 +82,7 @@ def test_what_is_wrong_is_named_with_its_source(tmp_path: Path, text: str, messa
 
 
 def test_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(ConfigError, match="there is no such file"):
         read_file(tmp_path / "none.toml")
 
 

@@ -18,6 +18,8 @@ from tools.logtool.output import Output
 from tools.logtool.positions import EARLIEST, LATEST, POSITION, Position
 from tools.logtool.records import DECODES, Filter, Printer, parse_where, topic_and_partition
 
+TAIL_RECORDS = 10
+"""What `tail` begins with when it is told nothing else, as tail of files does."""
 POLL_S = 0.05
 """How often `tail` looks at the watermarks: one read of 128 bytes."""
 
@@ -160,12 +162,12 @@ def _check_range(output: Output, start: Position, partition: PartitionReader) ->
 
 @click.command(cls=Command)
 @record_options
-@click.option("--from", "start", type=POSITION, default="-10", metavar="POS", help="Begin here; -10.")
+@click.option("--from", "start", type=POSITION, metavar="POS", help="Begin here; -10, with --limit N: -N.")
 @click.pass_obj
 def tail(
     settings: Settings,
     topic: str,
-    start: Position,
+    start: Position | None,
     to: Position | None,
     limit: int | None,
     wanted: Filter,
@@ -174,11 +176,11 @@ def tail(
 ) -> None:
     """Print the newest records of TOPIC from the files, then each new one as soon as it is committed.
 
-    Follows until it is interrupted, or until --to or --limit is reached.
+    Follows until it is interrupted, or until --to or --limit is reached: --limit 3 prints the last three records.
     """
     run = _open(settings, topic, template, decode, wanted)
     partition = run.partition
-    next_seq = start.resolve(partition)
+    next_seq = (start or Position("before_end", limit or TAIL_RECORDS)).resolve(partition)
     end = None if to is None else to.resolve(partition)
     try:
         while True:

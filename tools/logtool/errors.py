@@ -15,6 +15,7 @@ NO_ROOM = 7  # no space, or a limit
 TIMEOUT = 8
 BUG = 70
 INTERRUPTED = 130
+TERMINATED = 143
 CLOSED_PIPE = 141  # as a program that SIGPIPE ended
 
 # Errors of the layers below, by class name: nothing has to be imported to look one up.

@@ -19,6 +19,9 @@ FORMS: tuple[Form, ...] = ("table", "json", "jsonl", "csv")
 JSON_SCHEMA = 1
 """Goes up when a field changes its meaning or disappears; new fields may come at any time."""
 
+PADDED_WIDTH = 48
+"""A wider cell shifts what stands behind it in its own row, instead of pushing every row's columns that far apart."""
+
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -158,7 +161,10 @@ class Output:
         if self.on_terminal and self.color:
             self._rich_table(columns, rows)
             return
-        widths = [max(len(column.heading), *(len(row[at]) for row in rows), 0) for at, column in enumerate(columns)]
+        widths = [
+            max(len(column.heading), *(len(row[at]) for row in rows if len(row[at]) <= PADDED_WIDTH), 0)
+            for at, column in enumerate(columns)
+        ]
         for row in [[column.heading for column in columns], *rows]:
             cells = [
                 cell.rjust(width) if column.right else cell.ljust(width)

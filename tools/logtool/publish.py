@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shlex
+import signal
 import sys
 import threading
 import time
@@ -18,8 +20,9 @@ from typing import Any
 import click
 
 from netserver.client_base import parse_address
+from netserver.errors import Refused
 from tools.logtool import errors
-from tools.logtool.address import read_server_info
+from tools.logtool.address import admin_of, read_server_info
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Failure
 from tools.logtool.limits import READ_BYTES
@@ -37,8 +40,11 @@ CARRIES_KEYS = {"tank"}
 ENCRYPTED = {"fujin"}
 OWN_CERTIFICATE = "fujin-certificate.pem"
 CARRIES_PARTITIONS = {"tank"}
+TANK_UNKNOWN_PARTITION = 1
+TANK_UNKNOWN_TOPIC = 0xFF
 PROGRESS_S = 0.2
-
+STALLED_S = 2.0
+"""After so long without an acknowledgement it says what it waits for."""
 
 Sent = tuple["asyncio.Future[Any]", int]
 """A future and how many records are stored when it is done."""
@@ -210,18 +216,86 @@ async def _publish(
             raise progress.problem
 
 
-async def _watched(work: Coroutine[Any, Any, None], progress: Progress, timeout_s: float) -> None:
-    """Runs `work`; gives it up (Failure) when records are outstanding and none is acknowledged for so long."""
+async def _watched(
+    work: Coroutine[Any, Any, None],
+    progress: Progress,
+    timeout_s: float,
+    why: Callable[[], Failure | None],
+    output: Output,
+) -> None:
+    """Runs `work`; gives it up (Failure) when records are outstanding and none is acknowledged for so long.
+
+    Args:
+        why: asks the server why nothing is stored (blocking); None when it does not know or say.
+    """
     task = asyncio.ensure_future(work)
+    ended = asyncio.get_running_loop().create_future()
+    with contextlib.suppress(ValueError):  # not on the main thread: then nobody can signal us either
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended.set_result, None)
+    acknowledged, since, told = 0, time.monotonic(), False
     while True:
-        before = progress.acknowledged if progress.pending else -1
-        done, _ = await asyncio.wait({task}, timeout=timeout_s)
-        if done:
+        await asyncio.wait({task, ended}, timeout=min(STALLED_S, timeout_s), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
             return task.result()
-        if progress.acknowledged == before:
-            task.cancel()
-            await asyncio.wait({task})
-            raise Failure(errors.TIMEOUT, "timeout", f"no acknowledgement within {timeout_s:g} s")
+        now = time.monotonic()
+        if ended.done():
+            await _cancel(task)
+            raise Failure(errors.TERMINATED, "terminated", "SIGTERM")
+        if progress.acknowledged != acknowledged or not progress.pending:
+            acknowledged, since, told = progress.acknowledged, now, False
+        elif now - since >= timeout_s:
+            reason = await asyncio.to_thread(why)
+            await _cancel(task)
+            text = f"no acknowledgement within {timeout_s:g} s"
+            if reason is not None:
+                raise Failure(reason.exit_code, reason.code, f"{text}: {reason}", reason.hint)
+            raise Failure(errors.TIMEOUT, "timeout", text)
+        elif not told:
+            told = True
+            reason = await asyncio.to_thread(why)
+            progress.tick(last=True)
+            output.note(
+                f"logtool: waiting, nothing was acknowledged for {now - since:.0f} s{f': {reason}' if reason else ''}; "
+                f"giving up after {timeout_s:g} s (--timeout)"
+            )
+
+
+async def _cancel(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+def why_nothing_is_stored(settings: Settings, topic: bytes, partition: int) -> Failure | None:
+    """What the server says of a partition in which nothing is stored; None when it does not know or cannot be asked."""
+    from tools.logtool.changes import topic_path  # with the engine: only when something is wrong
+
+    try:
+        admin = admin_of(settings)
+        if admin is None:
+            return None
+        item = admin.call("GET", topic_path(topic))
+    except (Failure, OSError):
+        return None
+    for detail in item.get("partition_details", []):
+        if detail["partition"] == partition and detail.get("error"):
+            if detail.get("no_space"):
+                return Failure(errors.NO_ROOM, "no_space", detail["error"])
+            return Failure(errors.REFUSED, "read_only", detail["error"])
+    return None
+
+
+def refusal(error: Exception, protocol: str, topic: str) -> Failure | None:
+    """What TANK's codes for topics mean here: not found, with what to do about it; None for any other error."""
+    if protocol != "tank" or not isinstance(error, Refused):
+        return None
+    name = shlex.quote(topic_and_partition(topic)[0].decode("utf-8", "surrogateescape"))
+    if error.code == TANK_UNKNOWN_TOPIC:
+        hint = f"TANK makes no topics by itself: `logtool topics create {name} --partitions N` does"
+        return Failure(errors.NOT_FOUND, "unknown_topic", f"no topic {name}", hint)
+    if error.code == TANK_UNKNOWN_PARTITION:
+        hint = f"`logtool topics show {name}` says how many it has; they are counted from 0"
+        return Failure(errors.NOT_FOUND, "unknown_partition", f"no partition {topic}", hint)
+    return None
 
 
 @click.command(cls=Command)
@@ -279,7 +353,13 @@ def publish(
     async def main(descriptors: Sequence[int]) -> None:
         client = connect(protocol, address, settings, window, retry, ca)
         work = _publish(client, lambda ready: sender(protocol, ready, name, partition), descriptors, splitter, progress)
-        await _watched(work, progress, settings.timeout_s + retry)
+        await _watched(
+            work,
+            progress,
+            settings.timeout_s + retry,
+            lambda: why_nothing_is_stored(settings, name, partition),
+            output,
+        )
 
     try:
         with contextlib.ExitStack() as stack:
@@ -296,13 +376,16 @@ def publish(
         progress.tick(last=True)
         if not progress.sent:
             raise
-        failure = errors.explain(error)
+        failure = refusal(error, protocol, topic) or errors.explain(error)
         if failure is None:
             raise
+        if failure.exit_code == errors.NOT_FOUND and not progress.acknowledged:
+            raise failure from error
         lost = failure.code in ("unreachable", "unacknowledged", "closed") and not retry
         reason = "the connection broke" if lost else failure
         text = f"{progress.acknowledged} of {progress.sent} records were acknowledged, then: {reason}"
-        raise Failure(failure.exit_code, failure.code, text, "those behind them may be stored or not") from error
+        hint = "; ".join(filter(None, ("" if lost else failure.hint, "those behind them may be stored or not")))
+        raise Failure(failure.exit_code, failure.code, text, hint) from error
     progress.tick(last=True)
     _report(output, name, partition, progress, started)
 

@@ -34,11 +34,26 @@ def run(args: Sequence[str] | None = None) -> int:
     except errors.Finding:
         return errors.FINDING
     except click.ClickException as error:
-        _usage(error, settings)
+        _usage(error, _wants_json(settings, arguments))
         return errors.USAGE
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a message and an exit code
-        return _failed(error, settings)
+        return _failed(error, settings, _wants_json(settings, arguments))
     return errors.DONE
+
+
+def _wants_json(settings: Settings, arguments: Sequence[str]) -> bool:
+    """Whether errors are told as JSON, also when the command line failed before its `-o json` was come to."""
+    form = settings.form
+    for at, word in enumerate(arguments):
+        if form is not None or word == "--":
+            break
+        if word in ("-o", "--output"):
+            form = next(iter(arguments[at + 1 : at + 2]), None)
+        elif word.startswith("--output="):
+            form = word.removeprefix("--output=")
+        elif word.startswith("-o"):
+            form = word.removeprefix("-o").removeprefix("=")
+    return (form or settings.environment.get("QUINTLOG_OUTPUT")) == "json"
 
 
 def _flush_what_is_there() -> None:
@@ -48,17 +63,20 @@ def _flush_what_is_there() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _usage(error: click.ClickException, settings: Settings) -> None:
-    if settings.form == "json":
-        _say_json("usage", error.format_message(), "")
-        return
+def _usage(error: click.ClickException, as_json: bool) -> None:
     context = error.ctx if isinstance(error, click.UsageError) else None
+    hint = f"`{context.command_path} --help` explains it" if context is not None else ""
+    if as_json:
+        _say_json("usage", error.format_message(), hint)
+        return
     if context is not None:
         click.echo(context.get_usage(), err=True)
     click.echo(f"logtool: {error.format_message()}", err=True)
+    if hint:
+        click.echo(f"  {hint}", err=True)
 
 
-def _failed(error: Exception, settings: Settings) -> int:
+def _failed(error: Exception, settings: Settings, as_json: bool) -> int:
     failure = errors.explain(error)
     if failure is None:
         fd, path = tempfile.mkstemp(prefix="logtool-bug-", suffix=".txt")
@@ -67,7 +85,7 @@ def _failed(error: Exception, settings: Settings) -> int:
             traceback.print_exception(error, file=report)
         text = f"this is a bug ({type(error).__name__}: {error}); the report is in {path}"
         failure = errors.Failure(errors.BUG, "bug", text)
-    if settings.form == "json":
+    if as_json:
         _say_json(failure.code, str(failure), failure.hint)
     else:
         click.echo(f"logtool: {failure}", err=True)

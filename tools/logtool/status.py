@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,12 @@ def _item(settings: Settings) -> dict[str, Any]:
     elif settings.data_dir is not None and (info := read_server_info(settings.data_dir)) is not None:
         server = f"process {info.pid}, without an admin address"
     item: dict[str, Any] = {"server": server}
-    for key in ("version", "pid", "started", "listeners", "connections", "records_published", "pending_bytes"):
+    for key in ("version", "pid", "listeners", "connections", "records_published", "pending_bytes"):
         if key in answer:
             item[key] = answer[key]
+    if "started" in answer:
+        started_ms = int(float(answer["started"]) * 1000)
+        item |= {"started": time_text(started_ms), "started_ms": started_ms}
     if settings.data_dir is not None:
         item |= _from_files(settings.data_dir)
         if not item["damaged"]:
@@ -70,9 +74,12 @@ def _item(settings: Settings) -> dict[str, Any]:
 def status(settings: Settings, watch: float | None) -> None:
     """Show the log at a glance: server, listeners, topics, sizes, room on the disk. From files or server."""
     output = settings.output
-    shows = dict.fromkeys(BYTES, size_text) | {"started": lambda seconds: time_text(int(seconds * 1000))}
+    shows: dict[str, Callable[[Any], str]] = dict.fromkeys(BYTES, size_text)
     while True:
-        output.fields(_item(settings), shows)
+        item = _item(settings)
+        if output.form == "table":
+            item.pop("started_ms", None)
+        output.fields(item, shows)
         if watch is None:
             return
         time.sleep(watch)

@@ -122,6 +122,10 @@ def show(settings: Settings, topic: str) -> None:
     output.items(
         PARTITION_COLUMNS[:-1] if not any("error" in detail for detail in details) else PARTITION_COLUMNS, details
     )
+    empty = item["partitions"] - len(details)
+    if empty and output.form == "table":
+        others = "others" if details else "partitions" if empty > 1 else "partition"
+        output.write(f"{'the ' if details else ''}{empty} {others} without records\n".encode())
 
 
 def _show_item(settings: Settings, name: bytes) -> dict[str, Any]:
