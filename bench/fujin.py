@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.endtoend import build
+from bench.harness import Bench
 from bench.machine import cpu_seconds
 from netserver.certificates import own_certificate
 from netserver.testing import ServerProcess
@@ -142,28 +142,46 @@ def compare(shape: Shape, rounds: int, of_echo: tuple[int, int], process: Server
     )
 
 
-def beside_figg(process: ServerProcess, program: Path, seconds: float) -> Iterator[str]:
-    """Figg's latency alone, and beside a Fujin client at half of what it can do."""
-    host, figg_port = process.address("figg")
-    fujin_port = process.ports["fujin"]
+def beside_figg(seconds: float, rounds: int) -> Iterator[str]:
+    """Question 4 of the design: Figg's latency beside a Fujin client at half of what it can do, line by line.
 
-    def figg() -> dict[str, float]:
-        command = [str(program), "publish", host, str(figg_port), "quiet", str(SIZE), "1", "1", str(seconds)]
-        return dict(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+    The same Fujin load on another server (the echo that syncs) tells what of it is the machine's and the disk's; the
+    last ratio is what sharing a server costs.
+    """
+    with tempfile.TemporaryDirectory(prefix="quintlog-bench-") as name:
+        directory = Path(name)
+        program = Bench(seconds, directory).build("load_figg")
+        with echo(directory) as (_, other_port), server(directory, "always") as process:
+            host, figg_port = process.address("figg")
+            fujin_port = process.ports["fujin"]
 
-    for shape in ("window", "sync"):
-        writers = "1024" if shape == "window" else "64"
-        most = load(process.pid, fujin_port, "real", shape, writers, str(SIZE), str(seconds)).per_second
-        alone, beside = [], []
-        for _ in range(3):
-            alone.append(figg())
-            half = [sys.executable, "-m", "bench.load_fujin", str(fujin_port), "real", "rate", str(most / 2), str(SIZE)]
-            with subprocess.Popen([*half, str(seconds + 2)], stdout=subprocess.PIPE) as other:
-                time.sleep(1.0)
-                beside.append(figg())
-                other.wait()
-        before, after = (statistics.median(one["p99_us"] for one in results) for results in (alone, beside))
-        yield f"| {shape} {writers}, at {most / 2:,.0f}/s | {before:,.0f} us | {after:,.0f} us | {after / before:.2f} |"
+            def figg() -> tuple[float, float]:
+                command = [str(program), "publish", host, str(figg_port), "quiet", str(SIZE), "1", "1", str(seconds)]
+                found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+                return found["p50_us"], found["p99_us"]
+
+            def beside(port: int, kind: str, rate: float) -> tuple[float, float]:
+                half = [sys.executable, "-m", "bench.load_fujin", str(port), kind, "rate", str(rate), str(SIZE)]
+                with subprocess.Popen([*half, str(seconds + 2)], stdout=subprocess.PIPE) as load_process:
+                    time.sleep(1.0)
+                    found = figg()
+                    load_process.wait()
+                return found
+
+            yield "| Fujin load | Figg alone: p50 / p99 | on another server | on the same | of alone | of the other |"
+            yield "|---|---:|---:|---:|---:|---:|"
+            for shape, number in (("window", 1024), ("sync", 64)):
+                rate = load(process.pid, fujin_port, "real", shape, str(number), str(SIZE), str(seconds)).per_second / 2
+                found = [
+                    (figg(), beside(other_port, "disk", rate), beside(fujin_port, "real", rate)) for _ in range(rounds)
+                ]
+                columns = [
+                    tuple(statistics.median(run[column][value] for run in found) for value in (0, 1))
+                    for column in range(3)
+                ]
+                shown = " | ".join(f"{p50:,.0f} / {p99:,.0f} us" for p50, p99 in columns)
+                alone, other, same = (p99 for _, p99 in columns)
+                yield f"| {shape} {number}, {rate:,.0f}/s | {shown} | {same / alone:.2f} | {same / other:.2f} |"
 
 
 def main() -> None:
@@ -179,7 +197,8 @@ def main() -> None:
         "| bare echo | of the echo | by CPU time | of an echo that syncs | p50 | p99 |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    print(*lines, sep="\n")
+    if options.only != "figg":
+        print(*lines, sep="\n")
     with tempfile.TemporaryDirectory(prefix="quintlog-bench-") as name:
         directory = Path(name)
         groups = iter(range(GROUPS))
@@ -198,14 +217,12 @@ def main() -> None:
                     for shape in wanted:
                         lines.append(compare(shape, options.rounds, of_echo, process, groups))
                         print(lines[-1], flush=True)
-        if fnmatch.fnmatch("figg", options.only):
-            lines += ["", "| Fujin load | Figg p99 alone | beside it | ratio |", "|---|---:|---:|---:|"]
-            print(*lines[-3:], sep="\n")
-            program = build(directory, "load_figg")
-            with server(directory, "always") as process:
-                for line in beside_figg(process, program, options.seconds):
-                    lines.append(line)
-                    print(line, flush=True)
+    if fnmatch.fnmatch("figg", options.only):
+        lines.append("")
+        print()
+        for line in beside_figg(options.seconds, options.rounds):
+            lines.append(line)
+            print(line, flush=True)
     if options.markdown is not None:
         options.markdown.write_text("\n".join(lines) + "\n")
 

@@ -4,7 +4,7 @@
     python -m bench.load_fujin PORT real|echo|disk window WRITES SIZE SECONDS
     python -m bench.load_fujin PORT real|echo push|pull BATCH SIZE COUNT [TOPIC]
     python -m bench.load_fujin PORT real fill WRITES SIZE COUNT
-    python -m bench.load_fujin PORT real rate PER_SECOND SIZE SECONDS
+    python -m bench.load_fujin PORT real|disk rate PER_SECOND SIZE SECONDS
 
 ``sync`` is so many writers that share a stream, each waiting for the answer to its message before the next one; each
 message leaves in a datagram of its own, as from the Go client's goroutines. ``gathered`` is the same, but what is ready
@@ -203,9 +203,9 @@ async def fill(load: Load, window: int, size: int, count: int) -> dict[str, floa
     return {"messages": publishing.answered, "seconds": 1, "p50_us": 0, "p99_us": 0}
 
 
-async def rate(load: Load, per_second: float, size: int, seconds: float) -> dict[str, float]:
+async def rate(load: Load, server: str, per_second: float, size: int, seconds: float) -> dict[str, float]:
     """At a rate, a portion every few milliseconds, as far as answers keep up."""
-    publishing = Publishing(load, "real", 0, size, seconds)
+    publishing = Publishing(load, server, 0, size, seconds)
     publishing.start()
     sent = 0
     while not publishing.is_over:
@@ -300,7 +300,7 @@ async def main() -> None:
         elif shape == "fill":
             figures = await fill(load, int(number), int(size), int(last))
         elif shape == "rate":
-            figures = await rate(load, float(number), int(size), float(last))
+            figures = await rate(load, server, float(number), int(size), float(last))
         else:
             topic = sys.argv[7].encode() if len(sys.argv) > 7 else b""
             figures = await read(load, server, shape == "push", int(number), int(size), int(last), topic)

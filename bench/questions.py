@@ -5,6 +5,7 @@
     python -m bench.questions sync [DIR]      # files written and synced: one after the other, in parallel, syncfs
     python -m bench.questions bundles         # latency of a small topic beside clients that send large bundles
     python -m bench.questions subscribers     # stalls of the loop with very many subscribers of one topic
+    python -m bench.questions fujin           # latency of Figg beside a Fujin client at half of its maximum
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from bench.figg_loads import Figg
+from bench.fujin import beside_figg
 from bench.harness import Bench
 from bench.watched_server import Stalls
 from engine.bundle_encode import encode_bundle
@@ -171,5 +173,8 @@ if __name__ == "__main__":
         bench_sync(Path(sys.argv[2] if len(sys.argv) > 2 else "."))
     elif sys.argv[1:2] == ["subscribers"]:
         bench_subscribers()
+    elif sys.argv[1:2] == ["fujin"]:
+        for row in beside_figg(SECONDS / 3, REPEATS):
+            print(row, flush=True)
     else:
         bench_bundles()
