@@ -104,6 +104,9 @@ class Cursor:
         deliveries = self.deliveries
         while True:
             plan = deliveries.plan(partition.committed_seq, now_ms)
+            if deliveries.dropped:
+                self.totals.dropped += deliveries.dropped
+                deliveries.dropped = 0
             if deliveries.given_up:
                 self._store.dead_letters.take(self)
                 continue

@@ -94,7 +94,8 @@ class Deliveries:
         unacknowledged: how many are in flight, queued or given up.
         queued: of these, how many are queued.
         given_up: news for the owner, who takes them away from here.
-        dropped, redelivered: how many records a full queue has cost, and how many deliveries were not the first.
+        dropped: how many records a full queue has cost; whoever counts them sets it to 0.
+        redelivered: how many deliveries were not the first.
     """
 
     def __init__(self, next_seq: int, policy: DeliveryPolicy) -> None:

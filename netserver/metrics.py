@@ -237,8 +237,22 @@ class ServerCollector(Collector):
             ("nacks", "Records given back by consumers.", "given_back"),
             ("redeliveries", "Records delivered again.", "redelivered"),
             ("dead_letters", "Records given up and put into a dead letter topic.", "dead_letters"),
+            ("subscription_records_given_up", "Records delivered as often as max_retries allows.", "given_up"),
+            ("subscription_records_dropped", "Records that went beyond queue_capacity.", "dropped"),
+            ("subscription_records_lost", "Records that retention or damage took before their consumer.", "lost"),
+            ("subscriptions_expired", "Subscriptions removed because nobody used them.", "expired"),
         ):
             yield counter(name, text, label, [((owner,), getattr(cursors.totals(owner), field)) for owner in owners])
+        unacked, lag = dict.fromkeys(owners, 0), dict.fromkeys(owners, 0)
+        for cursor in cursors.loaded():  # those that nobody has used for a minute would have to be read from the disk
+            if cursor.owner in unacked:
+                unacked[cursor.owner] += cursor.deliveries.unacknowledged
+                waiting = cursor.partition.committed_seq - cursor.deliveries.next_seq + 1
+                lag[cursor.owner] = max(lag[cursor.owner], waiting + cursor.deliveries.unacknowledged)
+        text = "Records delivered and not acknowledged, of subscriptions in use."
+        yield gauge("unacked_records", text, label, [((owner,), unacked[owner]) for owner in owners])
+        text = "Records that wait in the subscription in use that is furthest behind."
+        yield gauge("subscription_lag_records_max", text, label, [((owner,), lag[owner]) for owner in owners])
 
     def _sessions(self) -> Iterator[Metric]:
         found = [(name, services.sessions) for name, services in self._server.services.items()]

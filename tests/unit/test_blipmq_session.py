@@ -27,6 +27,7 @@ from netserver.blipmq.codec import Frame, FrameType
 from netserver.blipmq.limits import AUTH_LENGTH_MAX
 from netserver.blipmq.session import _is_loopback
 from netserver.errors import ConfigError
+from netserver.metrics import Metrics
 from netserver.testing import running, server
 from tests.blipmq_peer import AsyncPeer, Peer
 from tests.echo import ALONE, LOOPS, run, until
@@ -720,3 +721,20 @@ def test_retention_over_unacknowledged_messages_redis_6199_5570_13957(caplog: py
         assert len(told) == 1, told
 
     with_server(test, topics={"segment_bytes": "1MiB"})
+
+
+def test_what_subscriptions_lose_and_owe_is_in_the_metrics() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        await peer.publish(b"t", *(b"%d" % n for n in range(30)))
+        assert [tag for tag, _ in await peer.poll(subscription, 4)] == [21, 22, 23, 24]
+        assert await peer.ack(subscription, 22) == []
+        text = (await Metrics(place.server).render()).decode()
+        for name, value in (
+            ("subscription_records_dropped_total", 20), ("acks_total", 1), ("unacked_records", 3),
+            ("subscription_lag_records_max", 9), ("subscription_records_lost_total", 0),
+        ):  # fmt: skip
+            assert f'quintlog_{name}{{protocol="blipmq"}} {value:.1f}' in text, name
+
+    with_server(test, blipmq={"queue_capacity": "10", "retry_backoff_ms": "1h", "retry_backoff_max_ms": "1h"})
