@@ -88,5 +88,6 @@ class Ledger:
 
 
 def _entry(value: Sequence[Any]) -> Entry:
-    writer, batch, files, *counts, partitions = value
-    return Entry(writer, batch, tuple(files), *counts, tuple((topic, index) for topic, index in partitions))
+    writer, batch, files, file, row, parts, records, time_ms, partitions = value
+    places = tuple((topic, index) for topic, index in partitions)
+    return Entry(writer, batch, tuple(files), file, row, parts, records, time_ms, places)
