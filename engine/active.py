@@ -59,14 +59,14 @@ class ActiveSegment:
     index: list[IndexEntry] = field(default_factory=list)
     has_rest: bool = False
     """A write has begun that may have left something behind `position`."""
+    path: Path = field(init=False)
+    """The segment's file."""
     sync_failed: bool = False
     """A sync of the file failed: the kernel may have dropped what was to be synced and call it clean, so that a later
     sync proves nothing. Nothing more is written here until a restart."""
 
-    @property
-    def path(self) -> Path:
-        """The segment's file."""
-        return self.directory / segment_name(self.header.first_seq)
+    def __post_init__(self) -> None:
+        self.path = self.directory / segment_name(self.header.first_seq)
 
     def note(self, first_seq: int, position: int, max_timestamp_ms: int) -> IndexEntry | None:
         """Adds an index entry for the batch at `position` when the last one is far enough behind."""

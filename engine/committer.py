@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from engine.config import TopicConfig
     from engine.log import Log
     from engine.partition import Partition
+    from engine.state import Post
     from engine.transactions import Transaction
 
 
@@ -205,13 +206,13 @@ class Committer:
         taken = list(parts.values())
         self._shared_rounds = SHARED_ROUNDS if len(taken) > 1 else max(self._shared_rounds - 1, 0)
         if bytes_left >= round_bytes - INLINE_BYTES_MAX and not any(map(self._waits, taken)):
-            self._work(taken)
+            self._fenced(taken, lambda: self._commit(taken), self._log.soon)
         else:
             self._quick.begin(taken, lambda: self._jobs.put(lambda: self._work(taken)))
 
     def on_thread(self, parts: list[Part], work: Callable[[], None]) -> None:
         """Has the committer's thread do something for the round in flight, which it ends."""
-        self._jobs.put(lambda: self._fenced(parts, work))
+        self._jobs.put(lambda: self._fenced(parts, work, self._log.post))
 
     def _start_transaction(self, transaction: Transaction) -> None:
         if transaction.needs_marker:
@@ -290,19 +291,19 @@ class Committer:
             job()
 
     def _work(self, parts: list[Part]) -> None:
-        self._fenced(parts, lambda: self._commit(parts))
+        self._fenced(parts, lambda: self._commit(parts), self._log.post)
 
     def _take_back(self, parts: list[Part], problem: EngineError) -> None:
-        self._fenced(parts, lambda: self._undo_transaction(parts, problem))
+        self._fenced(parts, lambda: self._undo_transaction(parts, problem), self._log.post)
 
-    def _fenced(self, parts: list[Part], work: Callable[[], None]) -> None:
+    def _fenced(self, parts: list[Part], work: Callable[[], None], post: Post) -> None:
         try:
             work()
         except Exception as problem:  # noqa: BLE001 - whatever it was, nothing may be acknowledged and nobody may hang
             for part in parts:
                 part.error = ReadOnly(f"internal error in a commit round: {problem!r}; restart the server")
             self._log.report_exception("commit round", problem)
-        self._log.post(lambda: self._finish(parts))
+        post(lambda: self._finish(parts))
 
     def _commit(self, parts: list[Part]) -> None:
         log = self._log

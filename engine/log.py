@@ -79,6 +79,8 @@ class Log:
         self.data_dir = data_dir
         self.config = config
         self.post = post
+        self.soon = post
+        """`post` for the owner itself."""
         self.files = files
         self.pending_bytes = 0
         """Bytes of records that were appended but are not committed yet."""
@@ -120,6 +122,7 @@ class Log:
         state: StateStore | None = None,
         index: Index | None = None,
         watch: Watch | None = None,
+        soon: Post | None = None,
     ) -> Log:
         """Opens a data directory, and makes it when it is missing or empty.
 
@@ -128,6 +131,7 @@ class Log:
             files, state, index: other implementations, for tests.
             watch: has a function called on the owner's thread whenever a descriptor is readable, and returns what ends
                 that; with it most commit rounds are faster.
+            soon: like `post`, but is called on the owner's thread alone, where that is cheaper.
 
         Raises:
             LogLocked: another process has it open.
@@ -147,6 +151,7 @@ class Log:
             stack.callback(os.close, lock_fd)
             try:
                 log = cls(data_dir, config, post, files or SystemFiles(), lock_fd)
+                log.soon = soon or post
                 log._open_parts(state, index, stack, watch)
             except OSError as problem:
                 raise DataDirectoryError(

@@ -269,13 +269,16 @@ class Server:
         def post(callback: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(callback)
 
+        def soon(callback: Callable[[], None]) -> None:
+            loop.call_soon(callback)
+
         def watch(fd: int, callback: Callable[[], None]) -> Callable[[], object]:
             loop.add_reader(fd, callback)
             return lambda: loop.remove_reader(fd)
 
         started = time.monotonic()
         try:
-            opened = Log.open(self.data_dir, self.config.engine, post, watch=watch)
+            opened = Log.open(self.data_dir, self.config.engine, post, watch=watch, soon=soon)
         except EngineError as error:
             problem = ServerError(str(error))
             problem.exit_code = 6 if isinstance(error, LogLocked) else 3
