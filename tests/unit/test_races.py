@@ -332,7 +332,7 @@ def test_a_transaction_whose_marker_is_refused_leaves_nothing_and_partitions_go_
         engine.append([b"x"], topic="a")
         engine.append([b"x"], topic="b")
         commit = engine.log.markers.commit
-        engine.log.markers.commit = lambda _, done: engine.inbox.post(lambda: done(DiskFull("no space")))  # type: ignore[method-assign]
+        engine.log.markers.commit = lambda _, done, _also: engine.inbox.post(lambda: done(DiskFull("no space")))  # type: ignore[method-assign]
         _, outcome = begin(engine, "a", "b")
         engine.inbox.run_until(lambda: bool(outcome))
         assert isinstance(outcome[0], DiskFull)
@@ -351,7 +351,7 @@ def test_a_transaction_of_unknown_outcome_makes_its_partitions_read_only(tmp_pat
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"x"], topic="a")
         engine.append([b"x"], topic="b")
-        engine.log.markers.commit = lambda _, done: engine.inbox.post(lambda: done(ReadOnly("commit failed")))  # type: ignore[method-assign]
+        engine.log.markers.commit = lambda _, done, _also: engine.inbox.post(lambda: done(ReadOnly("commit failed")))  # type: ignore[method-assign]
         _, outcome = begin(engine, "a", "b")
         engine.inbox.run_until(lambda: bool(outcome))
         assert isinstance(outcome[0], ReadOnly)
