@@ -153,8 +153,8 @@ MUTANTS = (
     Mutant(
         "write the marker of a transaction after its answer",
         "engine/committer.py",
-        "        log.markers.commit(transaction.id, lambda problem: self._marked(",
-        "        log.markers.commit(transaction.id, lambda _: None)\n        (lambda problem: self._marked(",
+        "        log.markers.commit(transaction.id, done, transaction.also)\n",
+        "        log.markers.commit(transaction.id, lambda _: None, transaction.also)\n        done(None)\n",
         f"{RACES} -k unknown_outcome --timeout 20",
     ),
     Mutant(
@@ -461,7 +461,7 @@ MUTANTS = (
     Mutant(
         "forget to sync what follows a roll",
         "engine/housekeeping.py",
-        "            if entry is None or entry[1] is not active:",
+        "            if entry is None or entry[2] is not active:",
         "            if entry is None:",
         f"{RACES} -k behind_a_roll --timeout 10",
     ),
