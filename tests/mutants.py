@@ -38,7 +38,7 @@ class Mutant:
     new: str
     tests: str
     seeds: int = 0
-    """Worlds of the power cut test, if that is to find it."""
+    """Crashes of the power cut test, if that is to find it."""
     pure: bool = False
     """The tests run without the compiled modules."""
 
@@ -72,7 +72,7 @@ def run_tests(mutant: Mutant, root: Path) -> subprocess.CompletedProcess[str]:
     if mutant.pure:
         environment["QUINTLOG_PURE"] = "1"
     if mutant.seeds:
-        environment["QUINTLOG_POWER_CUT_SEEDS"] = str(mutant.seeds)
+        environment["QUINTLOG_CRASHES"] = str(mutant.seeds)
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *mutant.tests.split()]
     return subprocess.run(
         command, cwd=root, env=environment, text=True, capture_output=True, timeout=TIMEOUT_S, check=False

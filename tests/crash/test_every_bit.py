@@ -149,6 +149,28 @@ def recover(path: Path) -> Recovered:
         handles.close()
 
 
+def test_a_tail_torn_at_any_byte_is_seen_to_be_torn(tmp_path: Path) -> None:
+    """Each length of the whole tail, as the walk of recovery sees it."""
+    batches = Batches(segments(make(tmp_path / "d", TAIL_BYTES))[0])
+
+    def read(position: int, size_bytes: int) -> bytes:
+        return batches.data[position : position + size_bytes]
+
+    torn = 0
+    for at, end in enumerate(batches.ends):
+        start = batches.ends[at - 1] if at else HEADER_BYTES
+        first = batches.numbers(at)[0]
+        for size in range(start + 1, end):
+            (damage,) = walk(read, start, size, batches.segment_id, first)
+            assert isinstance(damage, Damage)
+            assert (damage.position, damage.end, damage.last_seq) == (start, size, first - 1)
+            torn += 1
+        (whole,) = walk(read, start, end, batches.segment_id, first)
+        assert isinstance(whole, Found)
+        assert (whole.first_seq, whole.last_seq) == batches.numbers(at)
+    print(f"{torn} lengths of a torn tail of {len(batches.data)} bytes, {len(batches.ends)} batches")
+
+
 def lengths(batches: Batches) -> Iterator[int]:
     """Where the tail is torn: everywhere in the last batches, here and there before."""
     size = len(batches.data)
