@@ -147,6 +147,7 @@ class Housekeeping:
             self._turn(self._pass())
 
     def _turn(self, steps: Iterator[None]) -> None:
+        self._passing = False  # whatever happens in this turn, there will be another pass
         self._passing = sum(1 for _ in islice(steps, PARTITIONS_PER_TURN)) == PARTITIONS_PER_TURN
         if self._passing:
             self._log.post(lambda: None if self._stop.is_set() else self._turn(steps))
@@ -172,7 +173,11 @@ class Housekeeping:
                     failing[f"{topic} partition {index}"] = str(problem)
                     log.report_exception(f"housekeeping of {topic} partition {index}", problem)
                 yield
-        self._bury()
+        try:
+            self._bury()
+        except Exception as problem:  # noqa: BLE001 - one grave must not stop all that follows, for good
+            failing["removal of old segments"] = str(problem)
+            log.report_exception("removal of old segments", problem)
         self.failing = failing
         self.last_success_ms = log.now_ms()
 

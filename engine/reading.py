@@ -118,8 +118,9 @@ def _request(log: Log, partition: Partition, seq: int, max_bytes: int) -> Reques
     sealed = partition.sealed
     active = partition.active_segment
     at = max(0, bisect_right(sealed, seq, key=lambda segment: segment.first_seq) - 1)  # a gap before the first one, too
-    while at < len(sealed) and sealed[at].last_seq < seq:
-        at += 1  # a gap at the end of a segment: what follows is in the next one
+    # A gap at the end of a segment, or a segment that a failed roll left without records: what follows is behind it.
+    while at < len(sealed) and sealed[at].last_seq < max(seq, sealed[at].first_seq):
+        at += 1
     block_bytes = max(max_bytes, READ_BYTES_MIN)
     if at < len(sealed):
         segment = sealed[at]

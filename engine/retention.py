@@ -95,21 +95,17 @@ def apply(log: Log, partition: Partition, steady_ms: int) -> int:
 
 
 def remove_files(log: Log, number: int, segments: list[SealedSegment]) -> None:
-    """Unlinks segments below the start of the log (opener thread); takes them off the list one by one.
+    """Unlinks segments below the start of the log (opener thread).
 
     Raises:
-        OSError: those that are left on the list are still there.
+        OSError: some of them may be there; to be called again.
     """
-    if not segments:
-        return
     directory, behind = segments[0].path.parent, segments[-1].last_seq + 1
     log.watermarks.sync()  # the raised start is on disk before what lies below it goes
-    while segments:
-        segment = segments[0]
-        with suppress(FileNotFoundError):
+    for segment in segments:
+        with suppress(FileNotFoundError):  # removed by an attempt that failed later
             log.files.remove(segment.path)
+            log.removed_bytes += segment.size_bytes
         log.handles.forget(segment.path)  # after the removal: a reader would open it again
-        log.removed_bytes += segment.size_bytes
-        del segments[0]
     log.files.sync_dir(directory)
     log.index.remove(number, behind)

@@ -438,6 +438,20 @@ MUTANTS = (
         f"{RACES} -k nobody_uses --timeout 10",
     ),
     Mutant(
+        "forget what a failed removal was about",
+        "engine/retention.py",
+        "    log.files.sync_dir(directory)\n    log.index.remove(number, behind)\n",
+        "    segments.clear()\n    log.files.sync_dir(directory)\n    log.index.remove(number, behind)\n",
+        f"{RACES} -k removal_failed --timeout 20",
+    ),
+    Mutant(
+        "look for records in an empty segment",
+        "engine/reading.py",
+        "    while at < len(sealed) and sealed[at].last_seq < max(seq, sealed[at].first_seq):\n",
+        "    while at < len(sealed) and sealed[at].last_seq < seq:\n",
+        "tests/unit/test_recovery_damage.py -k in_the_middle_is_no_loss",
+    ),
+    Mutant(
         "let one topic stop the cleaning of all",
         "engine/housekeeping.py",
         "                except Exception as problem:  # noqa: BLE001 - one topic must not stop the others\n",

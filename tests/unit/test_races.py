@@ -467,6 +467,35 @@ def test_files_below_the_start_are_removed_though_nobody_uses_the_topic_any_more
         assert not engine.log.partition(catalog.get(b"untouched")).is_open, "nothing to be done there"
 
 
+@pytest.mark.parametrize("call", ["remove", "sync_dir"])
+def test_housekeeping_goes_on_when_a_removal_failed_at_its_end(tmp_path: Path, call: str) -> None:
+    """The files are gone, but their directory was not synced, or the last one is left: it is tried again."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
+        partition = fill(engine, 10)
+        retention.trim(engine.log, partition, 61)
+        engine.inbox.run_until(lambda: partition.marked_log_start == 61)
+        victims = [s for s in segments(engine.path) if s not in {one.path for one in partition.sealed}][:-1]
+        removed_bytes = sum(path.stat().st_size for path in victims)
+        files.failing(call, victims[-1].name if call == "remove" else "0")
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: bool(engine.log.housekeeping._burials_failing))
+        engine.log.housekeeping.clean()
+        assert engine.log.housekeeping.failing
+        files.hook = lambda call, path: None
+        passes = engine.log.housekeeping.last_success_ms
+        engine.inbox.run_until(lambda: engine.log.now_ms() > passes)
+
+        def is_clean() -> bool:
+            engine.log.housekeeping.clean()
+            return not engine.log.housekeeping.failing and not engine.log.housekeeping._graves
+
+        engine.inbox.run_until(is_clean)
+        assert engine.log.housekeeping.last_success_ms > passes
+        assert not any(path.exists() for path in victims)
+        assert engine.log.removed_bytes == removed_bytes, "each is counted once"
+
+
 def test_removing_goes_on_after_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = HookedFiles()
     with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:

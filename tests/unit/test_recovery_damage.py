@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.active import ActiveSegment
+from engine.active import ActiveSegment, create_segment, new_header
 from engine.config import TopicConfig
 from engine.errors import OutOfRange
 from engine.files import SystemFiles
@@ -377,6 +377,28 @@ def test_a_gap_before_an_empty_segment_is_no_loss(tmp_path: Path) -> None:
             assert [record.seq for record in engine.read()] == [1, 2, 11]
             assert engine.lost == []
             assert engine.partition().read(engine.partition().committed_seq + 1, 1000, None) is None
+
+
+def test_a_gap_before_an_empty_segment_in_the_middle_is_no_loss(tmp_path: Path) -> None:
+    """A roll whose first write failed, and a crash, can leave one between others."""
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        engine.append([b"1", b"2"])
+        partition = engine.partition()
+        partition.last_seq = 10  # as after publishes that failed
+        partition.roll_wanted = True
+        engine.append([b"11"])
+        header = new_header(partition.topic.id, 0, partition.number, 4, engine.log.now_ms())
+    files = SystemFiles()
+    handles = Handles(files, 4)
+    create_segment(files, handles, segments(path)[0].parent, header)
+    handles.close()
+    with EngineLog(path) as engine:
+        partition = engine.partition()
+        assert [(one.first_seq, one.last_seq) for one in partition.sealed] == [(1, 2), (4, 3)]
+        for start in (1, 3, 4, 7):
+            assert [record.seq for record in engine.read(start=start)][-1:] == [11]
+            assert engine.lost == []
 
 
 def test_files_set_aside_replace_nothing(tmp_path: Path) -> None:
