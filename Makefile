@@ -24,8 +24,8 @@ JAVA = $(if $(filter tests tests/spark%,$(TESTS)),.ci/java,:)
 WHEEL_RUN = build/wheel-run
 COVERED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/crash tests/fuzz tests/interop,$(TESTS))
 
-CHECKED = $(filter-out %reliably.py %fujin.py,$(wildcard tests/fuzz/*.py)) tests/property $(wildcard $(addprefix tests/unit/test_,*codec.py *frames.py batch*.py bundle.py \
-	compiled.py cursors.py deliveries.py quick_rounds.py))
+CHECKED = $(filter-out %reliably.py,$(wildcard tests/fuzz/*.py)) tests/property $(wildcard $(addprefix tests/unit/test_, \
+	*codec.py *frames.py batch*.py bundle.py compiled.py cursors.py deliveries.py quick_rounds.py))
 
 .PHONY: serve test test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel clean
 

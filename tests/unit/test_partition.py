@@ -472,8 +472,10 @@ def test_old_chunks_leave_the_tail_in_their_order(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", tail_cache_bytes=1 << 20) as engine:
         partition = engine.partition()
         for number in range(2 * COMPACT_ENTRIES):
-            engine.append([b"%d" % number + b"." * 3000])
-        assert 0 < len(partition.tail) - partition.tail_head <= 1 + (1 << 20) // 3000
+            engine.append([b"%d" % number + b"." * 5000])  # too large to be put together
+            assert len(partition.tail) <= COMPACT_ENTRIES + (1 << 20) // 5000
+        assert 0 < len(partition.tail) - partition.tail_head <= 1 + (1 << 20) // 5000
+        assert len(partition.tail) < 2 * COMPACT_ENTRIES
         assert [record.seq for record in engine.read()] == list(range(1, 2 * COMPACT_ENTRIES + 1))
 
 
