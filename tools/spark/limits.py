@@ -28,3 +28,29 @@ MANIFEST_BYTES_MAX = 1 << 30
 
 MANIFESTS_KEPT = 10
 """Older manifests that stay: a reader that has listed them finds one of them a little later."""
+
+SINK_STAGE_BYTES = 8 << 20
+"""Bytes of rows that a task stages at once, unless the option stageBytes says otherwise: large enough for the disk's
+sync, small enough for the memory of server and task."""
+
+SINK_STAGE_BYTES_MAX = 16 << 20
+"""The most that stageBytes may say: with the last row it has to fit into one request to the admin API."""
+
+SINK_ROW_BYTES_MAX = 15 << 20
+"""Bytes of one row: a staged file of almost SINK_STAGE_BYTES_MAX and one such row fit into a request (32 MiB)."""
+
+SINK_RETRY_S = 120.0
+"""How long a task or the driver tries on while the server does not answer, unless the option retryTimeout says
+otherwise: a server that recovers after a crash is back sooner."""
+
+SINK_RETRY_PAUSE_S = 0.25
+"""Pause between two tries."""
+
+SINK_CALL_S = 600.0
+"""Patience with one call: a commit of many GiB is answered when all of it is on disk."""
+
+SINK_ANSWER_BYTES_MAX = 1 << 20
+"""An answer of the admin API to the sink has some hundred bytes."""
+
+SINK_FILE_BYTES_MAX = 1 << 20
+"""server.json and admin.token."""

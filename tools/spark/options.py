@@ -135,7 +135,7 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         records_per_partition=_read(options, "maxRecordsPerPartition", _positive, "a number above 0"),
         rows_per_trigger=_read(options, "maxOffsetsPerTrigger", _positive, "a number above 0"),
         min_rows_per_trigger=_read(options, "minOffsetsPerTrigger", _positive, "a number above 0"),
-        trigger_delay_s=_read(options, "maxTriggerDelay", _delay, "a time such as 30s or 15m") or TRIGGER_DELAY_S,
+        trigger_delay_s=_read(options, "maxTriggerDelay", read_delay, "a time such as 30s or 15m") or TRIGGER_DELAY_S,
         bytes_per_trigger=_read(options, "maxBytesPerTrigger", _positive, "a number above 0"),
         fail_on_data_loss=_read(options, "failOnDataLoss", _flag, "true or false") is not False,
         skip_damage=_read(options, "onCorruption", _on_corruption, "fail or skip") or False,
@@ -164,7 +164,8 @@ def _positive(text: str) -> int:
     return number
 
 
-def _delay(text: str) -> float:
+def read_delay(text: str) -> float:
+    """Seconds of a time such as ``30s``. Raises ValueError, KeyError."""
     found = re.fullmatch(r"(\d+)\s*([a-z]+)", text.strip().lower())
     if found is None:
         raise ValueError(text)

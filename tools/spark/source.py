@@ -16,6 +16,8 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
     InputPartition,
 )
 
@@ -72,6 +74,18 @@ class QuintlogSource(DataSource):
         from tools.spark.stream import StreamReader
 
         return StreamReader(parse(self.options, streaming=True), fields_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For batch queries that write, through the server (docs/spark-sink.md)."""
+        from tools.spark.sink import BatchWriter, parse_sink
+
+        return BatchWriter(schema, parse_sink(self.options), overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For streaming queries that write."""
+        from tools.spark.sink import StreamWriter, parse_sink
+
+        return StreamWriter(schema, parse_sink(self.options, streaming=True), overwrite)
 
 
 class TaskPartition(InputPartition):
