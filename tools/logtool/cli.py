@@ -10,19 +10,31 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tools.logtool.output import FORMS, Output
 
+COMPLETION_VARIABLE = "_LOGTOOL_COMPLETE"
+"""Set by the scripts of `generate completion` when a shell asks what may come next."""
+
 COMMANDS = {
     "status": ("tools.logtool.status", "status", "The log at a glance: server, topics, sizes, room on the disk."),
+    "check": ("tools.logtool.check", "check", "Is the server well? For monitors: disk, damage, syncs, lag."),
     "topics": ("tools.logtool.topics", "topics", "List, show, make, change, trim and delete topics."),
     "cat": ("tools.logtool.cat", "cat", "Print records up to what is committed now."),
     "tail": ("tools.logtool.cat", "tail", "Print the newest records, then each new one as it is committed."),
     "publish": ("tools.logtool.publish", "publish", "Publish a file, several, or standard input."),
-    "sessions": ("tools.logtool.sessions", "sessions", "List, show and remove sessions of JSON streaming clients."),
+    "connections": ("tools.logtool.connections", "connections", "List and end TCP connections of all protocols."),
+    "sessions": (
+        "tools.logtool.sessions",
+        "sessions",
+        "List, show and remove sessions of JSON stream (reliably) clients.",
+    ),
     "subscriptions": ("tools.logtool.subscriptions", "subscriptions", "List, show and change durable subscriptions."),
     "keys": ("tools.logtool.keys", "keys", "List, make and revoke API keys of BlipMQ clients."),
     "import": ("tools.logtool.importing", "importing", "Take in the files of other brokers."),
+    "config": ("tools.logtool.config", "config", "Show and check the server's configuration; reload it."),
+    "generate": ("tools.logtool.generate", "generate", "Completion for shells, a unit for systemd."),
     "dump": ("tools.logtool.dump", "dump", "Show what is in the files: segments, batches, records."),
     "repair": ("tools.logtool.repair", "repair", "Show what a repair would do and give up; --apply does it."),
     "archive-segments": (
@@ -173,14 +185,29 @@ class LazyGroup(click.Group):
         found: click.Command = getattr(importlib.import_module(module), name)
         return found
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Names from the table, without importing the commands."""
+        found = [
+            CompletionItem(name, help=text) for name, (_, _, text) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return found or click.Command.shell_complete(self, ctx, incomplete)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The list in `logtool --help`."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, _, text) in COMMANDS.items()])
 
 
-EPILOG = """Exit codes: 0 done, 1 damage or another finding, 2 usage, 3 not reachable or cannot open, 4 refused, 5 not
-found, 6 in use or conflict, 7 no space or limit, 8 timeout, 70 a bug, 130 interrupted."""
+EPILOG = """\b
+Examples:
+  logtool publish orders orders.txt                   each line becomes a record
+  logtool --data-dir data cat orders --from -10       the last ten
+  logtool tail orders --format '%o %t %v\\n'
+  logtool status -o json
+  export QUINTLOG_DATA_DIR=data                       so that --data-dir is not needed
+
+Exit codes: 0 done, 1 damage or another finding, 2 usage, 3 not reachable or cannot open, 4 refused, 5 not
+found, 6 in use or conflict, 7 no space or limit, 8 timeout, 70 a bug, 130 interrupted, 143 terminated."""
 
 root = LazyGroup(
     "logtool",

@@ -12,13 +12,17 @@ from collections.abc import Sequence
 import click
 
 from tools.logtool import errors
-from tools.logtool.cli import Settings, root
+from tools.logtool.cli import COMPLETION_VARIABLE, Settings, root
 
 
 def run(args: Sequence[str] | None = None) -> int:
     """Runs `logtool` with these arguments (those of the process when None); the exit code."""
     arguments = list(sys.argv[1:] if args is None else args)
     settings = Settings()
+    if args is None and COMPLETION_VARIABLE in os.environ:
+        from click.shell_completion import shell_complete
+
+        return shell_complete(root, {}, "logtool", COMPLETION_VARIABLE, os.environ[COMPLETION_VARIABLE])
     try:
         with root.make_context("logtool", arguments, obj=settings) as context:
             root.invoke(context)

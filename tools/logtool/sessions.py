@@ -35,7 +35,7 @@ COLUMNS = (
 
 @click.group(cls=Group)
 def sessions() -> None:
-    """List, show and remove sessions of JSON streaming clients."""
+    """List, show and remove sessions of JSON stream (reliably) clients; for others see `connections`."""
 
 
 def _stored_items(settings: Settings) -> list[dict[str, Any]]:

@@ -1,0 +1,129 @@
+"""`check`: is the server well? For monitors and scripts; needs no token, only the admin address."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from tools.logtool import errors
+from tools.logtool.address import admin_of
+from tools.logtool.cli import Command, Settings
+from tools.logtool.errors import Failure, Finding
+from tools.logtool.output import Column
+
+COLUMNS = (Column("check"), Column("ok", show=lambda ok: "ok" if ok else "FAILED"), Column("message"))
+NAGIOS_OK, NAGIOS_CRITICAL = 0, 2
+_SAMPLE = re.compile(r"quintlog_(\w+)(?:\{[^}]*\})? (\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What is still well."""
+
+    disk_free_percent: float
+    sync_age_s: float
+    lag_records: int | None
+
+
+def figures(text: str) -> dict[str, float]:
+    """The samples of a metrics page by name, without the prefix; of several the largest."""
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        match = _SAMPLE.fullmatch(line)
+        if match is not None:
+            found[match[1]] = max(found.get(match[1], float("-inf")), float(match[2]))
+    return found
+
+
+def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[str, Any]]:
+    """Every check with its outcome.
+
+    Args:
+        values: see `figures`.
+        ready: why the server is not ready; empty: it is.
+    """
+
+    def none(check: str, name: str, what: str) -> dict[str, Any]:
+        count = int(values.get(name, 0))
+        return {"check": check, "ok": not count, "message": f"{count} {what}"}
+
+    free = 100 * values.get("disk_free_bytes", 0) / max(values.get("disk_size_bytes", 0), 1)
+    age_s = values.get("unsynced_age_seconds", 0.0)
+    lag = int(values.get("subscription_lag_records_max", 0))
+    items = [
+        {"check": "ready", "ok": not ready, "message": ready or "ready"},
+        {
+            "check": "disk",
+            "ok": free >= limits.disk_free_percent,
+            "message": f"{free:.1f} % free (least: {limits.disk_free_percent:g} %)",
+        },
+        none("partitions", "partitions_read_only", "partitions take no records; `logtool topics show` says why"),
+        none("damage", "damaged_batches_total", "damaged batches since the start; `logtool verify` names them"),
+        none("lost", "lost_records_total", "committed records found missing; `logtool repair` shows them"),
+        none("sync", "sync_failures_total", "failed syncs since the start; the log names the files"),
+        none("housekeeping", "housekeeping_failing_topics", "partitions whose old segments cannot be removed"),
+        {
+            "check": "sync age",
+            "ok": age_s <= limits.sync_age_s,
+            "message": f"{age_s:.1f} s unsynced (most: {limits.sync_age_s:g} s)",
+        },
+        {
+            "check": "reload",
+            "ok": values.get("config_reload_success", 1) > 0,
+            "message": "the last reload of the configuration "
+            + ("was taken over" if values.get("config_reload_success", 1) > 0 else "failed; the log says why"),
+        },
+    ]
+    if limits.lag_records is not None:
+        items.append(
+            {
+                "check": "lag",
+                "ok": lag <= limits.lag_records,
+                "message": f"{lag} records behind, the furthest (most: {limits.lag_records})",
+            }
+        )
+    return items
+
+
+def _inspected(settings: Settings, limits: Limits) -> list[dict[str, Any]]:
+    admin = admin_of(settings)
+    if admin is None:
+        text = f"no server is running on {settings.data_dir}"
+        raise Failure(errors.UNREACHABLE, "unreachable", text, "`logtool verify` checks the files without one")
+    status, reason = admin.text("/readyz")
+    return findings(figures(admin.text("/metrics")[1]), "" if status == 200 else reason.strip(), limits)
+
+
+@click.command(cls=Command)
+@click.option("--disk-free", type=click.FloatRange(0, 100), default=5.0, metavar="PCT", help="Least free room; 5.")
+@click.option("--sync-age", type=click.FloatRange(0), default=60.0, metavar="S", help="Oldest unsynced record; 60.")
+@click.option("--lag", type=click.IntRange(0), metavar="N", help="Most records that a subscription may be behind.")
+@click.option("--format", "template", type=click.Choice(["text", "nagios"]), default="text", help="nagios: its codes.")
+@click.pass_obj
+def check(settings: Settings, disk_free: float, sync_age: float, lag: int | None, template: str) -> None:
+    """Check that the server is well: exit code 0 when all is, 1 when something is not, 3 when nobody answers.
+
+    Needs no token. With --format nagios it is one line, and the exit code 0 or 2 as monitors want it.
+
+    \b
+    logtool check --disk-free 10 --lag 100000
+    logtool --server http://127.0.0.1:9180 check --format nagios
+    """
+    limits = Limits(disk_free, sync_age, lag)
+    if template == "nagios":
+        try:
+            items = _inspected(settings, limits)
+        except Failure as failure:
+            items = [{"check": "server", "ok": False, "message": str(failure)}]
+        failed = [item["message"] for item in items if not item["ok"]]
+        word = "CRITICAL" if failed else "OK"
+        settings.output.write(f"QUINTLOG {word} - {'; '.join(failed) or f'{len(items)} checks'}\n".encode())
+        settings.output.flush()
+        raise click.exceptions.Exit(NAGIOS_CRITICAL if failed else NAGIOS_OK)
+    items = _inspected(settings, limits)
+    settings.output.items(COLUMNS, items)
+    if not all(item["ok"] for item in items):
+        raise Finding

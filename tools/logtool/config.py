@@ -1,0 +1,122 @@
+"""`config`: show and check the server's configuration, and have a running server read it again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from netserver import config as configuration
+from netserver.errors import ConfigError
+from tools.logtool import errors
+from tools.logtool.address import admin_of
+from tools.logtool.check import figures
+from tools.logtool.cli import Group, Settings
+from tools.logtool.errors import Failure
+from tools.logtool.output import Column
+
+COLUMNS = (
+    Column("section"),
+    Column("setting"),
+    Column("value"),
+    Column("restart", show=lambda need: "yes" if need else ""),
+)
+POLL_S = 0.02
+
+_FILE = click.option(
+    "--config",
+    "path",
+    metavar="FILE",
+    envvar="QUINTLOG_CONFIG",
+    type=click.Path(path_type=Path),
+    help="TOML file [QUINTLOG_CONFIG].",
+)
+
+
+@click.group(cls=Group)
+def config() -> None:
+    """Show and check the server's configuration, and have it read again."""
+
+
+def _loaded(settings: Settings, path: Path | None) -> configuration.ServerConfig:
+    own = {"QUINTLOG_DATA_DIR"}  # the tools' address, which is not what is asked for here
+    environment = {name: text for name, text in settings.environment.items() if name not in own}
+    try:
+        return configuration.load(path, environment, {})
+    except ConfigError as error:
+        raise Failure(errors.USAGE, "config", str(error), "docs/configuration.md has every setting") from error
+
+
+@config.command()
+@_FILE
+@click.option("--changed", is_flag=True, help="Only what differs from the defaults.")
+@click.pass_obj
+def show(settings: Settings, path: Path | None, changed: bool) -> None:
+    """Show what a server would start with: defaults, the FILE, and QUINTLOG_SECTION_KEY of the environment.
+
+    \b
+    logtool config show --config quintlog.toml --changed
+    """
+    defaults = configuration.values(configuration.ServerConfig())
+    items: list[dict[str, Any]] = []
+    for section, table in configuration.values(_loaded(settings, path)).items():
+        for name, value in table.items():
+            if changed and defaults[section][name] == value:
+                continue
+            restart = f"{section}.{name}" not in configuration.RELOADABLE
+            items.append({"section": section, "setting": name, "value": value, "restart": restart})
+    settings.output.items(COLUMNS, items)
+
+
+@config.command()
+@_FILE
+@click.pass_obj
+def check(settings: Settings, path: Path | None) -> None:
+    """Check a configuration without starting anything; an error names the line and what is expected.
+
+    \b
+    logtool config check --config quintlog.toml
+    """
+    _loaded(settings, path)
+    if settings.output.form == "table":
+        settings.output.note("the configuration is valid")
+    else:
+        settings.output.items([Column("valid")], [{"valid": True}])
+
+
+@config.command("reload")
+@click.pass_obj
+def reload(settings: Settings) -> None:
+    """Have the running server read its configuration again (SIGHUP), and wait for the outcome. On this machine only.
+
+    All or nothing: with an error the server goes on as before and its log says why. What needs a restart stays as it
+    is; `config show` marks it.
+    """
+    admin = admin_of(settings)
+    if admin is None:
+        raise Failure(errors.UNREACHABLE, "unreachable", f"no server is running on {settings.data_dir}")
+    pid = int(admin.call("GET", "/v1/status")["pid"])
+    before = figures(admin.text("/metrics")[1])
+    try:
+        os.kill(pid, signal.SIGHUP)
+    except ProcessLookupError:
+        text = f"process {pid} is not on this machine"
+        raise Failure(errors.UNREACHABLE, "elsewhere", text, "send SIGHUP to the server where it runs") from None
+    deadline = time.monotonic() + settings.timeout_s
+    while time.monotonic() < deadline:
+        now = figures(admin.text("/metrics")[1])
+        if now["config_reload_time_seconds"] > before["config_reload_time_seconds"]:
+            if settings.output.form == "table":
+                settings.output.note("reloaded")
+            else:
+                settings.output.items([Column("reloaded")], [{"reloaded": True}])
+            return
+        if before["config_reload_success"] and not now["config_reload_success"]:
+            break
+        time.sleep(POLL_S)
+    text = "the server did not take it over; nothing changed"
+    raise Failure(errors.USAGE, "config", text, "its log says why; `logtool config check --config FILE` as well")

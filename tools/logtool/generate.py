@@ -1,0 +1,80 @@
+"""`generate`: completion of shells, and a unit for systemd."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import click
+from click.shell_completion import get_completion_class
+
+from tools.logtool.cli import COMPLETION_VARIABLE, Group, Settings, root
+
+UNIT = """[Unit]
+Description=Quintlog log server
+After=network-online.target
+Wants=network-online.target
+
+[Service]
+Type=exec
+User={user}
+ExecStart={program} --data-dir {data_dir}{config}
+ExecReload=/bin/kill -HUP $MAINPID
+Restart=on-failure
+RestartPreventExitStatus=2
+TimeoutStopSec=30
+LimitNOFILE=65536
+NoNewPrivileges=yes
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+ReadWritePaths={data_dir}
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+@click.group(cls=Group)
+def generate() -> None:
+    """Print files for other programs: completion of shells, a unit for systemd."""
+
+
+@generate.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_obj
+def completion(settings: Settings, shell: str) -> None:
+    """Print the script that lets a shell complete commands and options.
+
+    \b
+    bash:  logtool generate completion bash >~/.local/share/bash-completion/completions/logtool
+    zsh:   logtool generate completion zsh >~/.zsh/_logtool      (a directory of fpath)
+    fish:  logtool generate completion fish >~/.config/fish/completions/logtool.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None
+    settings.output.write(kind(root, {}, "logtool", COMPLETION_VARIABLE).source().encode() + b"\n")
+
+
+@generate.command()
+@click.option("--user", default="quintlog", metavar="NAME", help="The service's account; quintlog.")
+@click.option("--config", "config_file", metavar="FILE", help="The server's configuration file.")
+@click.pass_obj
+def systemd(settings: Settings, user: str, config_file: str | None) -> None:
+    """Print a unit for systemd that runs the server on --data-dir (else /var/lib/quintlog).
+
+    \b
+    sudo useradd --system quintlog && sudo install -d -o quintlog /var/lib/quintlog
+    logtool generate systemd | sudo tee /etc/systemd/system/quintlog.service
+    sudo systemctl enable --now quintlog
+    """
+    beside = Path(sys.argv[0]).absolute().parent / "engine-server"
+    program = beside if beside.exists() else shutil.which("engine-server") or "/usr/local/bin/engine-server"
+    text = UNIT.format(
+        user=user,
+        program=program,
+        data_dir=settings.data_dir.absolute() if settings.data_dir is not None else "/var/lib/quintlog",
+        config=f" --config {Path(config_file).absolute()}" if config_file else "",
+    )
+    settings.output.write(text.encode())
