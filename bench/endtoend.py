@@ -1,6 +1,6 @@
 """End-to-end loads over TCP with compiled load clients, beside other servers in the same run.
 
-    python -m bench.endtoend [--seconds 3] [--only GLOB] [--json FILE] [--docs]
+    python -m bench.endtoend [--seconds 2.5] [--only GLOB] [--json FILE] [--docs]
     python -m bench.endtoend --from FILE --docs
 
 Every row states the durability: *always* = an acknowledgement means fdatasync has returned. Wall figures on a small
@@ -70,7 +70,7 @@ def run_all(bench: Bench) -> None:
 def main() -> int:
     """Runs the loads that were asked for, or reads what a run has written."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=3.0, help="length of each publishing load (default: 3)")
+    parser.add_argument("--seconds", type=float, default=2.5, help="length of each publishing load (default: 2.5)")
     parser.add_argument("--only", default="*", help="run the loads whose name matches this pattern")
     parser.add_argument("--json", type=Path, help="write the figures as JSON")
     parser.add_argument("--from", dest="source", type=Path, help="run nothing: take the figures from this JSON file")

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from engine.log import Log
     from engine.partition import Partition
 
+AVAILABLE = COMPILED and os.environ.get("QUINTLOG_PURE") != "1"
+
 Watch = Callable[[int, Callable[[], None]], Callable[[], object]]
 """Has a function called on the owner's thread whenever a descriptor is readable; returns what ends that."""
 
@@ -140,7 +142,7 @@ class QuickRounds(UsualRounds):
 
 def rounds_for(log: Log, committer: Committer, watch: Watch | None) -> UsualRounds:
     """Quick rounds, unless there was no compiler, nobody can watch a descriptor, or files are not the system's."""
-    if watch is None or not COMPILED or type(log.files) is not SystemFiles:
+    if watch is None or not AVAILABLE or type(log.files) is not SystemFiles:
         return UsualRounds()
     return QuickRounds(log, committer, watch)
 

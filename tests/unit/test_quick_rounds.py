@@ -20,11 +20,11 @@ from engine.inline import Inbox
 from engine.limits import ROUND_PIECES_MAX
 from engine.log import Log
 from engine.partition import Partition
-from engine.quick import QuickRounds
-from engine.unlocked import COMPILED, DONE, MARK_BYTES, SYNC, WRITE, RoundWriter
+from engine.quick import AVAILABLE, QuickRounds
+from engine.unlocked import DONE, MARK_BYTES, SYNC, WRITE, RoundWriter
 from tests.engine_log import EngineLog, segments
 
-pytestmark = pytest.mark.skipif(not COMPILED, reason="only where it is compiled")
+pytestmark = pytest.mark.skipif(not AVAILABLE, reason="only where it is compiled")
 
 MARK = bytes(range(MARK_BYTES))
 
