@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,6 +134,76 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
         assert client.commit("w", 0, [name])["repeated"]
         client.close()
         assert [record.value for record in stored(process.data_dir)] == [b"one", b"two"]
+
+
+def test_an_attempt_that_lost_the_race_counts_for_nothing(tmp_path: Path) -> None:
+    require_spark()
+    import pyarrow as pa
+
+    from tools.spark import sink
+    from tools.spark.sink_options import parse_sink
+
+    rows = pa.record_batch({"value": [b"one", b"two"]})
+    with server(tmp_path / "data") as process:
+        options = parse_sink({"path": str(process.data_dir), "topic": "t"})
+        won, lost = (sink.stage(iter([rows]), options, "query") for _ in range(2))
+        sink.commit([None, won], options, 0)
+        sink.abort([won, lost], options)  # as after a commit whose answer got lost
+        assert [record.value for record in stored(process.data_dir)] == [b"one", b"two"]
+        sink.commit([sink.stage(iter([rows]), options, "query")], options, 0)
+        assert len(stored(process.data_dir)) == 2
+        assert not os.listdir(process.data_dir / "staged")
+
+
+def test_a_task_that_fails_drops_what_it_has_staged(tmp_path: Path) -> None:
+    require_spark()
+    import pyarrow as pa
+
+    from tools.spark import sink
+    from tools.spark.sink_options import parse_sink
+
+    rows = [pa.record_batch({"value": pa.array(values, pa.binary())}) for values in ([b"x" * 100] * 20, [None])]
+    with server(tmp_path / "data") as process:
+        options = parse_sink({"path": str(process.data_dir), "topic": "t", "stageBytes": "1000"})
+        with pytest.raises(sink.SinkError, match="row 20 of this task has no value"):
+            sink.stage(iter(rows), options, "query")
+        assert not os.listdir(process.data_dir / "staged")
+
+
+def test_the_server_is_killed_between_two_parts_of_a_batch(tmp_path: Path) -> None:
+    require_spark()
+    import pyarrow as pa
+
+    from tools.spark.sink_client import Client
+    from tools.spark.sink_options import parse_sink
+    from tools.spark.sink_rows import files_of
+
+    values = [b"%d " % number + b"x" * 1_000_000 for number in range(80)]  # more than a transaction holds
+    rows = [pa.record_batch({"value": [value]}) for value in values]
+    with server(tmp_path / "data") as process:
+        client = Client(parse_sink({"path": str(process.data_dir)}).place)
+        names = [client.stage(content) for content, _ in files_of(iter(rows), "t", 8 << 20)]
+        found: list[dict[str, Any]] = []
+        commit = threading.Thread(target=lambda: found.append(client.commit("w", 0, names)))
+        commit.start()
+        while not found and not _parts(process):
+            commit.join(0.001)
+        process.kill()
+        process.start()
+        commit.join()
+        again = client.commit("w", 0, names[::-1])
+        client.close()
+        assert (again["complete"], again["repeated"], again["records"], again["parts"]) == (True, True, len(values), 2)
+        assert [record.value for record in stored(process.data_dir)] == values
+        assert not os.listdir(process.data_dir / "staged")
+
+
+def _parts(process: ServerProcess) -> int:
+    """Parts of the batch of ``w`` that are in the log."""
+    try:
+        return int(process.admin("GET", "/v1/commits/w")["parts"])
+    except urllib.error.HTTPError:
+        return 0
 
 
 def test_files_end_at_their_size() -> None:
