@@ -229,7 +229,6 @@ def test_retention_by_bytes_keeps_about_what_it_says(tmp_path: Path) -> None:
         kept = partition.committed_end + sum(segment.size_bytes for segment in partition.sealed)
         assert 256 << 10 < kept <= 512 << 10
         assert retention.due_segments(partition, engine.log.steady_ms()) == 0
-        retention.remove_files(engine.log, partition.number, [])
 
 
 # --- housekeeping
