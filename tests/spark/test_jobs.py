@@ -93,16 +93,22 @@ def damage(path: Path, text: bytes) -> None:
 
 
 def environment() -> dict[str, str]:
-    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return os.environ | {"PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": sys.executable}
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+    }
 
 
 def submit(name: str, *arguments: str) -> list[str]:
     """The command that runs a job by spark-submit; to be run in `environment`."""
     import pyspark
 
+    import tools.spark.jobs
+
+    program = Path(tools.spark.jobs.__file__).with_name(f"{name}.py")
     found = [f"{Path(pyspark.__file__).parent}/bin/spark-submit", "--master", "local[1]"]
-    return [*found, "--conf", "spark.ui.enabled=false", f"{ROOT}/tools/spark/jobs/{name}.py", *arguments]
+    return [*found, "--conf", "spark.ui.enabled=false", str(program), *arguments]
 
 
 # --- audit
