@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ from tools.spark.plan import text_of
 
 SAMPLE_OFFSETS = 10
 """Offsets that are named of records that are the same."""
+LISTED = 1000
+"""Gaps, and sets of records that are the same, that are named: there may be as many as there are records."""
 
 
 def check_place(place: tuple[int, str, int]) -> tuple[int, SegmentReport | None]:
@@ -64,6 +67,7 @@ def doubles(spark: SparkSession, extent: Extent) -> list[dict[str, Any]]:
         .where("times > 1")
         .select("topic", "times", f.slice("places", 1, SAMPLE_OFFSETS).alias("places"))
         .orderBy("topic", "places")
+        .limit(LISTED)
     )
     return [
         {
@@ -72,24 +76,22 @@ def doubles(spark: SparkSession, extent: Extent) -> list[dict[str, Any]]:
             "reason": f"{row.times} records have the same key and value",
             "places": [[place.partition, place.offset] for place in row.places],
         }
-        for row in same.toLocalIterator()
+        for row in same.collect()
     ]
 
 
-def gaps(reports: Iterable[PartitionReport]) -> list[dict[str, Any]]:
+def gaps(reports: Iterable[PartitionReport]) -> Iterator[dict[str, Any]]:
     """Numbers that no record has."""
-    return [
-        {
-            "kind": "gap",
-            "topic": text_of(report.topic),
-            "partition": report.partition,
-            "first": first,
-            "last": last,
-            "reason": f"no record has the numbers {first} to {last}",
-        }
-        for report in reports
-        for first, last in report.gaps
-    ]
+    for report in reports:
+        for first, last in report.gaps:
+            yield {
+                "kind": "gap",
+                "topic": text_of(report.topic),
+                "partition": report.partition,
+                "first": first,
+                "last": last,
+                "reason": f"no record has the numbers {first} to {last}",
+            }
 
 
 def summary(report: PartitionReport) -> dict[str, Any]:
@@ -125,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for finding in report.findings
     ]
     if not args.allow_gaps:
-        findings += gaps(reports)
+        findings += islice(gaps(reports), LISTED)
     if args.doubles:
         findings += doubles(spark, Extent.of(args))
     partition_lines = [summary(report) for report in reports]
