@@ -107,10 +107,6 @@ def check(settings: Settings, disk_free: float, sync_age: float, lag: int | None
     """Check that the server is well: exit code 0 when all is, 1 when something is not, 3 when nobody answers.
 
     Needs no token. With --format nagios it is one line, and the exit code 0 or 2 as monitors want it.
-
-    \b
-    logtool check --disk-free 10 --lag 100000
-    logtool --server http://127.0.0.1:9180 check --format nagios
     """
     limits = Limits(disk_free, sync_age, lag)
     if template == "nagios":

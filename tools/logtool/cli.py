@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from tools.logtool.examples import examples_text
 from tools.logtool.output import FORMS, Output
 
 COMPLETION_VARIABLE = "_LOGTOOL_COMPLETE"
@@ -157,11 +158,17 @@ class Command(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options; the global ones are in `logtool --help`."""
-        records = [record for param in self.params[: self._own] if (record := param.get_help_record(ctx)) is not None]
+        options = [param for param in self.params[: self._own] if isinstance(param, click.Option)]
+        records = [record for param in options if (record := param.get_help_record(ctx)) is not None]
         with formatter.section("Options"):
-            formatter.write_dl([*records, ("--help", "Show this message and exit.")])
+            formatter.write_dl([*records, ("-h, --help", "Show this message and exit.")])
         formatter.write_paragraph()
         formatter.write_text("Global options (logtool --help) may stand here too.")
+        text = examples_text(ctx.command_path)
+        if text:
+            with formatter.section("Examples"):
+                for line in text.splitlines():
+                    formatter.write(f"  {line}\n")
 
 
 class Group(click.Group):

@@ -56,11 +56,7 @@ def _loaded(settings: Settings, path: Path | None) -> configuration.ServerConfig
 @click.option("--changed", is_flag=True, help="Only what differs from the defaults.")
 @click.pass_obj
 def show(settings: Settings, path: Path | None, changed: bool) -> None:
-    """Show what a server would start with: defaults, the FILE, and QUINTLOG_SECTION_KEY of the environment.
-
-    \b
-    logtool config show --config quintlog.toml --changed
-    """
+    """Show what a server would start with: defaults, the FILE, and QUINTLOG_SECTION_KEY of the environment."""
     defaults = configuration.values(configuration.ServerConfig())
     items: list[dict[str, Any]] = []
     for section, table in configuration.values(_loaded(settings, path)).items():
@@ -76,11 +72,7 @@ def show(settings: Settings, path: Path | None, changed: bool) -> None:
 @_FILE
 @click.pass_obj
 def check(settings: Settings, path: Path | None) -> None:
-    """Check a configuration without starting anything; an error names the line and what is expected.
-
-    \b
-    logtool config check --config quintlog.toml
-    """
+    """Check a configuration without starting anything; an error names the line and what is expected."""
     _loaded(settings, path)
     if settings.output.form == "table":
         settings.output.note("the configuration is valid")

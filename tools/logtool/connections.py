@@ -41,12 +41,7 @@ def _admin(settings: Settings) -> Admin:
 @click.argument("pattern", metavar="[GLOB]", required=False)
 @click.pass_obj
 def list_connections(settings: Settings, pattern: str | None) -> None:
-    """List the open connections, or those whose protocol or peer matches GLOB, oldest first.
-
-    \b
-    logtool connections list figg
-    logtool connections list '10.0.0.*'
-    """
+    """List the open connections, or those whose protocol or peer matches GLOB, oldest first."""
     items: list[dict[str, Any]] = []
     for item in _admin(settings).call("GET", "/v1/connections").get("items", []):
         peer, protocol = str(item["peer"]), str(item["protocol"])

@@ -45,13 +45,7 @@ def generate() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_obj
 def completion(settings: Settings, shell: str) -> None:
-    """Print the script that lets a shell complete commands and options.
-
-    \b
-    bash:  logtool generate completion bash >~/.local/share/bash-completion/completions/logtool
-    zsh:   logtool generate completion zsh >~/.zsh/_logtool      (a directory of fpath)
-    fish:  logtool generate completion fish >~/.config/fish/completions/logtool.fish
-    """
+    """Print the script that lets a shell complete commands and options."""
     kind = get_completion_class(shell)
     assert kind is not None
     settings.output.write(kind(root, {}, "logtool", COMPLETION_VARIABLE).source().encode() + b"\n")

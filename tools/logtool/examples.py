@@ -1,0 +1,75 @@
+"""What `--help` of each command ends with: command lines to copy, without the leading `logtool`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
+    "status": ("status", "status --watch 2", "--server http://127.0.0.1:9180 status -o json"),
+    "check": ("check --disk-free 10 --lag 100000", "check --format nagios"),
+    "topics list": ("topics list", "topics list 'order*' -o json"),
+    "topics show": ("topics show orders",),
+    "topics create": (
+        "topics create orders",
+        "topics create clicks --partitions 4 retention_ms=7d segment_bytes=64MiB",
+        "topics create samples durability=interval sync_interval_ms=100ms",
+    ),
+    "topics set": ("topics set orders retention_bytes=10GiB", "topics set orders retention_bytes=default"),
+    "topics trim": ("topics trim orders --before @-7d --dry-run", "topics trim clicks:3 --before 1000 --yes"),
+    "topics delete": ("topics delete orders",),
+    "cat": (
+        "cat orders >orders.txt",
+        "cat orders --from -10 -o json",
+        r"cat clicks:3 --from @-1h --format '%o %t %k %v\n'",
+        "cat orders --where /customer/id=17 --limit 5",
+    ),
+    "tail": ("tail orders", "tail orders --limit 3", "tail orders --from @-10m --contains error"),
+    "publish": (
+        "publish orders orders.txt",
+        "publish clicks:3 --via tank --key-delimiter = clicks.txt",
+        "publish images --whole a.png b.png",
+        "publish orders --retry 60 --window 20000 orders.txt",
+    ),
+    "connections list": ("connections list", "connections list figg", "connections list '10.0.0.*'"),
+    "connections close": ("connections close 17",),
+    "sessions list": ("sessions list",),
+    "sessions show": ("sessions show 6f1c",),
+    "sessions drop": ("sessions drop 6f1c",),
+    "subscriptions list": ("subscriptions list", "subscriptions list 'jobs*' -o json"),
+    "subscriptions show": ("subscriptions show 17",),
+    "subscriptions pending": ("subscriptions pending 17",),
+    "subscriptions reset": ("subscriptions reset 17 --to earliest --dry-run", "subscriptions reset 17 --to @-1h"),
+    "subscriptions redrive": ("subscriptions redrive 17 --limit 100",),
+    "subscriptions delete": ("subscriptions delete 17",),
+    "keys list": ("keys list",),
+    "keys add": ("keys add shop --publish 'orders*'", "keys add billing --subscribe orders --file keys.jsonl"),
+    "keys revoke": ("keys revoke shop",),
+    "import blipmq-wal": ("import blipmq-wal blipmq.wal",),
+    "config show": ("config show --config quintlog.toml --changed",),
+    "config check": ("config check --config quintlog.toml",),
+    "config reload": ("config reload",),
+    "generate completion": (
+        "generate completion bash >~/.local/share/bash-completion/completions/logtool",
+        "generate completion zsh >~/.zsh/_logtool",
+        "generate completion fish >~/.config/fish/completions/logtool.fish",
+    ),
+    "generate systemd": (
+        "generate systemd >quintlog.service",
+        "generate systemd --user log --config /etc/quintlog.toml",
+    ),
+    "dump segment": (
+        "dump segment data/topics/1/0/00000000000000000001.log",
+        "dump segment data/topics/1/0/00000000000000000001.log --records",
+    ),
+    "dump topic": ("dump topic orders", "dump topic clicks:3 -o json"),
+    "repair": ("repair", "repair data --apply"),
+    "archive-segments": ("archive-segments /srv/archive", "archive-segments s3://bucket/log?region=eu-west-1"),
+    "spark": ("spark", "spark audit --help"),
+    "verify": ("verify", "verify data/topics/1/0/00000000000000000001.log", "verify --repair-plan"),
+}
+
+
+def examples_text(command_path: str) -> str:
+    """The block at the end of a command's help (without indentation); empty when it has none."""
+    lines = EXAMPLES.get(command_path.removeprefix("logtool").strip(), ())
+    return "\n".join(f"logtool {line}" for line in lines)
