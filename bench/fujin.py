@@ -27,6 +27,7 @@ from pathlib import Path
 
 from bench.harness import Bench
 from bench.machine import cpu_seconds
+from bench.watched_server import Stalls
 from netserver.certificates import own_certificate
 from netserver.testing import ServerProcess
 
@@ -146,12 +147,15 @@ def beside_figg(seconds: float, rounds: int) -> Iterator[str]:
     """Question 4 of the design: Figg's latency beside a Fujin client at half of what it can do, line by line.
 
     The same Fujin load on another server (the echo that syncs) tells what of it is the machine's and the disk's; the
-    last ratio is what sharing a server costs.
+    last ratio is what sharing a server costs. The longest turn of the server's loop is in CPU time, so it tells what a
+    record may have to wait for whatever else the machine does.
     """
     with tempfile.TemporaryDirectory(prefix="quintlog-bench-") as name:
         directory = Path(name)
-        program = Bench(seconds, directory).build("load_figg")
-        with echo(directory) as (_, other_port), server(directory, "always") as process:
+        bench = Bench(seconds, directory)
+        program = bench.build("load_figg")
+        stalls = Stalls(directory / "stalls")
+        with echo(directory) as (_, other_port), bench.server(listeners=("figg", "fujin")) as process:
             host, figg_port = process.address("figg")
             fujin_port = process.ports["fujin"]
 
@@ -168,20 +172,29 @@ def beside_figg(seconds: float, rounds: int) -> Iterator[str]:
                     load_process.wait()
                 return found
 
-            yield "| Fujin load | Figg alone: p50 / p99 | on another server | on the same | of alone | of the other |"
-            yield "|---|---:|---:|---:|---:|---:|"
+            yield (
+                "| Fujin load | Figg alone: p50 / p99 | on another server | on the same "
+                "| of alone | of the other | longest turn |"
+            )
+            yield "|---|---:|---:|---:|---:|---:|---:|"
             for shape, number in (("window", 1024), ("sync", 64)):
                 rate = load(process.pid, fujin_port, "real", shape, str(number), str(SIZE), str(seconds)).per_second / 2
-                found = [
-                    (figg(), beside(other_port, "disk", rate), beside(fujin_port, "real", rate)) for _ in range(rounds)
-                ]
-                columns = [
-                    tuple(statistics.median(run[column][value] for run in found) for value in (0, 1))
-                    for column in range(3)
-                ]
+                found: tuple[list[tuple[float, float]], ...] = ([], [], [])
+                turns = []
+                for _ in range(rounds):
+                    found[0].append(figg())
+                    found[1].append(beside(other_port, "disk", rate))
+                    stalls.reset()
+                    found[2].append(beside(fujin_port, "real", rate))
+                    turns.append(stalls.longest_ms()[1])
+                columns = [tuple(map(statistics.median, zip(*runs, strict=True))) for runs in found]
                 shown = " | ".join(f"{p50:,.0f} / {p99:,.0f} us" for p50, p99 in columns)
                 alone, other, same = (p99 for _, p99 in columns)
-                yield f"| {shape} {number}, {rate:,.0f}/s | {shown} | {same / alone:.2f} | {same / other:.2f} |"
+                turn = statistics.median(turns)
+                yield (
+                    f"| {shape} {number}, {rate:,.0f}/s | {shown} "
+                    f"| {same / alone:.2f} | {same / other:.2f} | {turn:.1f} ms |"
+                )
 
 
 def main() -> None:
