@@ -48,7 +48,8 @@ def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[
 
     def none(check: str, name: str, what: str) -> dict[str, Any]:
         count = int(values.get(name, 0))
-        return {"check": check, "ok": not count, "message": f"{count} {what}"}
+        text, _, hint = what.partition("; ")
+        return {"check": check, "ok": not count, "message": f"{count} {text}{f'; {hint}' if count and hint else ''}"}
 
     free = 100 * values.get("disk_free_bytes", 0) / max(values.get("disk_size_bytes", 0), 1)
     age_s = values.get("unsynced_age_seconds", 0.0)

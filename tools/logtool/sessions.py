@@ -90,7 +90,7 @@ def show(settings: Settings, uuid: str) -> None:
             else:
                 settings.output.items(COLUMNS, [item])
             return
-    raise Failure(errors.NOT_FOUND, "unknown_session", f"no session {uuid!r}")
+    raise Failure(errors.NOT_FOUND, "unknown_session", f"no session {uuid!r}", "`logtool sessions list` shows them")
 
 
 @sessions.command()

@@ -117,6 +117,7 @@ def show(settings: Settings, topic: str) -> None:
         output.items([], [item | {"partition_details": details}])
         return
     if output.form == "table":
+        item["settings"] = item.get("settings") or "-"
         output.fields({"name": name_text(name), **{key: value for key, value in item.items() if key != "name"}})
         output.write(b"\n")
     output.items(
