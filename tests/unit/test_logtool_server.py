@@ -89,6 +89,12 @@ def test_errors_of_the_command_line_are_json_wherever_it_is_asked_for(
     assert "--help` explains it" in error["hint"]
 
 
+def test_a_misspelt_command_is_told_the_nearest_one(logtool: Logtool) -> None:
+    assert "logtool: No such command 'topisc'. Did you mean 'topics'?\n" in logtool("topisc", "list")[2]
+    assert "Did you mean 'create'?" in logtool("topics", "craete", "t")[2]
+    assert "Did you mean" not in logtool("zzz")[2]
+
+
 def test_usage_errors_name_the_help(logtool: Logtool, monkeypatch: pytest.MonkeyPatch) -> None:
     code, _, err = logtool("cat", "--", "t", "-o", "json")
     assert code == 2

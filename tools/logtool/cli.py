@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import os
 from collections.abc import Callable
@@ -171,13 +172,29 @@ class Command(click.Command):
                     formatter.write(f"  {line}\n")
 
 
-class Group(click.Group):
+class NearestGroup(click.Group):
+    """Names the nearest command for one that there is not."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Called by click with the words behind the group's own."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            if not near:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
+
+
+class Group(NearestGroup):
     """A group whose commands take the global options."""
 
     command_class = Command
 
 
-class LazyGroup(click.Group):
+class LazyGroup(NearestGroup):
     """Imports a command's module when the command is called; the list of commands needs none of them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
