@@ -246,7 +246,10 @@ class Catalog:
             if on_durable is not None:
                 on_durable(error)
 
-        self._state.submit(topics.bury_topic(topic, self._now_ms()), done)
+        ops: list[Op] = [*topics.bury_topic(topic, self._now_ms())]
+        if not topic.durable:  # its making was refused, and with it the note that its id is taken
+            ops.append(Put(NEXT_TOPIC_ID, self._next_id))
+        self._state.submit(ops, done)
 
     def buried_numbers(self, topic_id: int) -> list[int]:
         """Partition numbers that the tombstone of a deleted topic holds."""

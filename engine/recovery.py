@@ -223,7 +223,9 @@ class _Recovery:
         if active is not None:
             last_seq = max(last_seq, active.last_seq, active.header.first_seq - 1)
             committed_seq = active.last_seq if active.position > HEADER_BYTES else committed_seq
-        next_seq = max(last_seq, self.known.highest_seq, self.seen_seq) + 1
+        # The log may begin above all that is stored: the first records ever brought their own number, and failed.
+        below_start = self.known.mark.log_start - 1 if self.known.mark is not None else 0
+        next_seq = max(last_seq, self.known.highest_seq, self.seen_seq, below_start) + 1
         newest_ms = max((segment.max_timestamp_ms for segment in sealed), default=0)
         if active is not None:
             active.max_timestamp_ms = newest_ms = max(newest_ms, active.max_timestamp_ms)

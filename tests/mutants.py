@@ -445,6 +445,13 @@ MUTANTS = (
         f"{RACES} -k removal_failed --timeout 20",
     ),
     Mutant(
+        "give numbers below the start of the log",
+        "engine/recovery.py",
+        "self.seen_seq, below_start) + 1\n",
+        "self.seen_seq) + 1\n",
+        "tests/unit/test_engine_transactions.py -k number_of_their_own",
+    ),
+    Mutant(
         "look for records in an empty segment",
         "engine/reading.py",
         "    while at < len(sealed) and sealed[at].last_seq < max(seq, sealed[at].first_seq):\n",

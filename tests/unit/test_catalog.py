@@ -379,6 +379,19 @@ def test_a_topic_refused_while_its_number_was_not(tmp_path: Path) -> None:
         assert shape(owner.catalog) == before
 
 
+def test_the_id_of_a_topic_refused_and_then_deleted_is_not_given_again(tmp_path: Path) -> None:
+    with catalog(tmp_path) as owner:
+        with disk_full(tmp_path):
+            topic = owner.catalog.create(b"a", on_durable=owner.answer)
+            assert owner.answered() == ["DiskFull"]
+        owner.catalog.delete(topic, owner.answer)
+        assert owner.answered() == ["ok"]
+        owner.catalog.bury(topic.id, owner.answer)
+        assert owner.answered() == ["ok"]
+    with catalog(tmp_path) as owner:
+        assert owner.catalog.create(b"b").id > topic.id
+
+
 def test_a_callback_or_listener_that_raises_holds_nothing_up(tmp_path: Path) -> None:
     def fails(*_: object) -> None:
         raise RuntimeError("in a callback")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from engine import transactions
+from engine.bundle import check_bundle
+from engine.bundle_encode import encode_bundle
 from engine.config import TopicConfig
 from engine.errors import Corrupt, EngineError, NotStored, ReadOnly, TooLarge
 from engine.limits import TRANSACTION_BYTES_MAX
@@ -176,3 +179,32 @@ def test_a_file_that_fails_takes_the_others_back(tmp_path: Path, call: str) -> N
     with EngineLog(tmp_path / "killed") as engine:
         assert engine.values("a") == [b"1", b"2"]
         assert engine.values("b") == engine.values("c") == [b"1"]
+
+
+def test_first_records_with_a_number_of_their_own_that_fail_do_not_hide_what_comes_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    """The log began at their number, and nothing was stored: what is acknowledged later must not be below the start."""
+    bundle = encode_bundle([b"x", b"y"], [b""] * 2, [1, 1])
+    info = check_bundle(bundle, 0, len(bundle))
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        partition = engine.partition()
+        written: list[Path] = []
+
+        def hook(call: str, path: Path) -> None:
+            if call == "write" and path.suffix == ".log":
+                written.append(path)
+                if len(written) > 1:  # behind the header of the segment
+                    raise OSError(errno.EIO, "no", str(path))
+
+        files.hook = hook
+        chunk = partition.append_bundle(bundle, 0, len(bundle), info, first_seq=7)
+        assert engine.settle(chunk).error is not None
+        files.hook = lambda call, path: None
+    for number in range(2):
+        with EngineLog(tmp_path / "d") as engine:
+            transaction = Transaction(engine.log)
+            transaction.append(engine.partition(), b"%d" % number)
+            assert commit(engine, transaction) is None
+            assert engine.values() == [b"%d" % n for n in range(number + 1)]
