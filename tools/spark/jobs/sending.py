@@ -1,9 +1,8 @@
 """Records on their way into a log, each exactly once: what the jobs that write share.
 
-Tasks stage files of rows at the server, then the driver commits the files of a batch under the job's name and the
-batch's number (admin API, ``/v1/staged`` and ``/v1/commits``). Files of tasks that failed or ran twice are in no
-commit, and a batch that the server has already is not appended again. So a job that was killed is run again: its
-`Progress` says what it was doing, the server's ledger says how far it came.
+They write through the sink (docs/spark-sink.md) in batches that bear the job's name and a number: a batch that the
+server has already is not appended again. So a job that was killed is run again: its `Progress` says what it was doing,
+the server's ledger says how far it came.
 """
 
 from __future__ import annotations
@@ -14,34 +13,29 @@ import os
 import time
 import uuid
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import msgpack
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from tools.logtool.errors import CONFLICT, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
 from tools.spark.jobs.common import Extent
 
-COLUMNS = ("topic", "partition", "key", "value", "headers", "unix_millis(timestamp) timestamp_ms")
-FILE_BYTES = 8 << 20
-"""Bytes of rows in one staged file: a record of the largest default size still fits into a request behind them."""
+COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp")
 BATCH_RECORDS = 1_000_000
 """Numbers of each partition that become one batch: what a killed job repeats reading."""
 RETRY_S = 60.0
 """How long a server may be away, as for a restart."""
-REQUEST_S = 600.0
-"""A commit is answered when all of its batch is on disk."""
+REQUEST_S = 30.0
 PAUSE_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """The admin API of the server that the records go to; tasks have it too."""
+    """The admin API of the server that the records go to."""
 
     url: str
     token: str
@@ -58,14 +52,14 @@ class Server:
             text = f"no server to write to: {error!r}"
             raise Failure(UNREACHABLE, "no_server", text, "start it, or name one with --server") from None
 
-    def call(self, method: str, path: str, body: bytes | dict[str, Any] | None = None) -> dict[str, Any]:
+    def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         """One request; a server that is away is waited for: what the jobs ask for may be asked for twice.
 
         Raises:
             Failure: it stays away, or it refuses.
         """
         deadline = time.monotonic() + RETRY_S
-        content = json.dumps(body).encode() if isinstance(body, dict) else body
+        content = json.dumps(body).encode() if body is not None else None
         while True:
             try:
                 status, answer = self._request(method, path, content)
@@ -90,15 +84,19 @@ class Server:
         finally:
             connection.close()
 
-    def done(self, writer: str) -> int:
-        """The last batch of a writer that is in the log as a whole; -1: none."""
+    def last_batch(self, writer: str) -> dict[str, Any] | None:
+        """What the server's ledger has of a writer; None: nothing."""
         try:
-            found = self.call("GET", f"/v1/commits/{quote(writer, safe='')}")
+            return self.call("GET", f"/v1/commits/{quote(writer, safe='')}")
         except Failure as failure:
             if failure.exit_code != NOT_FOUND:
                 raise
-            return -1
-        return int(found["batch"]) - (not found["complete"])
+            return None
+
+    def done(self, writer: str) -> int:
+        """The last batch of a writer that is in the log as a whole; -1: none."""
+        found = self.last_batch(writer)
+        return -1 if found is None else int(found["batch"]) - (not found["complete"])
 
     def need_topic(self, topic: str, partitions: int) -> None:
         """Makes the topic if it is not there. Raises Failure when it is there with fewer partitions."""
@@ -113,37 +111,15 @@ class Server:
             raise Failure(CONFLICT, "partitions", text)
 
 
-def packed(row: Row) -> bytes:
-    """A row of COLUMNS as the server takes it."""
-    headers = [part for header in row.headers or () for part in (header["key"].encode(), header["value"])]
-    fields = [row.topic.encode(), row.partition, row.key, row.value, headers, row.timestamp_ms]
-    content: bytes = msgpack.packb(fields)
-    return content
-
-
-def staged(server: Server, rows: Iterable[Row]) -> Iterator[str]:
-    """On an executor: sends rows to the server, file by file; the files' names."""
-    waiting: list[bytes] = []
-    size_bytes = 0
-    for row in rows:
-        waiting.append(packed(row))
-        size_bytes += len(waiting[-1])
-        if size_bytes >= FILE_BYTES:
-            yield server.call("POST", "/v1/staged", b"".join(waiting))["name"]
-            waiting, size_bytes = [], 0
-    if waiting:
-        yield server.call("POST", "/v1/staged", b"".join(waiting))["name"]
-
-
 def send(frame: DataFrame, server: Server, writer: str, number: int) -> int:
     """Appends the rows of a DataFrame with the source's columns as one batch, in its order; how many it has.
 
     A null partition lets the server choose, by the key's hash.
     """
-    names = frame.selectExpr(*COLUMNS).rdd.mapPartitions(partial(staged, server)).collect()
-    if not names:
-        return 0
-    return int(server.call("POST", "/v1/commits", {"writer": writer, "batch": number, "names": names})["records"])
+    batch: dict[str, Any] = {"server": server.url, "token": server.token, "queryId": writer, "batchId": number}
+    frame.select(*COLUMNS).write.format("quintlog").mode("append").options(**batch).save()
+    found = server.last_batch(writer)
+    return int(found["records"]) if found is not None and found["batch"] == number else 0
 
 
 def add_options(parser: ArgumentParser) -> None:
