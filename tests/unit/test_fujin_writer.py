@@ -88,6 +88,7 @@ def test_writes_are_stored_before_they_are_answered_in_order(loop: str) -> None:
     serve(test, loop)
 
 
+@pytest.mark.usefixtures("replaceable_files")
 def test_an_answer_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(server: Server, peer: Peer) -> None:
         await peer.publish(b"t", b"first")
@@ -315,10 +316,11 @@ def test_open_transactions_are_bounded_together(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("netserver.fujin.node.TRANSACTIONS_BYTES_MAX", 10_000)
 
     async def test(server: Server, peer: Peer) -> None:
-        streams = [peer.writer() for _ in range(2)]
-        for stream in streams:
+        streams, found = [peer.writer() for _ in range(2)], []
+        for stream in streams:  # one after the other: QUIC gives streams no order among them
             stream.send(codec.tx(Op.BEGIN, 0) + codec.write(1, b"t", b"x" * 6000))
-        first, second = [await answers(stream, 2) for stream in streams]
+            found.append(await answers(stream, 2))
+        first, second = found
         assert first[1].error is None
         assert "too many bytes are in open transactions" in str(second[1].error)
         streams[0].send(codec.tx(Op.COMMIT, 2))
