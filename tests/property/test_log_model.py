@@ -32,8 +32,8 @@ from tests.crash.world import Life
 from tests.simulated_files import SimulatedFiles, disk_with
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-EXAMPLES = int(os.environ.get("QUINTLOG_MODEL_EXAMPLES", "50000" if NIGHTLY else "300"))
-STEPS = 100 if NIGHTLY else 40
+EXAMPLES = int(os.environ.get("QUINTLOG_MODEL_EXAMPLES", "50000" if NIGHTLY else "120"))
+STEPS = 100 if NIGHTLY else 30
 TOPICS = (b"a", b"b")
 
 values = st.binary(max_size=40) | st.integers(1, 9000).map(lambda size: b"v" * size)
