@@ -206,13 +206,13 @@ class Committer:
         taken = list(parts.values())
         self._shared_rounds = SHARED_ROUNDS if len(taken) > 1 else max(self._shared_rounds - 1, 0)
         if bytes_left >= round_bytes - INLINE_BYTES_MAX and not any(map(self._waits, taken)):
-            self._fenced(taken, lambda: self._commit(taken), self._log.soon)
+            self.fenced(taken, lambda: self._commit(taken), self._log.soon)
         else:
             self._quick.begin(taken, lambda: self._jobs.put(lambda: self._work(taken)))
 
     def on_thread(self, parts: list[Part], work: Callable[[], None]) -> None:
         """Has the committer's thread do something for the round in flight, which it ends."""
-        self._jobs.put(lambda: self._fenced(parts, work, self._log.post))
+        self._jobs.put(lambda: self.fenced(parts, work, self._log.post))
 
     def _start_transaction(self, transaction: Transaction) -> None:
         if transaction.needs_marker:
@@ -291,12 +291,13 @@ class Committer:
             job()
 
     def _work(self, parts: list[Part]) -> None:
-        self._fenced(parts, lambda: self._commit(parts), self._log.post)
+        self.fenced(parts, lambda: self._commit(parts), self._log.post)
 
     def _take_back(self, parts: list[Part], problem: EngineError) -> None:
-        self._fenced(parts, lambda: self._undo_transaction(parts, problem), self._log.post)
+        self.fenced(parts, lambda: self._undo_transaction(parts, problem), self._log.post)
 
-    def _fenced(self, parts: list[Part], work: Callable[[], None], post: Post) -> None:
+    def fenced(self, parts: list[Part], work: Callable[[], None], post: Post) -> None:
+        """Does something for the round in flight, and has it ended by `post`, whatever happens."""
         try:
             work()
         except Exception as problem:  # noqa: BLE001 - whatever it was, nothing may be acknowledged and nobody may hang

@@ -59,9 +59,16 @@ class QuickRounds(UsualRounds):
 
     def begin(self, parts: list[Part], otherwise: Callable[[], None]) -> None:
         """Begins a round; of several partitions, or with a new segment, by `otherwise`."""
-        part = parts[0]
-        if len(parts) > 1 or part.roll or self._committer.roll_due(part) or not self._begin(part):
+        if len(parts) > 1 or not self._has_begun(parts[0]):
             otherwise()
+
+    def _has_begun(self, part: Part) -> bool:
+        try:
+            return not part.roll and not self._committer.roll_due(part) and self._begin(part)
+        except Exception:  # noqa: BLE001 - the usual way meets it again, behind a fence, and says so
+            self._writer.clear()
+            self._release()
+            return False
 
     def _begin(self, part: Part) -> bool:
         """False: it has to go the usual way, and nothing has happened."""
@@ -75,12 +82,12 @@ class QuickRounds(UsualRounds):
             self._release()
             return False  # the usual way meets it again, and says so
         part.state = active.state()
-        self._part = part
         self._end = active.place(chunks)
         self._log_start = part.partition.log_start
         for chunk in chunks:
             self._writer.add(chunk.buffer, chunk.end)
         active.has_rest = True
+        self._part = part
         self._writer.submit(self._handle.fd, active.position, part.sync, log.watermarks.fd, slot, at)
         return True
 
@@ -108,10 +115,11 @@ class QuickRounds(UsualRounds):
         self._release()
         failed_at, code, mark_code, sync_seconds = self._writer.take()
         if failed_at != DONE:
-            part.active.sync_failed = failed_at == SYNC
+            part.active.sync_failed |= failed_at == SYNC  # that of another thread may have failed meanwhile
             self._failed(part, OSError(code, os.strerror(code)))
-        else:
-            self._stored(part, OSError(mark_code, os.strerror(mark_code)) if mark_code else None, sync_seconds)
+            return
+        problem = OSError(mark_code, os.strerror(mark_code)) if mark_code else None
+        self._committer.fenced([part], lambda: self._stored(part, problem, sync_seconds), _at_once)
 
     def _failed(self, part: Part, problem: OSError) -> None:
         """What it wrote is taken back, which may take time."""
@@ -137,7 +145,10 @@ class QuickRounds(UsualRounds):
         for chunk in part.chunks:
             log.note_index(part, chunk)
         committer.count([part], sync_seconds)
-        committer.settle([part])
+
+
+def _at_once(callback: Callable[[], None]) -> None:
+    callback()
 
 
 def rounds_for(log: Log, committer: Committer, watch: Watch | None) -> UsualRounds:

@@ -134,6 +134,7 @@ cdef class RoundWriter:
     cdef bint busy
 
     cpdef add(self, bytearray buffer, Py_ssize_t size)
+    cpdef clear(self)
     cpdef submit(
         self, int fd, long long position, bint sync, int mark_fd, bytes mark, long long mark_position
     )

@@ -55,6 +55,11 @@ class RoundWriter:
         self.pinned.append(memoryview(buffer))  # nobody may resize it meanwhile
         ql_piece(self.job, buffer, size)  # type: ignore[name-defined]
 
+    def clear(self) -> None:
+        """Forgets what was added; nothing when a round is under way."""
+        if not self.busy:
+            self.pinned = []
+
     def submit(self, fd: int, position: int, sync: bool, mark_fd: int, mark: bytes, mark_position: int) -> None:
         """Begins the round: the buffers to ``position`` of ``fd``, fdatasync if ``sync``, then the watermark's slot.
 

@@ -16,6 +16,8 @@ import pytest
 from engine.chunk import COMMITTED, FAILED, PENDING
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import NotStored, ReadOnly
+from engine.files import SystemFiles
+from engine.index import Index
 from engine.inline import Inbox
 from engine.limits import ROUND_PIECES_MAX
 from engine.log import Log
@@ -174,12 +176,12 @@ class Watching:
 class QuickLog(EngineLog):
     """A log whose owner can watch descriptors."""
 
-    def __init__(self, path: Path, topic: TopicConfig | None = None) -> None:
+    def __init__(self, path: Path, topic: TopicConfig | None = None, index: Index | None = None) -> None:
         self.path = path
         self.inbox = Inbox()
         self.watching = Watching(self.inbox)
         config = EngineConfig(topic=topic or TopicConfig(), housekeeping_interval_ms=3_600_000)
-        self.log = Log.open(path, config, self.inbox.post, watch=self.watching)
+        self.log = Log.open(path, config, self.inbox.post, index=index, watch=self.watching)
 
 
 def fail(engine: QuickLog, partition: Partition, value: bytes) -> Exception:
@@ -281,3 +283,53 @@ def test_without_a_way_to_watch_there_is_no_such_thread(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "log") as engine:
         assert engine.append([b"a"]).state != PENDING
         assert "quintlog-rounds" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_chunks_that_cannot_be_sealed_fail_and_nobody_hangs(tmp_path: Path) -> None:
+    with QuickLog(tmp_path / "log") as engine:
+        engine.append([b"before"])
+        partition = engine.partition()
+        calls = engine.watching.calls
+        partition.append([b"in the way"])  # its round is under way while the next chunk gathers
+        chunk = partition.append([b"spoilt"])
+        partition._close_chunk(chunk)
+        chunk.buffer[0] ^= 1
+        assert type(engine.settle(chunk).error) is ReadOnly
+        assert engine.watching.calls == calls + 1
+        assert engine.values() == [b"before", b"in the way"]
+        assert engine.append([b"elsewhere"], topic="other").state == COMMITTED
+        assert engine.append([b"quickly"], topic="other").state == COMMITTED
+        assert engine.values("other") == [b"elsewhere", b"quickly"]
+        assert engine.watching.calls > calls + 1
+
+
+def test_a_defect_behind_the_sync_stops_that_partition_only(tmp_path: Path) -> None:
+    class Broken(Index):
+        broken = False
+
+        def add(self, *numbers: int) -> None:
+            if self.broken:
+                raise RuntimeError("no index")
+            super().add(*numbers)
+
+    config = EngineConfig()
+    index = Broken(tmp_path / "index", SystemFiles(), config)
+    with QuickLog(tmp_path / "log", index=index) as engine:
+        engine.append([b"before"])
+        index.broken = True
+        assert type(fail(engine, engine.partition(), b"unknown")) is ReadOnly
+        index.broken = False
+        assert engine.append([b"elsewhere"], topic="other").state == COMMITTED
+
+
+def test_a_sync_that_failed_elsewhere_is_not_forgotten(tmp_path: Path) -> None:
+    with QuickLog(tmp_path / "log") as engine:
+        engine.append([b"before"])
+        partition = engine.partition()
+        size = segments(tmp_path / "log")[0].stat().st_size
+        with largest_file(size + 50):
+            chunk = partition.append([b"x" * 1000])
+            partition.active_segment.sync_failed = True  # by housekeeping, while the round is under way
+            assert type(engine.settle(chunk).error) is ReadOnly
+        assert partition.active_segment.sync_failed
+        assert engine.values() == [b"before"]
