@@ -267,8 +267,8 @@ MUTANTS = (
     Mutant(
         "give numbers again that the watermark knows",
         "engine/recovery.py",
-        "        next_seq = max(last_seq, self.known.highest_seq, self.seen_seq) + 1\n",
-        "        next_seq = max(last_seq, self.seen_seq) + 1\n",
+        "        next_seq = max(last_seq, self.known.highest_seq, self.seen_seq, below_start) + 1\n",
+        "        next_seq = max(last_seq, self.seen_seq, below_start) + 1\n",
         DAMAGE,
     ),
     Mutant(
