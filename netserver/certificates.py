@@ -39,8 +39,10 @@ def own_certificate(directory: Path, name: str) -> tuple[Path, Path]:
     _write(
         key_file,
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+        0o600,
     )
-    _write(certificate_file, _self_signed(key, name).public_bytes(serialization.Encoding.PEM))
+    # Everybody may read it: clients of other users trust the server by it.
+    _write(certificate_file, _self_signed(key, name).public_bytes(serialization.Encoding.PEM), 0o644)
     return certificate_file, key_file
 
 
@@ -66,12 +68,13 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate
     return builder.sign(key, hashes.SHA256())
 
 
-def _write(path: Path, content: bytes) -> None:
-    """A new file that only the owner can read, whole or not there."""
+def _write(path: Path, content: bytes, mode: int) -> None:
+    """A new file, whole or not there."""
     temporary = path.with_name(f"{path.name}.new")
     temporary.unlink(missing_ok=True)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(fd, "wb") as file:
+        os.fchmod(fd, mode)  # whatever the umask is
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -201,6 +201,8 @@ class Link:
     def gone(self, code: int, reason: str) -> None:
         """The connection is gone."""
         text = reason or "the connection was closed"
+        if "certificate" in text:
+            text += "; give ca=DATA/fujin-certificate.pem or fingerprint="
         problem = ConnectionFailed(text if not code else f"{text} (code {code:#x})")
         if not self._handshake.done():
             self._handshake.set_exception(problem)

@@ -25,7 +25,7 @@ def missing() -> str:
         import pyarrow  # noqa: F401
         import pyspark  # noqa: F401
     except ImportError as error:
-        return f"{error}: pip install 'quintlog[spark]'"
+        return f"{error}: pip install -e '.[spark]'"
     return ""
 
 

@@ -33,7 +33,11 @@ def archive_segments(settings: Settings, uri: str) -> None:
         from tools.spark.archiving import archive
         from tools.spark.tiering import Place
     except ImportError as problem:
-        raise Failure(USAGE, "not_installed", f"{problem.name} is missing: pip install 'quintlog[spark]'") from problem
+        raise Failure(
+            USAGE,
+            "not_installed",
+            f"{problem.name} is missing: install the extra spark, in a checkout pip install -e '.[spark]'",
+        ) from problem
     report = archive(settings.need_directory(), Place(uri))
     names = {topic.id: topic.name for topic in report.manifest.topics}
     items = [

@@ -31,7 +31,12 @@ def require_libraries() -> None:
     missing = [name for name in ("pyspark", "pyarrow", "numpy", "matplotlib") if importlib.util.find_spec(name) is None]
     if missing:
         text = f"{' and '.join(missing)} not installed for {sys.executable}"
-        raise Failure(errors.UNREACHABLE, "no_spark", text, "pip install 'quintlog[spark]'")
+        raise Failure(
+            errors.UNREACHABLE,
+            "no_spark",
+            text,
+            "install the extra spark; in a checkout: .venv/bin/pip install -e '.[spark]'",
+        )
 
 
 def require_java() -> None:
