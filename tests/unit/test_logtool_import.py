@@ -5,11 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-import os
 import random
 import struct
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,10 +15,9 @@ import pytest
 from engine.reader import DirectoryReader
 from netserver.testing import server
 from tests.blipmq_peer import Peer
+from tests.unit.conftest import Logtool
 from tools.logtool.blipmq_wal import Damage, NotAWal, WalRecord, read_wal
-from tools.logtool.run import run
 
-Logtool = Callable[..., tuple[int, str, str]]
 OFF = {name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably")}
 HEADER = b"BLIPWAL\0" + struct.pack("<I", 1) + bytes(20)
 
@@ -32,20 +29,6 @@ def record(number: int, topic: bytes, body: bytes, qos: int = 1) -> bytes:
 
 def found(data: bytes) -> list[WalRecord | Damage]:
     return list(read_wal(io.BytesIO(data)))
-
-
-@pytest.fixture
-def logtool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Logtool:
-    for name in list(os.environ):
-        if name.startswith("QUINTLOG_"):
-            monkeypatch.delenv(name)
-
-    def call(*args: str) -> tuple[int, str, str]:
-        code = run(args)
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 # --- the format

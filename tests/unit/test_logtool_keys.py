@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import urllib.error
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,24 +11,9 @@ import pytest
 from netserver.blipmq import codec
 from netserver.testing import server
 from tests.blipmq_peer import Peer
-from tools.logtool.run import run
+from tests.unit.conftest import Logtool
 
-Logtool = Callable[..., tuple[int, str, str]]
 OFF = {name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably")}
-
-
-@pytest.fixture
-def logtool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Logtool:
-    for name in list(os.environ):
-        if name.startswith("QUINTLOG_"):
-            monkeypatch.delenv(name)
-
-    def call(*args: str) -> tuple[int, str, str]:
-        code = run(args)
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def accepts(address: tuple[str, int], key: str) -> bool:

@@ -6,36 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from netserver.testing import ServerProcess, server
-from tools.logtool.run import run
-
-Logtool = Callable[..., tuple[int, str, str]]
+from tests.unit.conftest import Logtool
 
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     with server(tmp_path_factory.mktemp("log") / "data") as process:
         yield process
-
-
-@pytest.fixture
-def logtool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Logtool:
-    """Runs a command line; (exit code, stdout, stderr)."""
-    for name in list(os.environ):
-        if name.startswith("QUINTLOG_"):
-            monkeypatch.delenv(name)
-
-    def call(*args: str) -> tuple[int, str, str]:
-        code = run(args)
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:x", "127.0.0.1:0", ":1", "[::1"])

@@ -3,35 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import urllib.error
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from netserver.testing import server
-from tools.logtool.run import run
+from tests.unit.conftest import Logtool
 
-Logtool = Callable[..., tuple[int, str, str]]
 OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin")}
-
-
-@pytest.fixture
-def logtool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Logtool:
-    for name in list(os.environ):
-        if name.startswith("QUINTLOG_"):
-            monkeypatch.delenv(name)
-
-    def call(*args: str) -> tuple[int, str, str]:
-        code = run(args)
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def stream(address: tuple[str, int], request: dict[str, Any], count: int) -> socket.socket:

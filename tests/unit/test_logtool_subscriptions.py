@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import time
 import urllib.error
 from collections.abc import Callable
@@ -15,27 +14,12 @@ import pytest
 
 from netserver.testing import ServerProcess, server
 from tests.blipmq_peer import Peer
-from tools.logtool.run import run
+from tests.unit.conftest import Logtool
 
-Logtool = Callable[..., tuple[int, str, str]]
 SETTINGS = {
     **{name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably")},
     "blipmq": {"max_retries": "1", "retry_backoff_ms": "1", "dead_letter_suffix": ".dead"},
 }
-
-
-@pytest.fixture
-def logtool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Logtool:
-    for name in list(os.environ):
-        if name.startswith("QUINTLOG_"):
-            monkeypatch.delenv(name)
-
-    def call(*args: str) -> tuple[int, str, str]:
-        code = run(args)
-        captured = capfd.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def one(found: tuple[int, str, str]) -> dict[str, Any]:
