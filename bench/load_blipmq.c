@@ -8,21 +8,17 @@
  * Fails when a frame was refused. Prints one JSON object: messages, seconds, p50_us, p99_us: of publish: PING to PONG; of consume: a
  * window; of single: POLL to message; of latency: publish to message. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "load_common.h"
+
 enum { HELLO = 1, AUTH, PUBLISH, SUBSCRIBE, ACK, NACK, PING, PONG, POLL };
-enum { HEAD = 13, ID_FRAME = 21, BLOCK = 4096, UNDER_WAY = 64, HISTOGRAM = 1 << 17, BUFFER = 1 << 22 };
+enum { HEAD = 13, ID_FRAME = 21, BLOCK = 4096, UNDER_WAY = 64, BUFFER = 1 << 22 };
 
 struct link {
     int fd;
@@ -30,36 +26,7 @@ struct link {
     size_t start, end;
 };
 
-static uint64_t histogram[HISTOGRAM], samples, total, refused;
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
-
-static unsigned char *put32(unsigned char *p, uint32_t v) {
-    v = htonl(v);
-    memcpy(p, &v, 4);
-    return p + 4;
-}
-
-static unsigned char *put64(unsigned char *p, uint64_t v) {
-    return put32(put32(p, (uint32_t)(v >> 32)), (uint32_t)v);
-}
-
-static uint32_t get32(const unsigned char *p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return ntohl(v);
-}
-
-static uint64_t get64(const unsigned char *p) { return (uint64_t)get32(p) << 32 | get32(p + 4); }
+static uint64_t total, refused;
 
 static unsigned char *put_head(unsigned char *p, int type, uint64_t cid, size_t payload) {
     p = put32(p, (uint32_t)(9 + payload));
@@ -69,19 +36,6 @@ static unsigned char *put_head(unsigned char *p, int type, uint64_t cid, size_t 
 
 static unsigned char *put_id(unsigned char *p, int type, uint64_t cid, uint64_t id) {
     return put64(put_head(p, type, cid, 8), id);
-}
-
-static void note_latency(uint64_t ns) {
-    uint64_t us = ns / 1000;
-    histogram[us < HISTOGRAM ? us : HISTOGRAM - 1]++;
-    samples++;
-}
-
-static uint64_t percentile(double part) {
-    uint64_t want = (uint64_t)(part * (double)samples), seen = 0;
-    for (int i = 0; i < HISTOGRAM; i++)
-        if ((seen += histogram[i]) > want) return (uint64_t)i;
-    return 0;
 }
 
 static void report(uint64_t start) {

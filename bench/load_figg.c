@@ -7,21 +7,17 @@
  *
  * Prints one JSON object: messages, seconds, bytes, p50_us, p99_us (send to acknowledgement or PONG, or 0). */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { LARGE = 1 << 20, SMALL = 1 << 16, MANY = 1000, RING = 1 << 17, HISTOGRAM = 1 << 20, HEAD = 8 };
+#include "load_common.h"
+
+enum { LARGE = 1 << 20, SMALL = 1 << 16, MANY = 1000, RING = 1 << 17, HEAD = 8 };
 
 struct connection {
     int fd;
@@ -35,54 +31,12 @@ struct connection {
 static struct connection *connections;
 static int count, poller;
 static size_t buffer = LARGE;
-static uint64_t histogram[HISTOGRAM], samples, total, total_bytes;
+static uint64_t total, total_bytes;
 static volatile sig_atomic_t stopped;
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
 
 static void stop(int signal_number) {
     (void)signal_number;
     stopped = 1;
-}
-
-static unsigned char *put32(unsigned char *p, uint32_t v) {
-    v = htonl(v);
-    memcpy(p, &v, 4);
-    return p + 4;
-}
-
-static unsigned char *put64(unsigned char *p, uint64_t v) {
-    return put32(put32(p, (uint32_t)(v >> 32)), (uint32_t)v);
-}
-
-static uint32_t get32(const unsigned char *p) {
-    uint32_t v;
-    memcpy(&v, p, 4);
-    return ntohl(v);
-}
-
-static uint64_t get64(const unsigned char *p) { return (uint64_t)get32(p) << 32 | get32(p + 4); }
-
-static void note_latency(uint64_t ns) {
-    uint64_t us = ns / 1000;
-    histogram[us < HISTOGRAM ? us : HISTOGRAM - 1]++;
-    samples++;
-}
-
-static uint64_t percentile(double part) {
-    uint64_t want = (uint64_t)(part * (double)samples), seen = 0;
-    for (int i = 0; i < HISTOGRAM; i++)
-        if ((seen += histogram[i]) > want) return (uint64_t)i;
-    return 0;
 }
 
 static void report(uint64_t start) {

@@ -8,49 +8,21 @@
  *
  * Prints one JSON object: messages, seconds, bytes, p50_us, p99_us (request to answer). Any code but 0 is an error. */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-enum { FRAME_MAX = 4 << 20, RING = 1 << 16, HISTOGRAM = 1 << 16, ANSWER = 10, READ = 1 << 16, CHUNK_MAX = 80 << 20 };
+#include "load_common.h"
 
-static uint64_t histogram[HISTOGRAM], samples, messages, bytes, sent_ns[RING];
+enum { FRAME_MAX = 4 << 20, RING = 1 << 16, ANSWER = 10, READ = 1 << 16, CHUNK_MAX = 80 << 20 };
+
+static uint64_t messages, bytes, sent_ns[RING];
 static unsigned char frame[FRAME_MAX];
 static size_t frame_bytes;
 static int fd;
-
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
-
-static void note_latency(uint64_t ns) {
-    uint64_t us = ns / 1000;
-    histogram[us < HISTOGRAM ? us : HISTOGRAM - 1]++;
-    samples++;
-}
-
-static uint64_t percentile(double part) {
-    uint64_t want = (uint64_t)(part * (double)samples), seen = 0;
-    for (int i = 0; i < HISTOGRAM; i++)
-        if ((seen += histogram[i]) > want) return (uint64_t)i;
-    return 0;
-}
 
 static void report(uint64_t start) {
     printf("{\"messages\": %llu, \"seconds\": %.6f, \"bytes\": %llu, \"p50_us\": %llu, \"p99_us\": %llu}\n",
