@@ -19,6 +19,8 @@ from netserver.quic_stream import Bounds, QuicStream, StreamSession
 
 ALPN = "fujin"
 UNLIMITED_BYTES = 1 << 50
+CERTIFICATE_ALERTS = range(0x100 + 42, 0x100 + 49)
+"""TLS's alerts from bad_certificate to unknown_ca (RFC 8446, 6.2), as QUIC carries them (RFC 9001, 4.8)."""
 CLOSE_S = 1.0
 """Streams that were told DISCONNECT have so long to end before the connection is closed."""
 
@@ -201,7 +203,7 @@ class Link:
     def gone(self, code: int, reason: str) -> None:
         """The connection is gone."""
         text = reason or "the connection was closed"
-        if "certificate" in text:
+        if code in CERTIFICATE_ALERTS:
             text += "; give ca=DATA/fujin-certificate.pem or fingerprint="
         problem = ConnectionFailed(text if not code else f"{text} (code {code:#x})")
         if not self._handshake.done():

@@ -328,6 +328,8 @@ def test_who_the_server_is(tmp_path: Path) -> None:
             for options in bad:
                 with pytest.raises(errors.ConnectionFailed):
                     await fujin.connect(address, **options)
+            with pytest.raises(errors.ConnectionFailed, match="give ca="):
+                await fujin.connect(address)
 
     run("asyncio", main())
 
