@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import secrets
+import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -64,6 +66,9 @@ class ActiveSegment:
     sync_failed: bool = False
     """A sync of the file failed: the kernel may have dropped what was to be synced and call it clean, so that a later
     sync proves nothing. Nothing more is written here until a restart."""
+    sync_lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """Held during each sync of the file: of two at a time the kernel tells only one that it failed, and the other one
+    would call durable what is gone. Whoever comes second finds `sync_failed` instead."""
 
     def __post_init__(self) -> None:
         self.path = self.directory / segment_name(self.header.first_seq)
@@ -120,12 +125,29 @@ class ActiveSegment:
 
     def sync(self, files: Files, handles: Handles) -> None:
         """Makes all that was written durable. Raises OSError: nothing may be taken as durable any more."""
+        with self.sync_lock:
+            self._sync_all(files, handles)
+
+    def sync_if_idle(self, files: Files, handles: Handles) -> bool:
+        """`sync`, unless another thread syncs the file right now; False: it does, and tells if that fails."""
+        if not self.sync_lock.acquire(blocking=False):
+            return False
+        try:
+            self._sync_all(files, handles)
+        finally:
+            self.sync_lock.release()
+        return True
+
+    def _sync_all(self, files: Files, handles: Handles) -> None:
         position = self.position
         with handles.use(self.path) as fd:
             self._sync(files, fd)
         self.durable_position = min(position, self.position)  # a failed round may have been cut off meanwhile
 
     def _sync(self, files: Files, fd: int) -> None:
+        """Only with `sync_lock`."""
+        if self.sync_failed:
+            raise OSError(errno.EIO, "an earlier sync failed")
         try:
             files.sync_data(fd)
         except OSError:
@@ -151,7 +173,7 @@ class ActiveSegment:
         self.position, self.last_seq, self.records, self.batches, self.max_timestamp_ms, self.last_append_ms, n = state
         self.durable_position = min(self.durable_position, self.position)
         self.index = self.index[:n]  # another list: a reader may be searching this one
-        with handles.use(self.path) as fd:
+        with self.sync_lock, handles.use(self.path) as fd:
             files.truncate(fd, self.position)
             self._sync(files, fd)
         self.has_rest = False
@@ -173,7 +195,7 @@ class ActiveSegment:
         """Writes footer and trailer and makes the file durable. Raises OSError."""
         footer = self.footer()
         packed = footer.pack(self.header.segment_id)
-        with handles.use(self.path) as fd:
+        with self.sync_lock, handles.use(self.path) as fd:
             self.has_rest = True
             files.write(fd, [packed], self.position)
             self._sync(files, fd)

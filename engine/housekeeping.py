@@ -115,11 +115,11 @@ class Housekeeping:
         self._syncing_since_s = math.inf
 
     def _sync(self, partition: Partition, active: ActiveSegment) -> bool:
-        """Syncs a segment; False when that failed, or may not be tried again."""
+        """Syncs a segment; False when that failed, may not be tried again, or a round does it."""
         if active.sync_failed:
             return False
         try:
-            active.sync(self._log.files, self._log.handles)
+            return active.sync_if_idle(self._log.files, self._log.handles)
         except OSError as problem:
             if partition.is_deleted:
                 return False
@@ -131,7 +131,6 @@ class Housekeeping:
             self._log.report(str(error))
             self._log.post(lambda: partition.stop_writing(error))
             return False
-        return True
 
     # --- passes
 

@@ -18,6 +18,7 @@ from engine.unlocked import COMPILED, DONE, SYNC, RoundWriter
 from engine.watermarks import Owner, Watermark
 
 if TYPE_CHECKING:
+    from engine.active import ActiveSegment
     from engine.committer import Committer, Part
     from engine.handles import Handle
     from engine.log import Log
@@ -51,6 +52,8 @@ class QuickRounds(UsualRounds):
         self._writer = RoundWriter(self._wake_fd, self._done_fd)
         self._part: Part | None = None
         self._handle: Handle | None = None
+        self._syncing: ActiveSegment | None = None
+        """Whose `sync_lock` the round under way has."""
         self._end = 0
         self._log_start = 0
         self._unwatch = watch(self._done_fd, self._done)
@@ -75,6 +78,13 @@ class QuickRounds(UsualRounds):
         log, active, chunks = self._log, part.active, part.chunks
         if not 0 < len(chunks) <= ROUND_PIECES_MAX or active.sync_failed or active.has_rest:
             return False
+        if part.sync:
+            if not active.sync_lock.acquire(blocking=False):
+                return False  # housekeeping syncs it: if that fails, this round may not succeed
+            self._syncing = active
+            if active.sync_failed:
+                self._release()
+                return False
         try:
             self._handle = log.handles.acquire(active.path)
             slot, at = log.watermarks.prepare(owner_of(part.partition), _mark(part))
@@ -100,6 +110,9 @@ class QuickRounds(UsualRounds):
         os.close(self._done_fd)
 
     def _release(self) -> None:
+        syncing, self._syncing = self._syncing, None
+        if syncing is not None:
+            syncing.sync_lock.release()
         handle, self._handle = self._handle, None
         if handle is not None:
             self._log.handles.release(handle)
@@ -112,10 +125,10 @@ class QuickRounds(UsualRounds):
             return
         assert part is not None
         self._part = None
-        self._release()
         failed_at, code, mark_code, sync_seconds = self._writer.take()
+        part.active.sync_failed |= failed_at == SYNC  # that of another thread may have failed meanwhile
+        self._release()  # only now may others sync the file
         if failed_at != DONE:
-            part.active.sync_failed |= failed_at == SYNC  # that of another thread may have failed meanwhile
             self._failed(part, OSError(code, os.strerror(code)))
             return
         problem = OSError(mark_code, os.strerror(mark_code)) if mark_code else None

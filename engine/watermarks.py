@@ -19,6 +19,7 @@ way of an acknowledgement: the file may therefore be older than the segments, an
 from __future__ import annotations
 
 import struct
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,6 +105,7 @@ class Watermarks:
         self.missing = False
         """The file was not there, or its header was not usable, and another was made."""
         self.dirty = False
+        self._sync_lock = threading.Lock()
         try:
             self.fd = files.open(path, write=not read_only)
         except FileNotFoundError:
@@ -197,12 +199,13 @@ class Watermarks:
 
     def sync(self) -> None:
         """Makes all slots durable. Raises OSError."""
-        self.dirty = False  # before the sync: what is written meanwhile asks for another one
-        try:
-            self._files.sync_data(self.fd)
-        except OSError:
-            self.dirty = True
-            raise
+        with self._sync_lock:  # of two syncs at a time the kernel would tell only one that they failed
+            self.dirty = False  # before the sync: what is written meanwhile asks for another one
+            try:
+                self._files.sync_data(self.fd)
+            except OSError:
+                self.dirty = True
+                raise
 
     def close(self) -> None:
         """Closes the file (without syncing it)."""

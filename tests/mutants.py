@@ -187,6 +187,13 @@ MUTANTS = (
         f"{FAULTS} {RACES}",
     ),
     Mutant(
+        "sync a file beside another sync of it",
+        "engine/active.py",
+        "        with self.sync_lock:\n            self._sync_all",
+        "        if True:\n            self._sync_all",
+        "tests/unit/test_sync_races.py",
+    ),
+    Mutant(
         "leave what a failed round wrote",
         "engine/active.py",
         "            files.truncate(fd, self.position)\n",

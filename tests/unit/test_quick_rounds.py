@@ -333,3 +333,45 @@ def test_a_sync_that_failed_elsewhere_is_not_forgotten(tmp_path: Path) -> None:
             assert type(engine.settle(chunk).error) is ReadOnly
         assert partition.active_segment.sync_failed
         assert engine.values() == [b"before"]
+
+
+def test_a_sync_of_housekeeping_that_fails_beside_a_round_fails_the_round(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two syncs at a time the kernel tells one that it failed: the quick round, whose own succeeds, waits for it."""
+    reached, written = threading.Event(), threading.Event()
+
+    def fail_when_written(files: SystemFiles, fd: int) -> None:
+        reached.set()
+        assert written.wait(30)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with QuickLog(tmp_path / "log") as engine:
+        engine.append([b"before"])
+        partition = engine.partition()
+        path = segments(tmp_path / "log")[0]
+        size = path.stat().st_size
+        with monkeypatch.context() as patch:
+            patch.setattr(SystemFiles, "sync_data", fail_when_written)
+            syncing = threading.Thread(target=engine.log.housekeeping._sync, args=(partition, partition.active_segment))
+            syncing.start()
+            assert reached.wait(30)
+            chunk = partition.append([b"x"])
+            while path.stat().st_size == size:
+                threading.Event().wait(0.001)
+            written.set()
+            syncing.join()
+            assert type(engine.settle(chunk).error) is ReadOnly
+        assert engine.values() == [b"before"]
+
+
+def test_housekeeping_leaves_a_file_to_the_round_that_syncs_it(tmp_path: Path) -> None:
+    with QuickLog(tmp_path / "log") as engine:
+        engine.append([b"before"])
+        partition = engine.partition()
+        chunk = partition.append([b"x"])
+        assert partition.active_segment.sync_lock.locked()
+        assert not engine.log.housekeeping._sync(partition, partition.active_segment)
+        assert engine.settle(chunk).state == COMMITTED
+        assert not partition.active_segment.sync_lock.locked()
+        assert engine.log.housekeeping._sync(partition, partition.active_segment)

@@ -10,8 +10,6 @@ import logging
 import os
 import resource
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -20,75 +18,12 @@ from engine import retention
 from engine.chunk import COMMITTED, FAILED, PENDING
 from engine.config import TopicConfig
 from engine.errors import DiskFull, EngineError, NotStored, OutOfRange, ReadOnly, UnknownPartition
-from engine.files import SystemFiles
 from engine.partition import Partition
 from engine.transactions import Transaction
 from tests.engine_log import EngineLog, segments
+from tests.hooked_files import HookedFiles, held
 
 SMALL = TopicConfig(segment_bytes=64 << 10)
-
-
-class HookedFiles(SystemFiles):
-    """The disk, with a hook before each call that changes or syncs something: it may wait, or raise."""
-
-    def __init__(self) -> None:
-        self.hook: Callable[[str, Path], None] = lambda call, path: None
-        self.names: dict[int, Path] = {}
-
-    def create(self, path: Path) -> int:
-        self.hook("create", path)
-        fd = super().create(path)
-        self.names[fd] = path
-        return fd
-
-    def open(self, path: Path, *, write: bool = False) -> int:
-        self.hook("open", path)
-        fd = super().open(path, write=write)
-        self.names[fd] = path
-        return fd
-
-    def write(self, fd: int, buffers, position: int) -> None:  # type: ignore[no-untyped-def]
-        self.hook("write", self.names[fd])
-        super().write(fd, buffers, position)
-
-    def sync_data(self, fd: int) -> None:
-        self.hook("sync_data", self.names[fd])
-        super().sync_data(fd)
-
-    def sync_dir(self, path: Path) -> None:
-        self.hook("sync_dir", path)
-        super().sync_dir(path)
-
-    def remove(self, path: Path) -> None:
-        self.hook("remove", path)
-        super().remove(path)
-
-    def failing(self, call: str, suffix: str, code: int = errno.EIO) -> None:
-        """From now on this call fails for files whose path ends so."""
-
-        def hook(made: str, path: Path) -> None:
-            if made == call and str(path).endswith(suffix):
-                raise OSError(code, os.strerror(code), str(path))
-
-        self.hook = hook
-
-
-@contextmanager
-def held(files: HookedFiles, call: str, suffix: str) -> Iterator[threading.Event]:
-    """The first such call waits until the block ends; the event is set when it is reached."""
-    reached, go_on = threading.Event(), threading.Event()
-
-    def hook(made: str, path: Path) -> None:
-        if made == call and str(path).endswith(suffix) and not reached.is_set():
-            reached.set()
-            assert go_on.wait(30)
-
-    files.hook = hook
-    try:
-        yield reached
-    finally:
-        files.hook = lambda call, path: None
-        go_on.set()
 
 
 def delete(engine: EngineLog, partition: Partition) -> None:

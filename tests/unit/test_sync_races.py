@@ -1,0 +1,79 @@
+"""Syncs of one file by two threads at a time: of two, the kernel tells only one that they failed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+from engine.chunk import FAILED
+from engine.config import TopicConfig
+from engine.errors import ReadOnly
+from engine.partition import Partition
+from tests.engine_log import EngineLog
+from tests.hooked_files import HookedFiles
+
+INTERVAL = TopicConfig(durability="interval", sync_interval_ms=3_600_000)
+
+
+def always(engine: EngineLog, partition: Partition) -> None:
+    """Changes the topic's durability."""
+    changed: list[object] = []
+    engine.log.catalog.configure(partition.topic, {"durability": "always"}, changed.append)
+    engine.inbox.run_until(lambda: bool(changed))
+    assert changed == [None]
+
+
+def test_a_sync_of_housekeeping_that_fails_beside_a_round_fails_the_round(tmp_path: Path) -> None:
+    """The kernel tells one of two syncs at a time that both failed, here the one that began first."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=INTERVAL) as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        reached, written = threading.Event(), threading.Event()
+
+        def hook(call: str, path: Path) -> None:
+            if call == "write" and path == partition.active_segment.path:
+                written.set()
+            elif call == "sync_data" and path == partition.active_segment.path and not reached.is_set():
+                reached.set()
+                assert written.wait(30)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        always(engine, partition)
+        files.hook = hook
+        housekeeping = threading.Thread(
+            target=engine.log.housekeeping._sync, args=(partition, partition.active_segment)
+        )
+        housekeeping.start()
+        assert reached.wait(30)
+        chunk = engine.settle(partition.append([b"2"]))
+        housekeeping.join()
+        assert chunk.state == FAILED
+        assert isinstance(chunk.error, ReadOnly)
+        assert engine.values() == [b"1"]
+
+
+def test_a_sync_of_a_round_that_fails_beside_housekeeping_is_not_made_good_by_that(tmp_path: Path) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=INTERVAL) as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        active = partition.active_segment
+        durable = active.durable_position
+        syncs: list[bool] = []
+
+        def hook(call: str, path: Path) -> None:
+            if call == "sync_data" and path == active.path:
+                assert not engine.log.housekeeping._sync(partition, active), "beside this one"
+                syncs.append(True)
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        always(engine, partition)
+        files.hook = hook
+        assert isinstance(engine.settle(partition.append([b"2"])).error, ReadOnly)
+        assert not engine.log.housekeeping._sync(partition, active), "after it"
+        assert syncs == [True]
+        assert active.durable_position == durable
+        files.hook = lambda call, path: None
