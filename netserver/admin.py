@@ -44,7 +44,6 @@ resolves to 127.0.0.1 must not reach this server through the browser of somebody
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import ipaddress
 import json
@@ -73,8 +72,9 @@ from engine.session_types import UnknownSession
 from engine.subscriptions import UnknownSubscription
 from netserver.admin_access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
 from netserver.admin_api import Api, BadRequest, Conflict, NotFound
-from netserver.errors import ConfigError, ListenError, ServerError
-from netserver.limits import ADMIN_BODY_BYTES, ADMIN_KEEPALIVE_S
+from netserver.admin_http import HttpServer
+from netserver.errors import ConfigError, ServerError
+from netserver.limits import ADMIN_BODY_BYTES
 from netserver.metrics import Metrics
 from netserver.settings import Address
 from netserver.staging import Staging, batch_fields, names_field
@@ -136,46 +136,22 @@ class AdminServer:
         self._subscriptions = SubscriptionsApi(server, self._api)
         self._keys = KeysApi(server)
         self._staging = Staging(server, self._api)
-        self._runner: web.ServerRunner | None = None
+        self._http: HttpServer | None = None
 
-    async def start(self, address: Address) -> Address:
+    def start(self, address: Address) -> Address:
         """Listen; the address that it really has.
 
         Raises:
             ListenError: says what to do.
         """
-
-        loop = asyncio.get_running_loop()
-
-        def request_factory(
-            message: Any, payload: Any, protocol: Any, writer: Any, task: asyncio.Task[None]
-        ) -> web.BaseRequest:
-            return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=ADMIN_BODY_BYTES)
-
-        http = web.Server(
-            self._handle,
-            request_factory=request_factory,
-            access_log=None,
-            keepalive_timeout=ADMIN_KEEPALIVE_S,
-        )
-        self._runner = web.ServerRunner(http, handle_signals=False, shutdown_timeout=0.5)
-        await self._runner.setup()
-        site = web.TCPSite(self._runner, address.host, address.port)
-        try:
-            await site.start()
-        except OSError as error:
-            await self._runner.cleanup()
-            raise ListenError(
-                f"admin: cannot listen on {address}: {error.strerror or error} "
-                "(choose another port with --admin HOST:PORT, or --admin off)"
-            ) from None
-        return Address(address.host, self._runner.addresses[0][1])
+        self._http = HttpServer(self._handle)
+        return self._http.listen(address)
 
     async def close(self) -> None:
         """Stop listening and end what is open."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-            self._runner = None
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
 
     # --- requests
 
@@ -186,7 +162,7 @@ class AdminServer:
         if not path.startswith("/v1/"):
             return await self._public(request, path)
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._token.encode()):
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode()):
             text = f"needs Authorization: Bearer with the content of {TOKEN_FILE} in the data directory"
             return _error(401, "unauthorized", text, {"WWW-Authenticate": "Bearer"})
         if (request.content_length or 0) > ADMIN_BODY_BYTES:  # known before any of it has come

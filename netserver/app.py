@@ -202,7 +202,7 @@ class Server:
             await self._listen()
             if self.config.admin.listen is not None:
                 self.admin = AdminServer(self)
-                self.admin_address = await self.admin.start(self.config.admin.listen)
+                self.admin_address = self.admin.start(self.config.admin.listen)
             self._write_server_json()
         except BaseException:
             await self._close_listeners()

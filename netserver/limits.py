@@ -127,7 +127,13 @@ WRITER_NAME_BYTES_MAX: Final = 1024
 """Name of a writer of batches."""
 
 ADMIN_KEEPALIVE_S: Final = 15.0
-"""An idle connection to admin HTTP is closed after so long."""
+"""An idle connection to admin HTTP is closed after so long, one without a first request too."""
+
+ADMIN_CONNECTIONS_MAX: Final = 96
+"""Open connections to admin HTTP: they do not count with the others, and live off half of the descriptors reserved."""
+
+ADMIN_SHUTDOWN_S: Final = 0.5
+"""Requests to admin HTTP have so long at the end."""
 
 METRICS_TOPICS: Final = 1000
 """Topics with series of their own at /metrics/topics; the rest are summed as ``_other``."""

@@ -36,12 +36,19 @@ MakeProtocol = Callable[[Lost], asyncio.BaseProtocol]
 
 
 class ConnectionGate:
-    """Counts open connections; listeners accept only while it is open."""
+    """Counts open connections; listeners accept only while it is open.
 
-    def __init__(self, connections_max: int) -> None:
+    Args:
+        advice: what the operator is told when it closes.
+    """
+
+    def __init__(
+        self, connections_max: int, advice: str = "raise [server] connections_max or the descriptor limit"
+    ) -> None:
         self.connections_max = connections_max
         self.connections = 0
         self.full_total = 0
+        self._advice = advice
         self._listeners: list[TcpListener] = []
 
     @property
@@ -64,9 +71,9 @@ class ConnectionGate:
         if not self.is_open:
             self.full_total += 1
             log.warning(
-                "%d connections are open, which is the limit; further ones wait until one closes "
-                "(raise [server] connections_max or the descriptor limit)",
+                "%d connections are open, which is the limit; further ones wait until one closes (%s)",
                 self.connections,
+                self._advice,
             )
         left = False
 

@@ -1,0 +1,143 @@
+"""Admin HTTP under peers that speak no HTTP, say nothing, or come in crowds."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from netserver import admin_http
+from netserver.app import Server
+from netserver.testing import running
+from tests.echo import ALONE, Echo, run
+
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+class Place:
+    """A server and raw connections to its admin listener."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        address = self.server.admin_address
+        assert address is not None
+        reader, writer = await asyncio.open_connection(address.host, address.port)
+        self.writers.append(writer)
+        return reader, writer
+
+    async def status(self, request: bytes) -> int:
+        """The status of the answer to these bytes on a connection of their own."""
+        reader, writer = await self.connect()
+        writer.write(request)
+        async with asyncio.timeout(20):
+            line = await reader.readline()
+        writer.close()
+        return int(line.split()[1])
+
+
+async def ended(reader: asyncio.StreamReader) -> None:
+    """Wait for the end of a connection on which nothing was answered: it may be a reset."""
+    with contextlib.suppress(ConnectionError):
+        assert not await reader.read()
+
+
+def with_place(test: Callable[[Place], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with running(None, ALONE, {"echo": Echo()}) as server:
+            place = Place(server)
+            try:
+                await test(place)
+            finally:
+                for writer in place.writers:
+                    writer.transport.abort()
+
+    run("uvloop", main())
+
+
+def test_a_token_of_any_bytes_is_just_wrong(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(place: Place) -> None:
+        for token in (b"\xff", b"\xe9", b"\xed\xa0\x80", b"x" * 8000):
+            head = b"GET /v1/status HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token
+            assert await place.status(head + b"\r\n\r\n") == 401
+
+    with_place(test)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"GET / HTTP/1.1\r\nA: " + b"b" * 100_000 + b"\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"A: b\r\n" * 20_000 + b"\r\n",
+        b"GET / HTTP/1.1\r\n\xff\xfe: x\r\n\r\n",
+    ],
+)
+def test_what_is_no_request_is_one_line_in_the_log(request_: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(place: Place) -> None:
+        assert await place.status(request_) == 400
+        assert await place.status(HEALTH) == 200
+
+    with_place(test)
+    (found,) = [record for record in caplog.records if record.name.startswith(admin_http.__name__)]
+    assert found.levelno == logging.WARNING
+    assert "\n" not in logging.Formatter().format(found)
+
+
+def test_who_says_nothing_is_closed_and_the_rest_waits_for_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_http, "ADMIN_CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(admin_http, "ADMIN_KEEPALIVE_S", 0.5)
+
+    async def test(place: Place) -> None:
+        silent = [await place.connect() for _ in range(5)]
+        silent[0][1].write(HEALTH[:-2])  # a head that never ends
+        assert await place.status(HEALTH) == 200  # in its turn: when those in front have been closed
+        async with asyncio.timeout(20):
+            for reader, _ in silent:
+                await ended(reader)
+
+    with_place(test)
+
+
+def test_a_connection_with_a_request_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_http, "ADMIN_KEEPALIVE_S", 0.2)
+
+    async def test(place: Place) -> None:
+        http = place.server.admin
+        assert http is not None
+        token = http._token.encode()
+        reader, writer = await place.connect()
+        head = b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + token
+        writer.write(head + b"\r\nContent-Length: 12\r\n\r\n")
+        late, _ = await place.connect()
+        async with asyncio.timeout(20):
+            await ended(late)
+            writer.write(b'{"name":"a"}')
+            assert (await reader.readline()).split()[1] == b"201"
+
+    with_place(test)
+
+
+def test_the_end_does_not_wait_for_idle_connections() -> None:
+    async def main() -> None:
+        async with running(None, ALONE, {"echo": Echo()}) as server:
+            place = Place(server)
+            asking, silent = [await place.connect() for _ in range(5)], [await place.connect() for _ in range(5)]
+            for reader, writer in asking:
+                writer.write(HEALTH)
+                assert (await reader.readline()).split()[1] == b"200"
+            started = time.monotonic()
+        assert time.monotonic() - started < 5  # the promise of every stop
+        for reader, _ in silent:
+            await ended(reader)
+        for writer in place.writers:
+            writer.transport.abort()
+
+    run("uvloop", main())
