@@ -17,6 +17,9 @@ from engine.log import Log
 from engine.partition import Partition
 from engine.record import Record
 
+SMALL = TopicConfig(segment_bytes=64 << 10)
+"""Segments of two rounds of `fill`."""
+
 
 class EngineLog:
     """An open log with its owner's inbox."""
@@ -99,3 +102,24 @@ class EngineLog:
 def segments(path: Path, topic_id: int = 1, index: int = 0) -> list[Path]:
     """Segment files of a partition, oldest first."""
     return sorted((path / "topics" / str(topic_id) / str(index)).glob("*.log"))
+
+
+def delete(engine: EngineLog, partition: Partition) -> None:
+    """Deletes the topic and waits until that is durable (not for the files)."""
+    deleted: list[object] = []
+    engine.log.catalog.delete(partition.topic, deleted.append)
+    engine.inbox.run_until(lambda: bool(deleted))
+    assert deleted == [None]
+
+
+def wait_for_burial(engine: EngineLog, topic_id: int = 1) -> None:
+    """Waits until the files of a deleted topic are gone."""
+    engine.inbox.run_until(lambda: topic_id not in engine.log.catalog.tombstones)
+    assert not (engine.path / "topics" / str(topic_id)).exists()
+
+
+def fill(engine: EngineLog, rounds: int = 6, topic: str = "t") -> Partition:
+    """Ten records of 4 KB a round; returns the partition."""
+    for number in range(rounds):
+        engine.append([b"%d" % number + b"." * 4000] * 10, topic=topic)
+    return engine.partition(topic)

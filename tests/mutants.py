@@ -90,8 +90,12 @@ def is_found(mutant: Mutant) -> tuple[bool, str]:
 
 
 DAMAGE = "tests/unit/test_recovery_damage.py"
+GONE = "tests/unit/test_recovery_files.py"
 RECOVERY = "tests/unit/test_recovery.py"
 RACES = "tests/unit/test_races.py"
+REMOVAL = "tests/unit/test_removal.py"
+HOUSEKEEPING = "tests/unit/test_housekeeping.py"
+ROLLING = "tests/unit/test_rolling.py"
 EVERY_CALL = "tests/crash/test_every_call.py"
 FAULTS = "tests/crash/test_faults.py"
 POWER = "tests/crash/test_power_cut.py"
@@ -184,7 +188,7 @@ MUTANTS = (
         "engine/active.py",
         "            self.sync_failed = True\n            raise\n",
         "            raise\n",
-        f"{FAULTS} {RACES}",
+        f"{FAULTS} {ROLLING} {HOUSEKEEPING}",
     ),
     Mutant(
         "sync a file beside another sync of it",
@@ -304,14 +308,14 @@ MUTANTS = (
         "engine/recovery.py",
         "        self._hold_place_of_missing(found)\n",
         "",
-        DAMAGE,
+        GONE,
     ),
     Mutant(
         "go on in a segment that a failed roll left",
         "engine/recovery.py",
         "        self._drop_unused(found)\n        self._check_entry",
         "        self._check_entry",
-        DAMAGE,
+        GONE,
     ),
     Mutant(
         "take the watermark of a former owner",
@@ -325,7 +329,7 @@ MUTANTS = (
         "engine/files.py",
         "    return path.with_name(name)\n",
         "    return path\n",
-        f"{DAMAGE} tests/unit/test_files.py",
+        f"{GONE} tests/unit/test_files.py",
     ),
     Mutant(
         "stop at a sector that cannot be read",
@@ -406,7 +410,7 @@ MUTANTS = (
         "engine/reading.py",
         "    if at < len(sealed):\n",
         "    if at < len(sealed) and seq >= sealed[0].first_seq:\n",
-        f"{RACES} -k gap",
+        f"{REMOVAL} -k gap",
     ),
     # --- retention, housekeeping, deletion
     Mutant(
@@ -414,42 +418,42 @@ MUTANTS = (
         "engine/retention.py",
         "    log.watermarks.sync()  # the raised start is on disk before what lies below it goes\n",
         "",
-        f"{RACES} -k raised",
+        f"{REMOVAL} -k raised",
     ),
     Mutant(
         "remove files before the start is raised",
         "engine/housekeeping.py",
         "            elif partition.marked_log_start <= grave.segments[-1].last_seq:\n",
         "            elif False:\n",
-        f"{RACES} -k tells_where_the_log_begins_now",
+        f"{REMOVAL} -k tells_where_the_log_begins_now",
     ),
     Mutant(
         "remove files at once",
         "engine/housekeeping.py",
         "            if grave.due_s > now:\n",
         "            if False:\n",
-        f"{RACES} -k below_the_start",
+        f"{REMOVAL} -k below_the_start",
     ),
     Mutant(
         "forget files that a crash left below the start",
         "engine/partition.py",
         "        self._log.housekeeping.remove_later(self, result.sealed[:due])\n",
         "",
-        f"{RACES} -k below_the_start --timeout 10",
+        f"{REMOVAL} -k below_the_start --timeout 10",
     ),
     Mutant(
         "leave closed partitions with files below their start alone",
         "engine/housekeeping.py",
         "        return mark is not None and mark.log_start > 1\n",
         "        return False\n",
-        f"{RACES} -k nobody_uses --timeout 10",
+        f"{REMOVAL} -k nobody_uses --timeout 10",
     ),
     Mutant(
         "forget what a failed removal was about",
         "engine/retention.py",
         "    log.files.sync_dir(directory)\n    log.index.remove(number, behind)\n",
         "    segments.clear()\n    log.files.sync_dir(directory)\n    log.index.remove(number, behind)\n",
-        f"{RACES} -k removal_failed --timeout 20",
+        f"{REMOVAL} -k removal_failed --timeout 20",
     ),
     Mutant(
         "give numbers below the start of the log",
@@ -463,21 +467,21 @@ MUTANTS = (
         "engine/reading.py",
         "    while at < len(sealed) and sealed[at].last_seq < max(seq, sealed[at].first_seq):\n",
         "    while at < len(sealed) and sealed[at].last_seq < seq:\n",
-        "tests/unit/test_recovery_damage.py -k in_the_middle_is_no_loss",
+        f"{GONE} -k in_the_middle_is_no_loss",
     ),
     Mutant(
         "let one topic stop the cleaning of all",
         "engine/housekeeping.py",
         "                except Exception as problem:  # noqa: BLE001 - one topic must not stop the others\n",
         "                except ZeroDivisionError as problem:\n",
-        f"{RACES} -k poisoned",
+        f"{HOUSEKEEPING} -k poisoned",
     ),
     Mutant(
         "let the housekeeping thread die",
         "engine/housekeeping.py",
         "            except Exception as problem:  # noqa: BLE001 - this thread must not end before the log\n",
         "            except ZeroDivisionError as problem:\n",
-        f"{RACES} -k survives --timeout 10 -W ignore::pytest.PytestUnhandledThreadExceptionWarning",
+        f"{HOUSEKEEPING} -k survives --timeout 10 -W ignore::pytest.PytestUnhandledThreadExceptionWarning",
     ),
     Mutant(
         "believe every clock at once",
@@ -491,7 +495,7 @@ MUTANTS = (
         "engine/housekeeping.py",
         "            if entry is None or entry[2] is not active:",
         "            if entry is None:",
-        f"{RACES} -k behind_a_roll --timeout 10",
+        f"{HOUSEKEEPING} -k behind_a_roll --timeout 10",
     ),
     Mutant(
         "open a partition whose topic was deleted meanwhile",

@@ -16,12 +16,12 @@ import pytest
 
 from engine.batch_header import HEADER_BYTES as BATCH_HEADER_BYTES
 from engine.batch_header import read_header
-from engine.files import SystemFiles
 from engine.handles import Handles
 from engine.headers import Place
 from engine.recovery import SET_ASIDE, Known, Recovered, recover_partition
 from engine.scan import Damage, Found, walk
 from engine.segment import HEADER_BYTES, parse_header
+from tests.damage import UnsyncedFiles
 from tests.engine_log import EngineLog, segments
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
@@ -128,16 +128,6 @@ def test_flipped_bits_through_the_engine_are_told_once_to_each_reader(tmp_path: 
 
 
 # --- torn tails
-
-
-class UnsyncedFiles(SystemFiles):
-    """For thousands of recoveries in which no power is cut."""
-
-    def sync_data(self, fd: int) -> None:
-        pass
-
-    def sync_dir(self, path: Path) -> None:
-        pass
 
 
 def recover(path: Path) -> Recovered:

@@ -65,7 +65,7 @@ FAULTS = {
         (
             "crash/test_faults.py::test_any_failing_call",
             "crash/test_faults.py::test_the_workload_meets_every_call_site",
-            "unit/test_races.py::test_a_footer_that_cannot_be_synced_makes_the_partition_read_only",
+            "unit/test_rolling.py::test_a_footer_that_cannot_be_synced_makes_the_partition_read_only",
         ),
     ),
     6: Fault(
@@ -149,8 +149,8 @@ FAULTS = {
         "the cleaner's thread dies, and the disk fills weeks later",
         "KAFKA-7215",
         (
-            "unit/test_races.py::test_one_poisoned_topic_does_not_stop_the_others",
-            "unit/test_races.py::test_the_housekeeping_thread_survives_whatever_happens",
+            "unit/test_housekeeping.py::test_one_poisoned_topic_does_not_stop_the_others",
+            "unit/test_housekeeping.py::test_the_housekeeping_thread_survives_whatever_happens",
         ),
     ),
     17: Fault(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TypeAlias
 
 import pytest
 
+from tests.cursor_log import CursorLog
 from tools.logtool.run import run
 
 Logtool: TypeAlias = Callable[..., tuple[int, str, str]]
@@ -26,3 +28,11 @@ def logtool(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         return code, captured.out, captured.err
 
     return call
+
+
+@pytest.fixture
+def cursor_log(tmp_path: Path) -> Iterator[CursorLog]:
+    """A log without records, and its cursors."""
+    made = CursorLog(tmp_path / "d")
+    yield made
+    made.close()

@@ -16,8 +16,8 @@ from engine.limits import TRANSACTION_BYTES_MAX
 from engine.state import Put
 from engine.transactions import Transaction, is_committed, read_markers
 from tests.engine_log import EngineLog
+from tests.hooked_files import HookedFiles
 from tests.simulated_state import SimulatedState
-from tests.unit.test_races import HookedFiles
 
 
 def commit(engine: EngineLog, transaction: Transaction) -> EngineError | None:

@@ -24,7 +24,7 @@ from engine.limits import CHUNK_BYTES_MAX, FREE_BUFFER_BYTES_MAX, SEGMENT_BYTES_
 from engine.log import Log
 from engine.state import Put
 from tests.engine_log import EngineLog, segments
-from tests.unit.test_races import HookedFiles
+from tests.hooked_files import HookedFiles
 
 SMALL = TopicConfig(segment_bytes=64 << 10)
 

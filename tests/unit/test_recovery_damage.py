@@ -1,4 +1,4 @@
-"""Opening with damage where it hurts most: headers, footers, the end of what was committed, files that are gone.
+"""Opening with damage where it hurts most: headers, footers, the end of what was committed, bad sectors.
 
 Design: what is committed is isolated, never cut; an acknowledged number is never given again; who reads is told.
 """
@@ -13,77 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.active import ActiveSegment, create_segment, new_header
-from engine.config import TopicConfig
-from engine.errors import OutOfRange
+from engine.active import ActiveSegment
 from engine.files import SystemFiles
 from engine.handles import Handles
 from engine.headers import Place
-from engine.reader import DirectoryReader, Loss
-from engine.record import Record
-from engine.recovery import SET_ASIDE, Known, Recovered, recover_partition
+from engine.recovery import SET_ASIDE, Known, recover_partition
 from engine.segment import HEADER_BYTES, TRAILER_BYTES, parse_header
-from engine.watermarks import Owner, Watermark, Watermarks
-from tests.engine_log import EngineLog, segments
-
-SMALL = TopicConfig(segment_bytes=64 << 10)
-FILES = SystemFiles()
-
-
-class UnsyncedFiles(SystemFiles):
-    """For thousands of recoveries in which no power is cut."""
-
-    def sync_data(self, fd: int) -> None:
-        pass
-
-    def sync_dir(self, path: Path) -> None:
-        pass
-
-
-def make(path: Path, *, rounds: int = 12, per_round: int = 10, size: int = 2000) -> Path:
-    """Segments of a few rounds each, closed in good order; topic "t", 1, partition 0, number 1."""
-    with EngineLog(path, topic=SMALL) as engine:
-        for number in range(rounds):
-            engine.append([b"%d.%d " % (number, k) + b"." * size for k in range(per_round)])
-    return path
-
-
-def mark_of(path: Path, number: int = 1) -> Watermark | None:
-    directory_id = DirectoryReader(path).directory_id
-    marks = Watermarks(FILES, path / "watermarks", directory_id, read_only=True)
-    try:
-        return marks.read(Owner(number, 1, 0))
-    finally:
-        marks.close()
-
-
-def recover(path: Path, mark: Watermark | None) -> Recovered:
-    """Recovery alone, without a log around it."""
-    files = UnsyncedFiles()
-    handles = Handles(files, 64)
-    try:
-        return recover_partition(files, handles, Place(path, 1, 0, 1), Known(mark), 0)
-    finally:
-        handles.close()
-
-
-def flip(path: Path, bit: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(bit // 8)
-        byte = file.read(1)[0]
-        file.seek(bit // 8)
-        file.write(bytes([byte ^ 1 << bit % 8]))
-
-
-def read_beside(path: Path, topic: bytes = b"t") -> tuple[list[int], list[tuple[int, int]]]:
-    """What a reader of the files sees: numbers, and what it is told is lost."""
-    reader = DirectoryReader(path)
-    partition = reader.partition(reader.topic(topic))
-    items = list(partition.records(partition.log_start, partition.committed_seq + 1))
-    reader.close()
-    lost = [(item.damage.first_seq, item.damage.last_seq) for item in items if isinstance(item, Loss)]
-    return [item.seq for item in items if isinstance(item, Record)], lost
-
+from tests.damage import UnsyncedFiles, flip, make, mark_of, read_beside, recover
+from tests.engine_log import SMALL, EngineLog, segments
 
 # --- headers
 
@@ -308,118 +245,6 @@ def test_numbers_go_on_behind_what_the_watermark_knows_even_when_the_records_are
     assert any("records 121 to 500 were acknowledged, but are not in the files" in t for t in recovered.report.texts)
 
 
-# --- files that are gone
-
-
-def test_a_missing_last_segment_is_told_and_its_numbers_are_not_given_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    path = make(tmp_path / "d")
-    first = parse_header(segments(path)[-1].read_bytes(), segments(path)[-1]).first_seq
-    segments(path)[-1].unlink()
-    with caplog.at_level(logging.ERROR), EngineLog(path, topic=SMALL) as engine:
-        assert [record.seq for record in engine.read()] == list(range(1, first))
-        assert engine.lost == [(first, 120)]
-        engine.append([b"next"])
-        assert engine.partition().last_seq == 121
-    assert f"ACKNOWLEDGED records {first} to 120 are lost" in caplog.text
-    with EngineLog(path, topic=SMALL) as engine:
-        assert [record.seq for record in engine.read()] == [*range(1, first), 121]
-        assert engine.lost == [(first, 120)]
-    assert read_beside(path) == ([*range(1, first), 121], [(first, 120)])
-
-
-def test_a_missing_first_segment_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = make(tmp_path / "d")
-    segments(path)[0].unlink()
-    first = int(segments(path)[0].stem)
-    with caplog.at_level(logging.ERROR), EngineLog(path, topic=SMALL) as engine:
-        assert engine.partition().log_start == first
-        with pytest.raises(OutOfRange):
-            engine.partition().read(1, 1000, None)
-        assert [record.seq for record in engine.read()] == list(range(first, 121))
-    assert f"ACKNOWLEDGED records 1 to {first - 1} are lost: their segment files are missing" in caplog.text
-
-
-def test_an_empty_segment_that_a_failed_roll_left_is_no_part_of_the_log(tmp_path: Path) -> None:
-    """A power cut may bring back the file of a roll that failed, while the segment before it went on."""
-    path = tmp_path / "d"
-    with EngineLog(path) as engine:
-        engine.append([b"1", b"2"])
-        active = engine.partition().active_segment
-        leftover = active.path.with_name("00000000000000000003.log")
-        header = parse_header(active.path.read_bytes(), active.path)
-        engine.append([b"3", b"4", b"5"])
-    fields = (header.topic_id, header.partition, header.number, 3, 12345, header.created_ms)
-    leftover.write_bytes(type(header)(*fields).pack())
-    (path / "watermarks").unlink()
-    with EngineLog(path) as engine:
-        assert [record.seq for record in engine.read()] == [1, 2, 3, 4, 5]
-        engine.append([b"6"])
-        assert [record.seq for record in engine.read()] == [1, 2, 3, 4, 5, 6]
-    assert [file.name for file in segments(path)] == ["00000000000000000001.log"]
-
-
-def test_a_gap_before_an_empty_segment_is_no_loss(tmp_path: Path) -> None:
-    path = tmp_path / "d"
-    with EngineLog(path) as engine:
-        engine.append([b"1", b"2"])
-        partition = engine.partition()
-        partition.last_seq = 10  # as after publishes that failed
-        partition.roll_wanted = True
-        engine.append([b"11"])
-        partition.last_seq = 20
-        partition.roll_wanted = True
-        engine.log.committer.touch(partition)
-        engine.inbox.run_until(lambda: len(partition.sealed) == 2)
-    for _ in range(2):
-        with EngineLog(path) as engine:
-            assert [record.seq for record in engine.read()] == [1, 2, 11]
-            assert engine.lost == []
-            assert engine.partition().read(engine.partition().committed_seq + 1, 1000, None) is None
-
-
-def test_a_gap_before_an_empty_segment_in_the_middle_is_no_loss(tmp_path: Path) -> None:
-    """A roll whose first write failed, and a crash, can leave one between others."""
-    path = tmp_path / "d"
-    with EngineLog(path) as engine:
-        engine.append([b"1", b"2"])
-        partition = engine.partition()
-        partition.last_seq = 10  # as after publishes that failed
-        partition.roll_wanted = True
-        engine.append([b"11"])
-        header = new_header(partition.topic.id, 0, partition.number, 4, engine.log.now_ms())
-    files = SystemFiles()
-    handles = Handles(files, 4)
-    create_segment(files, handles, segments(path)[0].parent, header)
-    handles.close()
-    with EngineLog(path) as engine:
-        partition = engine.partition()
-        assert [(one.first_seq, one.last_seq) for one in partition.sealed] == [(1, 2), (4, 3)]
-        for start in (1, 3, 4, 7):
-            assert [record.seq for record in engine.read(start=start)][-1:] == [11]
-            assert engine.lost == []
-
-
-def test_files_set_aside_replace_nothing(tmp_path: Path) -> None:
-    path = make(tmp_path / "d")
-    foreign = segments(path)[0].parent / "00000000000000000999.log"
-    for content in (b"first" * 100, b"second" * 100):
-        foreign.write_bytes(content)
-        with EngineLog(path, topic=SMALL) as engine:
-            assert len(engine.read()) == 120
-    kept = sorted(file.read_bytes() for file in foreign.parent.glob("*.damaged*"))
-    assert kept == [b"first" * 100, b"second" * 100]
-
-
-def test_a_directory_named_like_a_segment_is_left_alone(tmp_path: Path) -> None:
-    path = make(tmp_path / "d")
-    (segments(path)[0].parent / "00000000000000000999.log").mkdir()
-    with EngineLog(path, topic=SMALL) as engine:
-        assert len(engine.read()) == 120
-    assert (segments(path)[0].parent / "00000000000000000999.log").is_dir()
-
-
 # --- sectors that cannot be read
 
 
@@ -490,20 +315,6 @@ def test_counts_of_the_active_segment_stay_right_over_a_cut(tmp_path: Path) -> N
         active.position = before.position
 
 
-def test_sound_segments_of_another_place_are_renamed(tmp_path: Path) -> None:
-    path = make(tmp_path / "d")
-    with EngineLog(path) as engine:
-        engine.append([b"another topic's"], topic="other")
-    directory = segments(path)[0].parent
-    shutil.copy(segments(path, 2)[0], directory / "00000000000000000900.log")
-    shutil.copy(segments(path)[0], directory / "00000000000000000901.log")
-    recovered = recover(path, mark_of(path))
-    assert recovered.committed_seq == 120
-    assert sum("renamed to" in note for note in recovered.report.notes) == 2
-    assert any("belongs to topic 2" in note for note in recovered.report.notes)
-    assert any("its header says first number 1" in note for note in recovered.report.notes)
-
-
 def test_a_footer_that_cannot_be_read_for_another_reason_stops_the_opening(tmp_path: Path) -> None:
     path = make(tmp_path / "d")
 
@@ -515,25 +326,6 @@ def test_a_footer_that_cannot_be_read_for_another_reason_stops_the_opening(tmp_p
     with pytest.raises(OSError, match="Stale"):
         recover_partition(Failing(), handles, Place(path, 1, 0, 1), Known(mark_of(path)), 0)
     handles.close()
-
-
-def test_an_empty_active_segment_takes_the_new_number_of_its_partition(tmp_path: Path) -> None:
-    path = tmp_path / "d"
-    with EngineLog(path) as engine:
-        engine.append([b"1"])
-        partition = engine.partition()
-        partition.roll_wanted = True
-        engine.log.committer.touch(partition)
-        engine.inbox.run_until(lambda: bool(partition.sealed))
-    active = segments(path)[-1]
-    assert parse_header(active.read_bytes(), active).number == 1
-    files = UnsyncedFiles()
-    handles = Handles(files, 16)
-    recovered = recover_partition(files, handles, Place(path, 1, 0, 7), Known(), 0)
-    handles.close()
-    assert recovered.active.path == active
-    assert parse_header(active.read_bytes(), active).number == 7
-    assert recovered.next_seq == 2
 
 
 def test_damage_between_batches_of_a_segment_without_a_footer(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""A running server with peers that speak BlipMQ to it, a disk that can be held up, and what clients need."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.partition import Partition
+from netserver import blipmq
+from netserver.app import Server
+from netserver.testing import running
+from tests.blipmq_peer import AsyncPeer
+from tests.echo import ALONE, run
+
+FORBIDDEN = (401, "not allowed by this API key")
+UNKNOWN = (404, "unknown subscription or delivery tag")
+FAST = {"backoff": lambda _failures: 0.01}
+"""Options of a client that tries again at once."""
+Settings = dict[str, dict[str, Any]]
+
+
+class Place:
+    """A running server and peers of it."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.peers: list[AsyncPeer] = []
+
+    async def peer(self, **options: Any) -> AsyncPeer:
+        address = self.server.addresses["blipmq"]
+        peer = await AsyncPeer.open((address.host, address.port), **options)
+        self.peers.append(peer)
+        return peer
+
+    def partition(self, name: bytes) -> Partition:
+        topic = self.server.log.catalog.get(name)
+        assert topic is not None
+        return self.server.log.partition(topic)
+
+
+def with_server(
+    test: Callable[[Place], Awaitable[None]],
+    loop: str = "uvloop",
+    data_dir: Path | None = None,
+    **sections: dict[str, Any],
+) -> None:
+    """Run ``test`` with a server in the same event loop; keyword arguments are sections of its configuration."""
+    settings = {**ALONE, **sections}
+    settings["blipmq"] = {"listen": "127.0.0.1:0", **sections.get("blipmq", {})}
+
+    async def main() -> None:
+        async with running(data_dir, settings) as server:
+            place = Place(server)
+            try:
+                await test(place)
+            finally:
+                for peer in place.peers:
+                    peer.writer.transport.abort()
+
+    run(loop, main())
+
+
+class Disk:
+    """Holds up the syncs of a log until ``release``."""
+
+    def __init__(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.event = threading.Event()
+        self.waiting = threading.Event()
+        files = place.server.log.files
+        sync = files.sync_data
+
+        def wait(*arguments: Any) -> None:
+            self.waiting.set()
+            assert self.event.wait(20)
+            sync(*arguments)
+
+        monkeypatch.setattr(files, "sync_data", wait)
+
+    def release(self) -> None:
+        self.event.set()
+
+
+async def take(subscription: blipmq.Subscription, count: int, *, ack: bool = True) -> list[bytes]:
+    """The next messages' values."""
+    found = []
+    for _ in range(count):
+        message = await subscription.next(10)
+        found.append(message.value)
+        if ack:
+            await message.ack()
+    return found

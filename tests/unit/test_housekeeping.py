@@ -1,0 +1,159 @@
+"""What housekeeping does: cleaning, watermarks, syncs at intervals; topics that fail beside others."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+from engine.config import TopicConfig
+from engine.errors import ReadOnly
+from tests.engine_log import EngineLog, delete, fill, wait_for_burial
+from tests.hooked_files import HookedFiles
+
+# --- housekeeping
+
+
+def test_one_poisoned_topic_does_not_stop_the_others(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Reliability row 16: KAFKA-7215, a cleaner that dies of one bad partition."""
+    config = TopicConfig(segment_bytes=64 << 10, retention_records=10)
+    with EngineLog(tmp_path / "d", topic=config, retention_grace_ms=0) as engine:
+        for topic in ("a", "poisoned", "z"):
+            fill(engine, 6, topic)
+        engine.partition("poisoned").sealed[0].records = None  # type: ignore[assignment]
+        keeping = engine.log.housekeeping
+        keeping.last_success_ms = 0
+        with caplog.at_level(logging.CRITICAL):
+            keeping.clean()
+        assert [engine.partition(topic).log_start > 1 for topic in ("a", "poisoned", "z")] == [True, False, True]
+        assert len(keeping.failing) == 1
+        assert "poisoned" in next(iter(keeping.failing))
+        assert keeping.last_success_ms > 0
+        assert "internal error in housekeeping" in caplog.text
+        engine.partition("poisoned").sealed[0].records = 10
+        keeping.clean()
+        assert keeping.failing == {}
+        assert engine.partition("poisoned").log_start > 1
+
+
+def test_the_housekeeping_thread_survives_whatever_happens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with EngineLog(tmp_path / "d", housekeeping_interval_ms=10, watermarks_sync_interval_ms=10) as engine:
+        engine.append([b"x"])
+        keeping = engine.log.housekeeping
+        failed = threading.Event()
+
+        def broken() -> None:
+            failed.set()
+            raise RuntimeError("a defect")
+
+        keeping._sync_due = broken  # type: ignore[method-assign]
+        with caplog.at_level(logging.CRITICAL):
+            assert failed.wait(30)
+            failed.clear()
+            assert failed.wait(30), "it comes round again"
+        del keeping._sync_due  # type: ignore[method-assign]
+        keeping.last_success_ms = 0
+        engine.inbox.run_until(lambda: keeping.last_success_ms > 0)
+
+
+def test_many_partitions_are_looked_at_in_turns(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.log.catalog.create(b"wide", partition_count=1200)
+        topic = engine.log.catalog.get(b"wide")
+        assert topic is not None
+        topic.numbers.update({index: index + 1 for index in range(1200)})
+        keeping = engine.log.housekeeping
+        turns: list[int] = []
+        post = engine.log.post
+        engine.log.post = lambda callback: (turns.append(1), post(callback))[1]
+        keeping.last_success_ms = 0
+        keeping._clean_in_turns()
+        keeping._clean_in_turns()  # the next one comes due before the first is through: nothing happens
+        engine.inbox.run_until(lambda: keeping.last_success_ms > 0)
+        assert len(turns) == 2
+        topic.numbers.clear()
+
+
+def test_a_watermark_that_cannot_be_written_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        engine.append([b"1"])
+        files.failing("write", "watermarks", errno.ENOSPC)
+        with caplog.at_level(logging.ERROR):
+            engine.append([b"2"])
+            engine.append([b"3"])
+        assert caplog.text.count("cannot write its watermark") == 1, "told once, not once a round"
+        files.hook = lambda call, path: None
+        engine.log.housekeeping.clean()
+        partition = engine.partition()
+        engine.inbox.run_until(lambda: not partition.mark_failed)
+        engine.image(tmp_path / "crashed")
+    with EngineLog(tmp_path / "crashed") as engine:
+        assert engine.values() == [b"1", b"2", b"3"]
+
+
+# --- durability "interval"
+
+
+INTERVAL = TopicConfig(durability="interval", sync_interval_ms=20, segment_bytes=64 << 10)
+
+
+def test_what_was_written_behind_a_roll_is_synced_in_time_too(tmp_path: Path) -> None:
+    files = HookedFiles()
+    synced: list[str] = []
+    with EngineLog(tmp_path / "d", files=files, topic=INTERVAL) as engine:
+        partition = fill(engine, 1)
+        files.hook = lambda call, path: synced.append(path.name) if call == "sync_data" else None
+        fill(engine, 3)
+        name = partition.active_segment.path.name
+        assert partition.sealed
+        engine.inbox.run_until(lambda: partition.active_segment.durable_position == partition.committed_end)
+        assert name in synced
+
+
+def test_a_failed_sync_at_intervals_makes_the_partition_read_only(tmp_path: Path) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=INTERVAL) as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        files.failing("sync_data", ".log")
+        partition.append([b"2"])
+        engine.inbox.run_until(lambda: partition.error is not None)
+        assert isinstance(partition.error, ReadOnly)
+        assert engine.log.committer.counters.sync_failures == 1
+        files.hook = lambda call, path: None
+        with pytest.raises(ReadOnly):
+            partition.append([b"3"])
+        assert engine.values() == [b"1", b"2"], "reads go on"
+        durable = partition.active_segment.durable_position
+    assert partition.active_segment.durable_position == durable, "no second sync is taken for a success at the end"
+
+
+def test_a_deleted_topic_is_not_synced_any_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    config = TopicConfig(durability="interval", sync_interval_ms=3_600_000)
+    with caplog.at_level(logging.ERROR), EngineLog(tmp_path / "d", topic=config) as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        active = partition.active_segment
+        delete(engine, partition)
+        wait_for_burial(engine)
+        assert not engine.log.housekeeping._sync(partition, active)
+    assert "cannot sync" not in caplog.text
+
+
+def test_a_clean_stop_notes_what_it_synced(tmp_path: Path) -> None:
+    never = TopicConfig(durability="never")
+    with EngineLog(tmp_path / "d", topic=never) as engine:
+        engine.append([b"x" * 100] * 10)
+    with EngineLog(tmp_path / "d", topic=never) as engine:
+        active = engine.partition().active_segment
+        file = active.path
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with EngineLog(tmp_path / "d", topic=never) as engine:
+        engine.read()
+        assert engine.lost == [(1, 10)], "it was on disk: damage, not a torn tail"

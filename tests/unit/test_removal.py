@@ -1,0 +1,191 @@
+"""Retention and trimming: the start of the log, and the files below it, beside rounds, readers and crashes."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from pathlib import Path
+
+import pytest
+
+from engine import retention
+from engine.errors import OutOfRange
+from tests.engine_log import SMALL, EngineLog, fill, segments
+from tests.hooked_files import HookedFiles, held
+
+
+def test_a_reader_in_a_file_that_is_removed_is_told_where_the_log_begins(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d", topic=SMALL, retention_grace_ms=0, tail_cache_bytes=1 << 20) as engine:
+        partition = fill(engine, 40)
+        slab = partition.read(1, 1000, lambda: None)
+        while slab is None:
+            engine.inbox.run_until(lambda: True)
+            slab = partition.read(1, 1000, lambda: None)
+        kept = bytes(slab.buffer)
+        retention.trim(engine.log, partition, 101)
+        engine.inbox.run_until(lambda: partition.marked_log_start == 101)
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: not segments(engine.path)[0].name.endswith("00001.log"))
+        assert bytes(slab.buffer) == kept, "what was handed out stays"
+        with pytest.raises(OutOfRange) as gone:
+            partition.read(slab.last_seq + 1, 1000, None)
+        assert gone.value.first == 101
+
+
+def test_a_start_of_the_log_in_a_gap_before_the_first_segment(tmp_path: Path) -> None:
+    """A reader that begins there must meet the first segment, not the active one."""
+    with EngineLog(tmp_path / "d", retention_grace_ms=0) as engine:
+        partition = engine.partition()
+        for first in (1, 21, 41):
+            partition.last_seq = max(partition.last_seq, first - 1)  # as after publishes that failed
+            partition.roll_wanted = True
+            engine.append([b"x"] * 10)
+        retention.trim(engine.log, partition, 15)
+        assert partition.log_start == 15
+        assert [segment.first_seq for segment in partition.sealed] == [21]
+        assert [record.seq for record in engine.read()] == [*range(21, 31), *range(41, 51)]
+    with EngineLog(tmp_path / "d") as engine:
+        assert engine.partition().log_start == 15
+        assert [record.seq for record in engine.read()] == [*range(21, 31), *range(41, 51)]
+
+
+def test_no_file_goes_before_the_raised_start_is_on_disk(tmp_path: Path) -> None:
+    files = HookedFiles()
+    calls: list[tuple[str, str]] = []
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
+        partition = fill(engine, 10)
+        files.hook = lambda call, path: calls.append((call, path.name))
+        retention.trim(engine.log, partition, 51)
+        engine.inbox.run_until(lambda: partition.marked_log_start == 51)
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: ("remove", "00000000000000000001.log") in calls)
+    marked = calls.index(("write", "watermarks"))
+    synced = calls.index(("sync_data", "watermarks"), marked)
+    assert synced < min(at for at, (call, _) in enumerate(calls) if call == "remove")
+
+
+def test_no_file_goes_before_the_watermark_tells_where_the_log_begins_now(tmp_path: Path) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
+        partition = fill(engine, 10)
+        files.failing("write", "watermarks", errno.ENOSPC)
+        before = segments(engine.path)
+        retention.trim(engine.log, partition, 51)
+        engine.inbox.run_until(lambda: partition.mark_failed)
+        for _ in range(3):
+            engine.log.housekeeping.clean()
+            engine.append([b"x"])
+        assert segments(engine.path) == before
+        files.hook = lambda call, path: None
+        engine.append([b"x"])
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: len(segments(engine.path)) < len(before))
+
+
+def test_files_that_a_crash_left_below_the_start_are_removed_by_the_next_process(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        partition = fill(engine, 10)
+        retention.trim(engine.log, partition, 51)
+        engine.inbox.run_until(lambda: partition.marked_log_start == 51)
+        before = segments(engine.path)
+        engine.log.housekeeping.clean()
+    assert segments(engine.path) == before, "the grace time has not passed"
+    with EngineLog(tmp_path / "d", topic=SMALL, retention_grace_ms=0) as engine:
+        partition = engine.partition()
+        assert partition.log_start == 51
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: len(segments(engine.path)) < len(before))
+        assert [record.seq for record in engine.read()] == list(range(51, 101))
+
+
+def test_files_below_the_start_are_removed_though_nobody_uses_the_topic_any_more(tmp_path: Path) -> None:
+    """Neither retention nor a reader opens the partition again: housekeeping does."""
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        partition = fill(engine, 10)
+        fill(engine, 3, topic="untouched")
+        retention.trim(engine.log, partition, 51)
+        engine.inbox.run_until(lambda: partition.marked_log_start == 51)
+        oldest = partition.sealed[0].path
+    with EngineLog(tmp_path / "d", topic=SMALL, retention_grace_ms=0) as engine:
+        catalog = engine.log.catalog
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: engine.log.partition(catalog.get(b"t")).is_open)
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: segments(engine.path)[0] == oldest)
+        assert not engine.log.partition(catalog.get(b"untouched")).is_open, "nothing to be done there"
+
+
+@pytest.mark.parametrize("call", ["remove", "sync_dir"])
+def test_housekeeping_goes_on_when_a_removal_failed_at_its_end(tmp_path: Path, call: str) -> None:
+    """The files are gone, but their directory was not synced, or the last one is left: it is tried again."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
+        partition = fill(engine, 10)
+        retention.trim(engine.log, partition, 61)
+        engine.inbox.run_until(lambda: partition.marked_log_start == 61)
+        victims = [s for s in segments(engine.path) if s not in {one.path for one in partition.sealed}][:-1]
+        removed_bytes = sum(path.stat().st_size for path in victims)
+        files.failing(call, victims[-1].name if call == "remove" else "0")
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: bool(engine.log.housekeeping._burials_failing))
+        engine.log.housekeeping.clean()
+        assert engine.log.housekeeping.failing
+        files.hook = lambda call, path: None
+        passes = engine.log.housekeeping.last_success_ms
+        engine.inbox.run_until(lambda: engine.log.now_ms() > passes)
+
+        def is_clean() -> bool:
+            engine.log.housekeeping.clean()
+            return not engine.log.housekeeping.failing and not engine.log.housekeeping._graves
+
+        engine.inbox.run_until(is_clean)
+        assert engine.log.housekeeping.last_success_ms > passes
+        assert not any(path.exists() for path in victims)
+        assert engine.log.removed_bytes == removed_bytes, "each is counted once"
+
+
+def test_removing_goes_on_after_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
+        partition = fill(engine, 10)
+        retention.trim(engine.log, partition, 61)
+        engine.inbox.run_until(lambda: partition.marked_log_start == 61)
+        victims = [s for s in segments(engine.path) if int(s.stem) < 50]
+        files.failing("remove", victims[1].name)
+        with caplog.at_level(logging.ERROR):
+            engine.log.housekeeping.clean()
+            engine.inbox.run_until(lambda: "cannot remove old segments" in caplog.text)
+            engine.log.housekeeping.clean()
+            assert list(engine.log.housekeeping.failing) == [partition.title]
+            engine.inbox.run_until(lambda: caplog.text.count("cannot remove old segments") == 2)
+        files.hook = lambda call, path: None
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: not victims[1].exists() and not victims[-1].exists())
+        engine.log.housekeeping.clean()
+        assert engine.log.housekeeping.failing == {}
+
+
+def test_trimming_while_a_round_rolls(tmp_path: Path) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
+        partition = fill(engine, 1)
+        with held(files, "create", ".log") as reached:
+            chunk = partition.append([b"x" * 4000] * 10)
+            assert reached.wait(30)
+            retention.trim(engine.log, partition, 11)
+        engine.settle(chunk)
+        engine.append([b"next"])
+        engine.inbox.run_until(lambda: partition.marked_log_start == 11)
+        assert [record.seq for record in engine.read()] == list(range(11, 22))
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        assert [record.seq for record in engine.read()] == list(range(11, 22))
+
+
+def test_a_closed_partition_is_trimmed_only_once_it_is_open(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"x"] * 10)
+    with EngineLog(tmp_path / "d") as engine:
+        topic = engine.log.catalog.get(b"t")
+        assert topic is not None
+        assert retention.trim(engine.log, engine.log.partition(topic), 5) == 0
+        assert engine.partition().log_start == 1

@@ -1,0 +1,117 @@
+"""A round that cannot make what it needs: the end of a segment, the next one, a descriptor."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from engine.chunk import FAILED
+from engine.errors import DiskFull, ReadOnly
+from tests.engine_log import SMALL, EngineLog, fill
+from tests.hooked_files import HookedFiles
+
+# --- failures of rolling
+
+
+def test_a_footer_that_cannot_be_synced_makes_the_partition_read_only(tmp_path: Path) -> None:
+    """The footer shares a page with records: after a failed sync nothing in it may be called durable."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL) as engine:
+        partition = fill(engine, 1)
+        files.failing("sync_data", "00001.log")
+        chunk = engine.settle(partition.append([b"x" * 4000] * 10))
+        assert chunk.state == FAILED
+        assert isinstance(chunk.error, ReadOnly)
+        files.hook = lambda call, path: None
+        with pytest.raises(ReadOnly):
+            partition.append([b"y"])
+        assert engine.log.committer.counters.sync_failures == 1
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        assert len(engine.read()) == 10
+
+
+@pytest.mark.parametrize("call", ["create", "write", "sync_data", "sync_dir"])
+def test_a_new_segment_that_cannot_be_made_is_tried_again(tmp_path: Path, call: str) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL) as engine:
+        partition = fill(engine, 1)
+        files.failing(call, "/1/0" if call == "sync_dir" else "00011.log", errno.ENOSPC)
+        chunk = engine.settle(partition.append([b"x" * 40_000]))
+        assert chunk.state == FAILED
+        assert isinstance(chunk.error, DiskFull)
+        files.hook = lambda call, path: None
+        engine.append([b"y" * 40_000])
+        assert [record.seq for record in engine.read()] == [*range(1, 11), 12]
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        assert [record.seq for record in engine.read()] == [*range(1, 11), 12]
+
+
+def test_a_failed_new_segment_that_cannot_even_be_removed(tmp_path: Path) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL) as engine:
+        partition = fill(engine, 1)
+        partition.roll_wanted = True
+
+        def hook(call: str, path: Path) -> None:
+            if (call, path.name) in (("sync_data", "00000000000000000011.log"), ("remove", "00000000000000000011.log")):
+                raise OSError(errno.EIO, "Input/output error")
+
+        files.hook = hook
+        rounds = engine.log.committer.counters.rounds
+        engine.log.committer.touch(partition)
+        engine.inbox.run_until(lambda: engine.log.committer.counters.rounds > rounds and not partition.queued)
+        files.hook = lambda call, path: None
+        partition.roll_wanted = True
+        engine.append([b"x"])
+        assert [record.seq for record in engine.read()] == list(range(1, 12))
+        assert len(list(partition.active_segment.directory.glob("*.unused"))) == 1
+
+
+# --- descriptors
+
+
+def with_descriptors(limit: int) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
+def test_descriptors_used_up_are_an_error_that_passes(tmp_path: Path) -> None:
+    """EMFILE: descriptors that lie idle in the cache are given up first; then records are refused, and it goes on."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    with EngineLog(tmp_path / "d") as engine:
+        for number in range(20):
+            engine.append([b"x"], topic=str(number))
+        taken: list[int] = []
+        try:
+            with_descriptors(max(map(int, os.listdir("/proc/self/fd"))) + 16)
+            while True:
+                try:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+                except OSError:
+                    break
+            engine.append([b"y"], topic="new")  # what lies idle is closed for it
+            assert len(engine.log.handles) < 20
+            for number in range(20):
+                engine.append([b"z"], topic=str(number))
+                assert engine.values(str(number)) == [b"x", b"z"]
+        finally:
+            for fd in taken:
+                os.close(fd)
+            with_descriptors(before)
+
+
+def test_descriptors_used_up_altogether_refuse_and_recover(tmp_path: Path) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        engine.append([b"x"])
+        engine.log.handles.forget(engine.partition().active_segment.path)
+        files.failing("open", ".log", errno.EMFILE)
+        chunk = engine.settle(engine.partition().append([b"y"]))
+        assert chunk.state == FAILED
+        assert "Too many open files" in str(chunk.error)
+        files.hook = lambda call, path: None
+        engine.append([b"z"])
+        assert engine.values() == [b"x", b"z"]
