@@ -171,6 +171,8 @@ class Committer:
         return min(limit, SHARED_ROUND_BYTES) if self._shared_rounds else limit
 
     def _start(self) -> None:
+        if self._log.is_closed:
+            return  # another process may have the directory by now
         if self._transactions and self._transactions[0].is_ready:
             self._start_transaction(self._transactions.popleft())
             return

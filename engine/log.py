@@ -58,7 +58,7 @@ from engine.quick import Watch
 from engine.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.state import LmdbState, Post, Put, StateStore
 from engine.tail import TailCache
-from engine.topics import Topic, reserved_key
+from engine.topics import Topic, reserved_key, title
 from engine.transactions import Markers
 from engine.watermarks import FILE_NAME as WATERMARKS_NAME
 from engine.watermarks import Owner, Watermarks
@@ -296,9 +296,9 @@ class Log:
         partition = self._partitions.get((topic.id, index))
         if partition is None:
             if not 0 <= index < topic.partition_count:
-                raise UnknownPartition(f"topic {topic.name!r} has partitions 0 to {topic.partition_count - 1}")
+                raise UnknownPartition(f"topic {title(topic.name)} has partitions 0 to {topic.partition_count - 1}")
             if self.catalog.by_id(topic.id) is not topic:
-                raise UnknownPartition(f"topic {topic.name!r} was deleted")
+                raise UnknownPartition(f"topic {title(topic.name)} was deleted")
             if index not in topic.numbers and not topic.deleting:
                 self._look_for_files(topic, index)
             partition = self._partitions[topic.id, index] = Partition(self, topic, index)

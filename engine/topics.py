@@ -35,7 +35,7 @@ class Topic:
 
     Attributes:
         id: never used for another topic, also after deletion.
-        name: up to 1024 bytes of any kind.
+        name: up to `TOPIC_NAME_BYTES_MAX` bytes of any kind.
         partition_count: partitions 0 to partition_count - 1 exist.
         config: the configuration in force: server's defaults and own settings.
         settings: own settings as text.

@@ -233,3 +233,18 @@ def test_a_topic_missing_in_the_state_is_adopted(tmp_path: Path) -> None:
         assert engine.values("lost from state") == [b"kept"]
         engine.append([b"more"], topic="lost from state")
         assert engine.values("lost from state") == [b"kept", b"more"]
+
+
+def test_no_round_begins_once_the_log_is_closed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Another process may have the directory by then, and something else the descriptors."""
+    log = EngineLog(tmp_path)
+    synced, unsynced = log.partition("t"), log.partition("u")
+    log.log.catalog.configure(unsynced.topic, {"durability": "never"})
+    log.inbox.run_until(lambda: unsynced.config.durability == "never")
+    log.append([b"1"], "t")
+    log.append([b"1"], "u")
+    log.log.committer.touch(synced)
+    log.log.committer.touch(unsynced)  # waits for the round of the other
+    log.log.close()
+    log.inbox.run_posted()
+    assert caplog.text == ""
