@@ -20,6 +20,7 @@ import hmac
 import json
 import os
 import secrets
+import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -175,7 +176,10 @@ def read_key_file(path: Path) -> list[StoredKey]:
         ConfigError: it cannot be read, or names the line that is wrong.
     """
     try:
-        if path.stat().st_size > KEY_FILE_BYTES_MAX:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise ConfigError(f"key file {path}: not a regular file")  # reading a pipe could take for ever
+        if status.st_size > KEY_FILE_BYTES_MAX:
             raise ConfigError(f"key file {path}: larger than {KEY_FILE_BYTES_MAX} bytes")
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -186,7 +190,7 @@ def read_key_file(path: Path) -> list[StoredKey]:
             continue
         try:
             key = _from_line(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(f"key file {path}, line {number}: not a key ({error!r})") from None
         if any(other.identity.name == key.identity.name for other in keys):
             raise ConfigError(f"key file {path}, line {number}: a second key named {key.identity.name!r}")

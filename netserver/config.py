@@ -31,7 +31,7 @@ from netserver.config_lines import line_of
 from netserver.errors import ConfigError
 from netserver.fujin_config import NOT_RELOADABLE as FUJIN_FIXED
 from netserver.fujin_config import FujinSection
-from netserver.limits import MIB
+from netserver.limits import CONFIG_FILE_BYTES_MAX, MIB
 from netserver.settings import (
     Address,
     AnySetting,
@@ -312,8 +312,14 @@ def read_file(path: Path) -> Layer:
         ConfigError: it cannot be read, is not TOML, or has an unknown section.
     """
     try:
-        text = path.read_text("utf-8")
-        document = tomllib.loads(text)
+        with path.open("rb") as file:
+            content = file.read(CONFIG_FILE_BYTES_MAX + 1)
+        if len(content) > CONFIG_FILE_BYTES_MAX:
+            raise ConfigError(f"configuration file {path}: larger than {CONFIG_FILE_BYTES_MAX} bytes")
+        text = content.decode("utf-8")
+        document = tomllib.loads(text.replace("\r\n", "\n"))
+    except RecursionError:
+        raise ConfigError(f"configuration file {path}: nested too deeply") from None
     except FileNotFoundError:
         raise ConfigError(f"configuration file {path}: there is no such file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

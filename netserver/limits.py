@@ -142,6 +142,9 @@ TEST_START_S: Final = 30.0
 TEST_STOP_S: Final = 15.0
 """Patience of ``netserver.testing`` on a loaded machine; a stop takes 5 s at most."""
 
+CONFIG_FILE_BYTES_MAX: Final = 1 * MIB
+"""The configuration file: all settings take a few KiB, and a list of 10,000 API keys fits."""
+
 KEY_FILE_BYTES_MAX: Final = 4 * MIB
 """About 15,000 API keys; each AUTH is compared with all of them, 1 us each."""
 

@@ -8,12 +8,15 @@ reloads the configuration.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -77,20 +80,24 @@ class Process:
         load: reads the configuration again, for SIGHUP.
     """
 
-    def __init__(self, config: ServerConfig, load: Any) -> None:
+    _loop: asyncio.AbstractEventLoop
+
+    def __init__(self, config: ServerConfig, load: Callable[[], ServerConfig]) -> None:
         self._config = config
         self._load = load
         self._stop = asyncio.Event()
+        self._reading = False
+        self._read_again = False
 
     async def run(self) -> int:
         """Serve until a signal; the exit code."""
         from netserver.app import Server
 
         server = Server(self._config)
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop_signal, number)
-        loop.add_signal_handler(signal.SIGHUP, self._reload, server)
+            self._loop.add_signal_handler(number, self._stop_signal, number)
+        self._loop.add_signal_handler(signal.SIGHUP, self._reload, server)
         await server.start()
         say(f"quintlog {product_version()}\n{contract(self._config)}\ndata directory {server.data_dir.absolute()}")
         for name, address in server.addresses.items():
@@ -116,15 +123,44 @@ class Process:
         self._stop.set()
 
     def _reload(self, server: Server) -> None:
-        """Take over a changed configuration, all or nothing."""
+        """Take over a changed configuration, all or nothing. It is read by a thread: a file may be large, or a pipe."""
         if not server.ready:
             log.warning("SIGHUP while starting or stopping: nothing is reloaded")
-            return
+        elif self._reading:
+            self._read_again = True
+            log.warning("SIGHUP while the configuration is being read: it is read once more afterwards")
+        else:
+            self._reading = True
+            threading.Thread(target=self._read, args=(server,), name="quintlog-reload", daemon=True).start()
+
+    def _read(self, server: Server) -> None:
+        """The thread."""
         try:
-            later = server.reload(self._load())
+            found: ServerConfig | Exception = self._load()
+        except Exception as error:  # noqa: BLE001 - told by `_loaded`
+            found = error
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            self._loop.call_soon_threadsafe(self._loaded, server, found)
+
+    def _loaded(self, server: Server, found: ServerConfig | Exception) -> None:
+        self._reading, again, self._read_again = False, self._read_again, False
+        if server.ready:
+            self._take_over(server, found)
+            if again:
+                self._reload(server)
+
+    @staticmethod
+    def _take_over(server: Server, found: ServerConfig | Exception) -> None:
+        server.reload_success = False
+        try:
+            if isinstance(found, Exception):
+                raise found
+            later = server.reload(found)
         except ServerError as error:
-            server.reload_success = False
             log.error("configuration not reloaded, nothing changed: %s", error)
+            return
+        except Exception:
+            log.exception("configuration not reloaded")
             return
         server.reload_success = True
         server.reload_time = time.time()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -138,6 +139,12 @@ def test_files_that_are_no_key_files(tmp_path: Path) -> None:
     path.write_bytes(b" " * (5 << 20))
     with pytest.raises(ConfigError, match="larger"):
         Keys(path=path)
+    path.write_text("[" * 100_000)
+    with pytest.raises(ConfigError, match="line 1"):
+        Keys(path=path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        Keys(path=tmp_path / "pipe")
     key = add_key(tmp_path / "double", "a")
     assert key
     line = (tmp_path / "double").read_text()

@@ -226,6 +226,39 @@ def test_reload_is_all_or_nothing(tmp_path: Path) -> None:
         assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention_ms"] == "2d"
 
 
+def test_reload_of_what_is_no_configuration(tmp_path: Path) -> None:
+    path = tmp_path / "quintlog.toml"
+    path.write_text("")
+    with server(arguments=("--config", str(path))) as quintlog:
+        for content, said in (
+            (b"a = " + b"[" * 100_000, "nested too deeply"),
+            (b"# " + b"x" * (1 << 20), "larger than 1048576 bytes"),
+            (b"\xff", "can't decode"),
+        ):
+            path.write_bytes(content)
+            os.kill(quintlog.pid, signal.SIGHUP)
+            wait_for_log(quintlog, f"not reloaded, nothing changed: .*{said}")
+            assert "quintlog_config_reload_success 0.0" in quintlog.admin("GET", "/metrics")
+        assert "Traceback" not in quintlog.log_text
+
+
+def test_reload_from_a_pipe_holds_up_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "quintlog.toml"
+    path.write_text("")
+    with server(arguments=("--config", str(path))) as quintlog:
+        quintlog.admin("POST", "/v1/topics", {"name": "orders"})
+        path.unlink()
+        os.mkfifo(path)
+        os.kill(quintlog.pid, signal.SIGHUP)
+        os.kill(quintlog.pid, signal.SIGHUP)
+        with path.open("w") as writer:  # somebody reads it now
+            assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention_ms"] == "0"
+            writer.write('[topics]\nretention_ms = "1d"\n')
+        wait_for_log(quintlog, "configuration reloaded")
+        assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention_ms"] == "1d"
+        assert quintlog.stop() == 0  # also with a reader that waits for another writer
+
+
 def test_second_signal_stops_at_once() -> None:
     with server() as quintlog, socket.create_connection(quintlog.address("tank")) as client:
         assert client.recv(5)
