@@ -5,8 +5,8 @@ on the committer thread, the next one gathers: the sync is the batching window, 
 flight at a time. Steps, for each file: roll the segment when it is due, seal the chunks for their place, write; then
 sync all files (in parallel when there are several); then write the watermarks. The callback on the owner's thread
 makes the chunks visible and tells their waiters. A small round that waits for no disk (durability below "always") is
-done on the owner's thread: the way to another thread and back would take longer. The usual round, of one file and
-without a roll, is done by a thread that needs no interpreter (`engine.quick`), in the same steps.
+done on the owner's thread: the way to another thread and back would take longer. The usual round, of a few files and
+without a roll, is done by threads that need no interpreter (`engine.quick`), in the same steps.
 
 Failure: what a round wrote to a file is cut off again and synced before anything else is written there; its numbers
 stay a gap. After a failed sync or a failed cut the partition takes no more records until a restart: a second sync of
@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
@@ -300,18 +301,21 @@ class Committer:
 
     def fenced(self, parts: list[Part], work: Callable[[], None], post: Post) -> None:
         """Does something for the round in flight, and has it ended by `post`, whatever happens."""
+        self.guarded(parts, work)
+        post(lambda: self._finish(parts))
+
+    def guarded(self, parts: list[Part], work: Callable[[], None]) -> None:
+        """Does something for some of the round in flight; what it does not manage is not stored."""
         try:
             work()
         except Exception as problem:  # noqa: BLE001 - whatever it was, nothing may be acknowledged and nobody may hang
             for part in parts:
                 part.error = ReadOnly(f"internal error in a commit round: {problem!r}; restart the server")
             self._log.report_exception("commit round", problem)
-        post(lambda: self._finish(parts))
 
     def _commit(self, parts: list[Part]) -> None:
-        log = self._log
         for part in parts:
-            self._write(part)
+            self.guarded([part], partial(self._write, part))
         started = time.perf_counter()
         if parts[0].transaction is not None:
             self._undo_all_if_one_failed(parts)
@@ -321,11 +325,15 @@ class Committer:
             self._undo_all_if_one_failed(parts)
         for part in parts:
             if part.error is None:
-                if not (part.transaction and part.transaction.id):
-                    self._mark(part)
-                if part.chunks and not part.sync:
-                    log.housekeeping.sync_later(part.partition, part.active)
+                self.guarded([part], partial(self._written, part))
         self.count(parts, sync_seconds)
+
+    def _written(self, part: Part) -> None:
+        """What the round wrote is as safe as it has to be."""
+        if not (part.transaction and part.transaction.id):
+            self._mark(part)
+        if part.chunks and not part.sync:
+            self._log.housekeeping.sync_later(part.partition, part.active)
 
     def _write(self, part: Part) -> None:
         """Rolls the segment when it is due, and writes the chunks; `part.error` when that failed."""

@@ -194,6 +194,10 @@ TAIL_MERGED_BYTES = 64 << 10
 INLINE_BYTES_MAX = 64 << 10
 """A round up to this size is written on the owner's thread if it needs no sync: about 10 microseconds."""
 
+ROUND_PARTS_MAX = 16
+"""Files of a round that is done without the interpreter (as many places, and threads that sync, as the compiled code
+has): a round of more waits for the disk rather than for the interpreter."""
+
 ROUND_PIECES_MAX = 64
 """Chunks of a round that one call writes (as many places as the compiled code has): a full round has four large ones;
 one of more and smaller goes the slower way."""

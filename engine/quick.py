@@ -1,8 +1,8 @@
-"""Rounds of one file by the thread without the interpreter (`engine.unlocked`), where that can be had.
+"""Rounds of a few files by threads without the interpreter (`engine.unlocked`), where they can be had.
 
-The usual case of a round: one partition, no new segment, no transaction. What is to be done to the file is what
-`engine.committer` does; here everything but the system calls is done on the owner's thread, before and after them. A
-round that fails is handed to the committer's own thread, which takes it back.
+The usual case of a round: a few partitions, no new segment, no transaction. What is to be done to the files is what
+`engine.committer` does; here everything but the system calls is done on the owner's thread, before and after them. What
+fails of a round is handed to the committer's own thread, which takes it back.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from engine.files import SystemFiles
-from engine.limits import ROUND_PIECES_MAX
+from engine.limits import ROUND_PARTS_MAX, ROUND_PIECES_MAX
 from engine.unlocked import COMPILED, DONE, SYNC, RoundWriter
 from engine.watermarks import Owner, Watermark
 
@@ -41,8 +42,19 @@ class UsualRounds:
         """There is nothing to stop."""
 
 
+class _Placed(NamedTuple):
+    """A part of the round under way."""
+
+    part: Part
+    handle: Handle
+    end: int
+    """Position behind its chunks."""
+    log_start: int
+    """What its watermark says."""
+
+
 class QuickRounds(UsualRounds):
-    """One round at a time, of one partition."""
+    """One round at a time."""
 
     def __init__(self, log: Log, committer: Committer, watch: Watch) -> None:
         self._log = log
@@ -50,114 +62,133 @@ class QuickRounds(UsualRounds):
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._writer = RoundWriter(self._wake_fd, self._done_fd)
-        self._part: Part | None = None
-        self._handle: Handle | None = None
-        self._syncing: ActiveSegment | None = None
+        self._placed: list[_Placed] = []
+        self._syncing: list[ActiveSegment] = []
         """Whose `sync_lock` the round under way has."""
-        self._end = 0
-        self._log_start = 0
         self._unwatch = watch(self._done_fd, self._done)
-        self._thread = threading.Thread(target=self._writer.serve, name="quintlog-rounds", daemon=True)
-        self._thread.start()
+        self._threads: list[threading.Thread] = []
+        self._start_thread(self._writer.serve)
+
+    def _start_thread(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name="quintlog-rounds", daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def begin(self, parts: list[Part], otherwise: Callable[[], None]) -> None:
-        """Begins a round; of several partitions, or with a new segment, by `otherwise`."""
-        if len(parts) > 1 or not self._has_begun(parts[0]):
+        """Begins a round; one of many parts, or with a new segment, by `otherwise`."""
+        if not self._has_begun(parts):
             otherwise()
 
-    def _has_begun(self, part: Part) -> bool:
+    def _has_begun(self, parts: list[Part]) -> bool:
         try:
-            return not part.roll and not self._committer.roll_due(part) and self._begin(part)
-        except Exception:  # noqa: BLE001 - the usual way meets it again, behind a fence, and says so
-            self._writer.clear()
-            self._release()
-            return False
+            if len(parts) <= ROUND_PARTS_MAX and all(map(self._is_usual, parts)) and self._begin(parts):
+                return True
+        except Exception:  # noqa: BLE001, S110 - the usual way meets it again, behind a fence, and says so
+            pass
+        self._writer.clear()
+        self._release()
+        return False
 
-    def _begin(self, part: Part) -> bool:
-        """False: it has to go the usual way, and nothing has happened."""
-        log, active, chunks = self._log, part.active, part.chunks
-        if not 0 < len(chunks) <= ROUND_PIECES_MAX or active.sync_failed or active.has_rest:
+    def _is_usual(self, part: Part) -> bool:
+        active = part.active
+        if not part.chunks or part.roll or active.has_rest or self._committer.roll_due(part):
             return False
         if part.sync:
             if not active.sync_lock.acquire(blocking=False):
                 return False  # housekeeping syncs it: if that fails, this round may not succeed
-            self._syncing = active
-            if active.sync_failed:
-                self._release()
-                return False
-        try:
-            self._handle = log.handles.acquire(active.path)
-            slot, at = log.watermarks.prepare(owner_of(part.partition), _mark(part))
-        except OSError:
-            self._release()
-            return False  # the usual way meets it again, and says so
-        part.state = active.state()
-        self._end = active.place(chunks)
-        self._log_start = part.partition.log_start
-        for chunk in chunks:
-            self._writer.add(chunk.buffer, chunk.end)
-        active.has_rest = True
-        self._part = part
-        self._writer.submit(self._handle.fd, active.position, part.sync, log.watermarks.fd, slot, at)
+            self._syncing.append(active)
+        return not active.sync_failed
+
+    def _begin(self, parts: list[Part]) -> bool:
+        """False: it has to go the usual way, and nothing has happened."""
+        if sum(len(part.chunks) for part in parts) > ROUND_PIECES_MAX:
+            return False
+        while len(self._threads) < len(parts):
+            self._start_thread(self._writer.help)
+        for part in parts:
+            self._place(part)
+        for part in parts:
+            part.active.has_rest = True
+        self._writer.submit()
         return True
 
+    def _place(self, part: Part) -> None:
+        """Makes a part ready. Raises OSError, which the usual way meets again."""
+        log, active, writer = self._log, part.active, self._writer
+        handle = log.handles.acquire(active.path)
+        mark = _mark(part)
+        self._placed.append(_Placed(part, handle, mark.committed_position, mark.log_start))
+        slot, at = log.watermarks.prepare(owner_of(part.partition), mark)
+        part.state = active.state()
+        writer.part(handle.fd, active.position, part.sync, log.watermarks.fd, slot, at)
+        active.place(part.chunks)
+        for chunk in part.chunks:
+            writer.add(chunk.buffer, chunk.end)
+
     def stop(self) -> None:
-        """Ends the thread; when idle."""
+        """Ends the threads; when idle."""
         self._writer.stop()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
         self._unwatch()
         os.close(self._wake_fd)
         os.close(self._done_fd)
 
-    def _release(self) -> None:
-        syncing, self._syncing = self._syncing, None
-        if syncing is not None:
-            syncing.sync_lock.release()
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            self._log.handles.release(handle)
+    def _release(self) -> list[_Placed]:
+        """Lets go of the files; what was placed."""
+        syncing, self._syncing = self._syncing, []
+        for active in syncing:
+            active.sync_lock.release()
+        placed, self._placed = self._placed, []
+        for one in placed:
+            self._log.handles.release(one.handle)
+        return placed
 
     def _done(self) -> None:
-        part = self._part
         try:
             os.eventfd_read(self._done_fd)
         except BlockingIOError:
             return
-        assert part is not None
-        self._part = None
-        failed_at, code, mark_code, sync_seconds = self._writer.take()
-        part.active.sync_failed |= failed_at == SYNC  # that of another thread may have failed meanwhile
-        self._release()  # only now may others sync the file
-        if failed_at != DONE:
-            self._failed(part, OSError(code, os.strerror(code)))
-            return
-        problem = OSError(mark_code, os.strerror(mark_code)) if mark_code else None
-        self._committer.fenced([part], lambda: self._stored(part, problem, sync_seconds), _at_once)
+        committer = self._committer
+        ends, sync_seconds = self._writer.take()
+        for one, (failed_at, _, _) in zip(self._placed, ends, strict=True):
+            one.part.active.sync_failed |= failed_at == SYNC  # that of another thread may have failed meanwhile
+        placed = self._release()  # only now may others sync the files
+        parts = [one.part for one in placed]
+        failed: list[tuple[Part, OSError]] = []
+        for one, (failed_at, code, mark_code) in zip(placed, ends, strict=True):
+            if failed_at != DONE:
+                failed.append((one.part, OSError(code, os.strerror(code))))
+                continue
+            problem = OSError(mark_code, os.strerror(mark_code)) if mark_code else None
+            committer.guarded([one.part], partial(self._stored, one, problem))
+        if failed:
+            committer.on_thread(parts, partial(self._take_back, parts, failed, sync_seconds))
+        else:
+            committer.fenced(parts, lambda: committer.count(parts, sync_seconds), _at_once)
 
-    def _failed(self, part: Part, problem: OSError) -> None:
-        """What it wrote is taken back, which may take time."""
+    def _take_back(self, parts: list[Part], failed: list[tuple[Part, OSError]], sync_seconds: float) -> None:
+        """What the failed parts wrote is taken back, which may take time."""
+        committer = self._committer
+        for part, problem in failed:
+            committer.guarded([part], partial(committer.undo, part, problem))
+        committer.count(parts, sync_seconds)
 
-        def work() -> None:
-            self._committer.undo(part, problem)
-            self._committer.count([part], 0.0)
-
-        self._committer.on_thread([part], work)
-
-    def _stored(self, part: Part, problem: OSError | None, sync_seconds: float) -> None:
+    def _stored(self, placed: _Placed, problem: OSError | None) -> None:
         """It is on disk; but its watermark is not written if there is a problem."""
-        log, committer, active = self._log, self._committer, part.active
-        active.take(part.chunks, self._end)
+        log, part = self._log, placed.part
+        active = part.active
+        active.take(part.chunks, placed.end)
         active.appended_steady_ms = log.steady_ms()
         if part.sync:
-            active.durable_position = self._end
+            active.durable_position = placed.end
         else:
             log.housekeeping.sync_later(part.partition, active)
         if problem is None:
             log.watermarks.written(owner_of(part.partition))
-        committer.marked(part.partition, self._log_start, problem)
+        self._committer.marked(part.partition, placed.log_start, problem)
         for chunk in part.chunks:
             log.note_index(part, chunk)
-        committer.count([part], sync_seconds)
 
 
 def _at_once(callback: Callable[[], None]) -> None:

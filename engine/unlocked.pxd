@@ -1,30 +1,41 @@
 cdef extern from *:
     """
     #include <errno.h>
+    #include <semaphore.h>
     #include <stdint.h>
+    #include <stdlib.h>
     #include <string.h>
     #include <sys/uio.h>
     #include <time.h>
     #include <unistd.h>
 
-    enum { QL_PIECES = 64, QL_MARK_BYTES = 64 };
+    enum { QL_PARTS = 16, QL_PIECES = 64, QL_MARK_BYTES = 64 };
     enum { QL_DONE, QL_WRITE, QL_SYNC };
 
     typedef struct {
         int fd, sync, mark_fd, count;
-        int failed_at, error, mark_error, stopping;
-        double sync_seconds;
+        int failed_at, error, mark_error;
         long long position, mark_position;
-        struct iovec pieces[QL_PIECES];
+        struct iovec *pieces;
         char mark[QL_MARK_BYTES];
+    } ql_part;
+
+    typedef struct {
+        int parts, count, stopping;
+        int next;         /* the part that is synced next: whoever raises it syncs that one */
+        sem_t wanted;     /* a helper is asked for, once for each part but the first */
+        sem_t helped;     /* one that came has no more to do */
+        double sync_seconds;
+        struct iovec pieces[QL_PIECES];
+        ql_part part[QL_PARTS];
     } ql_round;
 
-    static int ql_write_pieces(ql_round *r) {
-        struct iovec *piece = r->pieces;
-        int left = r->count;
-        long long position = r->position;
+    static int ql_write_pieces(ql_part *p) {
+        struct iovec *piece = p->pieces;
+        int left = p->count;
+        long long position = p->position;
         while (left) {
-            ssize_t n = pwritev2(r->fd, piece, left, (off_t)position, 0);
+            ssize_t n = pwritev2(p->fd, piece, left, (off_t)position, 0);
             if (n < 0) {
                 if (errno == EINTR) continue;
                 return errno;
@@ -50,29 +61,56 @@ cdef extern from *:
         return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
     }
 
-    static void ql_perform(ql_round *r) {
-        struct iovec slot;
-        double started;
+    static void ql_write_mark(ql_part *p) {
+        struct iovec slot = {p->mark, QL_MARK_BYTES};
         ssize_t n;
-        r->failed_at = QL_WRITE;
-        r->sync_seconds = 0;
-        r->mark_error = 0;
-        if ((r->error = ql_write_pieces(r)) != 0) return;
-        r->failed_at = QL_SYNC;
-        if (r->sync) {
-            started = ql_now();
-            if (fdatasync(r->fd)) {
-                r->error = errno;
-                return;
-            }
-            r->sync_seconds = ql_now() - started;
-        }
-        r->failed_at = QL_DONE;
-        slot.iov_base = r->mark;
-        slot.iov_len = QL_MARK_BYTES;
-        do n = pwritev2(r->mark_fd, &slot, 1, (off_t)r->mark_position, 0);
+        do n = pwritev2(p->mark_fd, &slot, 1, (off_t)p->mark_position, 0);
         while (n < 0 && errno == EINTR);
-        r->mark_error = n == QL_MARK_BYTES ? 0 : n < 0 ? errno : EIO;
+        p->mark_error = n == QL_MARK_BYTES ? 0 : n < 0 ? errno : EIO;
+    }
+
+    static void ql_wait(sem_t *sem) {
+        while (sem_wait(sem) && errno == EINTR) {}
+    }
+
+    /* Syncs parts that nobody else syncs, until there are none left. */
+    static void ql_sync_some(ql_round *r) {
+        ql_part *p;
+        int i;
+        while ((i = __atomic_fetch_add(&r->next, 1, __ATOMIC_ACQ_REL)) < r->parts) {
+            p = &r->part[i];
+            if (p->failed_at != QL_DONE || !p->sync || !fdatasync(p->fd)) continue;
+            p->failed_at = QL_SYNC;
+            p->error = errno;
+        }
+    }
+
+    /* All at the same time: a file system syncs several files about as fast as one, but not one after the other. */
+    static void ql_sync_all(ql_round *r) {
+        int asked = 0, i;
+        for (i = 0; i < r->parts; i++) asked += r->part[i].failed_at == QL_DONE && r->part[i].sync;
+        r->sync_seconds = 0;
+        if (!asked) return;
+        r->sync_seconds = -ql_now();
+        r->next = 0;
+        for (i = 1; i < asked; i++) sem_post(&r->wanted);
+        ql_sync_some(r);
+        while (--asked) {
+            if (sem_trywait(&r->wanted)) ql_wait(&r->helped);  /* else nobody had come yet, and need not any more */
+        }
+        r->sync_seconds += ql_now();
+    }
+
+    static void ql_perform(ql_round *r) {
+        ql_part *p, *end = r->part + r->parts;
+        for (p = r->part; p < end; p++) {
+            p->mark_error = 0;
+            p->failed_at = (p->error = ql_write_pieces(p)) ? QL_WRITE : QL_DONE;
+        }
+        ql_sync_all(r);
+        for (p = r->part; p < end; p++) {
+            if (p->failed_at == QL_DONE) ql_write_mark(p);
+        }
     }
 
     static void ql_serve(ql_round *r, int wake_fd, int done_fd) {
@@ -87,6 +125,19 @@ cdef extern from *:
             count = 1;
             while (write(done_fd, &count, sizeof count) < 0 && errno == EINTR) {}
         }
+        sem_post(&r->wanted);  /* helpers end behind the last round */
+        Py_END_ALLOW_THREADS
+    }
+
+    static void ql_help(ql_round *r) {
+        Py_BEGIN_ALLOW_THREADS
+        for (;;) {
+            ql_wait(&r->wanted);
+            if (r->stopping) break;
+            ql_sync_some(r);
+            sem_post(&r->helped);
+        }
+        sem_post(&r->wanted);  /* the next one ends, too */
         Py_END_ALLOW_THREADS
     }
 
@@ -95,28 +146,58 @@ cdef extern from *:
         while (write(wake_fd, &one, sizeof one) < 0 && errno == EINTR) {}
     }
 
-    static void ql_piece(ql_round *r, const char *data, Py_ssize_t size) {
-        r->pieces[r->count].iov_base = (void *)data;
-        r->pieces[r->count++].iov_len = (size_t)size;
+    static void ql_begin_part(ql_round *r, int fd, long long position, int sync) {
+        ql_part *p = &r->part[r->parts++];
+        p->fd = fd;
+        p->position = position;
+        p->sync = sync;
+        p->pieces = &r->pieces[r->count];
+        p->count = 0;
     }
 
-    static void ql_set_mark(ql_round *r, const char *mark) { memcpy(r->mark, mark, QL_MARK_BYTES); }
+    static void ql_piece(ql_round *r, const char *data, Py_ssize_t size) {
+        struct iovec *piece = &r->pieces[r->count++];
+        piece->iov_base = (void *)data;
+        piece->iov_len = (size_t)size;
+        r->part[r->parts - 1].count++;
+    }
+
+    static void ql_set_mark(ql_round *r, int fd, long long position, const char *mark) {
+        ql_part *p = &r->part[r->parts - 1];
+        p->mark_fd = fd;
+        p->mark_position = position;
+        memcpy(p->mark, mark, QL_MARK_BYTES);
+    }
+
+    static ql_round *ql_new(void) {
+        ql_round *r = (ql_round *)calloc(1, sizeof *r);
+        if (r && (sem_init(&r->wanted, 0, 0) || sem_init(&r->helped, 0, 0))) {
+            free(r);
+            return NULL;
+        }
+        return r;
+    }
     """
+    ctypedef struct ql_part:
+        int failed_at, error, mark_error
+
     ctypedef struct ql_round:
-        int fd, sync, mark_fd, count
-        int failed_at, error, mark_error, stopping
+        int parts, count, stopping
         double sync_seconds
-        long long position, mark_position
+        ql_part part[16]
 
+    ql_round *ql_new()
     void ql_serve(ql_round *job, int wake_fd, int done_fd)
+    void ql_help(ql_round *job)
     void ql_wake(int wake_fd)
+    void ql_begin_part(ql_round *job, int fd, long long position, int sync)
     void ql_piece(ql_round *job, const char *data, Py_ssize_t size)
-    void ql_set_mark(ql_round *job, const char *mark)
+    void ql_set_mark(ql_round *job, int fd, long long position, const char *mark)
 
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 
-cdef inline ql_round *ql_new() except NULL:
-    cdef ql_round *made = <ql_round *>calloc(1, sizeof(ql_round))
+cdef inline ql_round *ql_made() except NULL:
+    cdef ql_round *made = ql_new()
     if made == NULL:
         raise MemoryError()
     return made
@@ -124,6 +205,7 @@ cdef inline ql_round *ql_new() except NULL:
 cdef inline void ql_free(ql_round *job) noexcept:
     free(job)
 
+cdef int PARTS
 cdef int PIECES
 
 cdef class RoundWriter:
@@ -133,11 +215,11 @@ cdef class RoundWriter:
     cdef list pinned
     cdef bint busy
 
+    cpdef part(self, int fd, long long position, bint sync, int mark_fd, bytes mark, long long mark_position)
     cpdef add(self, bytearray buffer, Py_ssize_t size)
     cpdef clear(self)
-    cpdef submit(
-        self, int fd, long long position, bint sync, int mark_fd, bytes mark, long long mark_position
-    )
+    cpdef submit(self)
     cpdef tuple take(self)
     cpdef serve(self)
+    cpdef help(self)
     cpdef stop(self)

@@ -101,6 +101,7 @@ FAULTS = "tests/crash/test_faults.py"
 POWER = "tests/crash/test_power_cut.py"
 STATE = "tests/unit/test_state_lost.py"
 CLOCK = "tests/unit/test_clock.py"
+QUICK = "tests/unit/test_quick_rounds.py"
 
 MUTANTS = (
     # --- what is written and synced
@@ -110,6 +111,20 @@ MUTANTS = (
         "        self._sync([part for part in parts if part.error is None and part.chunks and part.sync])\n",
         "        self._sync([])\n",
         f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "take what failed in a round of several files as stored",
+        "engine/quick.py",
+        "            if failed_at != DONE:\n",
+        "            if failed_at not in (DONE, SYNC):\n",
+        f"{QUICK} -k several",
+    ),
+    Mutant(
+        "forget a failed sync in a round of several files",
+        "engine/quick.py",
+        "active.sync_failed |= failed_at == SYNC",
+        "active.sync_failed |= False",
+        f"{QUICK} -k several",
     ),
     Mutant(
         "acknowledge before the sync",

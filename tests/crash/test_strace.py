@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from netserver.testing import ServerProcess, server
-from tests.figg_peer import FiggPeer
+from tests.figg_peer import FiggPeer, publish_frame
 from tests.strace import Strace
 
 pytestmark = [
@@ -91,6 +91,32 @@ def test_a_failed_sync_is_never_acknowledged_and_the_partition_is_read_only(
     stored = values(quintlog, b"t", 2)
     assert stored[0] == b"first"
     assert set(stored) <= {b"first", b"lost", b"after the restart"}
+
+
+@pytest.mark.parametrize(("call", "error"), [("fdatasync", "EIO"), ("pwritev2", "EIO"), ("pwritev2", "ENOSPC")])
+def test_a_failure_in_a_round_of_several_topics_is_one_topic_s(
+    quintlog: ServerProcess, tmp_path: Path, call: str, error: str
+) -> None:
+    topics = [b"other", b"t", b"third", b"other"]  # come at once: the first one's round is under way for the others
+    publish(quintlog, b"third", b"first")
+    path = segment(quintlog)
+    with Strace(quintlog.pid, tmp_path / "trace", call, f"{call}:error={error}:when=1", path) as trace:
+        with FiggPeer(quintlog.address("figg")) as peer:
+            peer.socket.sendall(b"".join(publish_frame(topic, at, b"%d" % at) for at, topic in enumerate(topics)))
+            peer.sent = len(topics)
+            assert peer.wait_for_ack(0)
+            wait_for_log(quintlog, "cannot" if error == "EIO" else "no space left")
+            assert values(quintlog, b"third", 2) == [b"first", b"2"]
+            assert values(quintlog, b"other", 3) == [b"first", b"0", b"3"]
+        assert publish(quintlog, b"third", b"more")
+        assert publish(quintlog, b"t", b"more", timeout_s=REFUSED_S) == (call == "pwritev2")
+    assert sum("INJECTED" in one.text for one in trace.finished()) == 1
+    assert values(quintlog, b"t", 1) == [b"first"]
+    quintlog.restart()
+    assert publish(quintlog, b"t", b"last")
+    assert values(quintlog, b"third", 3) == [b"first", b"2", b"more"]
+    behind = {b"more"} if call == "pwritev2" else {b"1", b"last"}  # what could not be synced may be on disk
+    assert values(quintlog, b"t", 2)[1] in behind
 
 
 @pytest.mark.parametrize("error", ["ENOSPC", "EDQUOT"])

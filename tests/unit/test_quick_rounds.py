@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.chunk import COMMITTED, FAILED, PENDING
+from engine.chunk import COMMITTED, FAILED, PENDING, Chunk
+from engine.committer import Part
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import NotStored, ReadOnly
 from engine.files import SystemFiles
 from engine.index import Index
 from engine.inline import Inbox
-from engine.limits import ROUND_PIECES_MAX
+from engine.limits import ROUND_PARTS_MAX, ROUND_PIECES_MAX
 from engine.log import Log
 from engine.partition import Partition
 from engine.quick import AVAILABLE, QuickRounds
@@ -39,21 +40,36 @@ class Writer:
         self.file = os.open(path / "data", os.O_RDWR | os.O_CREAT)
         self.marks = os.open(path / "marks", os.O_RDWR | os.O_CREAT)
         self.writer = RoundWriter(self.wake_fd, self.done_fd)
-        self.thread = threading.Thread(target=self.writer.serve)
-        self.thread.start()
+        self.threads = [threading.Thread(target=work) for work in (self.writer.serve, *[self.writer.help] * 3)]
+        for thread in self.threads:
+            thread.start()
 
-    def round(self, *pieces: bytes, position: int = 0, fd: int | None = None, mark_fd: int | None = None) -> list[int]:
-        """(where it ended, errno, errno of the mark)."""
+    def part(self, *pieces: bytes, position: int = 0, fd: int | None = None, mark_fd: int | None = None) -> None:
+        self.writer.part(
+            self.file if fd is None else fd, position, True, mark_fd or self.marks, MARK, MARK_BYTES * (1 + position)
+        )
         for piece in pieces:
             self.writer.add(bytearray(piece), len(piece))
-        self.writer.submit(self.file if fd is None else fd, position, True, mark_fd or self.marks, MARK, MARK_BYTES)
+
+    def submit(self) -> list[tuple[int, int, int]]:
+        """Of each part: (where it ended, errno, errno of the mark)."""
+        self.writer.submit()
         assert select.select([self.done_fd], [], [], 30)[0]
         os.eventfd_read(self.done_fd)
-        return list(self.writer.take()[:3])  # type: ignore[arg-type]
+        ends, sync_seconds = self.writer.take()
+        assert 0 <= sync_seconds < 30
+        return ends
+
+    def round(self, *pieces: bytes, fd: int | None = None, mark_fd: int | None = None) -> list[int]:
+        """A round of one part: (where it ended, errno, errno of the mark)."""
+        self.part(*pieces, fd=fd, mark_fd=mark_fd)
+        (end,) = self.submit()
+        return list(end)
 
     def close(self) -> None:
         self.writer.stop()
-        self.thread.join()
+        for thread in self.threads:
+            thread.join()
         for fd in (self.wake_fd, self.done_fd, self.file, self.marks):
             os.close(fd)
 
@@ -65,11 +81,48 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
     made.close()
 
 
-def test_pieces_and_mark_are_written(writer: Writer, tmp_path: Path) -> None:
-    assert writer.round(b"abc", b"", b"defg", position=5) == [DONE, 0, 0]
-    assert writer.round(*[b"x"] * ROUND_PIECES_MAX, position=12) == [DONE, 0, 0]
-    assert (tmp_path / "data").read_bytes() == bytes(5) + b"abcdefg" + b"x" * ROUND_PIECES_MAX
+def test_pieces_and_marks_are_written(writer: Writer, tmp_path: Path) -> None:
+    assert writer.round(b"abc", b"", b"defg") == [DONE, 0, 0]
+    assert writer.round(*[b"x"] * ROUND_PIECES_MAX) == [DONE, 0, 0]
+    assert (tmp_path / "data").read_bytes() == b"x" * ROUND_PIECES_MAX
     assert (tmp_path / "marks").read_bytes() == bytes(MARK_BYTES) + MARK
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, ROUND_PARTS_MAX])
+def test_parts_are_written_each_to_its_file(writer: Writer, tmp_path: Path, count: int) -> None:
+    """With fewer helpers than files, as many, and more."""
+    paths = [tmp_path / str(number) for number in range(count)]
+    files = [os.open(path, os.O_RDWR | os.O_CREAT) for path in paths]
+    for turn in range(100):
+        for number, fd in enumerate(files):
+            writer.part(b"%02d" % number, b"%02d" % turn, position=number, fd=fd)
+        assert writer.submit() == [(DONE, 0, 0)] * count
+    for number, path in enumerate(paths):
+        assert path.read_bytes() == bytes(number) + b"%02d99" % number
+    assert (tmp_path / "marks").read_bytes() == bytes(MARK_BYTES) + MARK * count
+    for fd in files:
+        os.close(fd)
+
+
+def test_a_part_that_fails_is_one_of_several(writer: Writer, tmp_path: Path) -> None:
+    read_only = os.open(tmp_path / "data", os.O_RDONLY)
+    with not_to_be_synced() as unsyncable:
+        for turn in range(20):
+            writer.part(b"first")
+            writer.part(b"unsynced", position=1, fd=unsyncable)
+            writer.part(b"unwritten", position=2, fd=read_only)
+            writer.part(b"unmarked", position=3, mark_fd=read_only)
+            writer.part(b"last%d" % (turn % 10), position=20)
+            assert writer.submit() == [
+                (DONE, 0, 0),
+                (SYNC, errno.EINVAL, 0),
+                (WRITE, errno.EBADF, 0),
+                (DONE, 0, errno.EBADF),
+                (DONE, 0, 0),
+            ]
+    os.close(read_only)
+    assert (tmp_path / "data").read_bytes() == b"firunmarked".ljust(20, b"\0") + b"last9"
+    assert (tmp_path / "marks").read_bytes() == bytes(MARK_BYTES) + MARK + bytes(19 * MARK_BYTES) + MARK
 
 
 def test_failures_say_where(writer: Writer, tmp_path: Path) -> None:
@@ -94,28 +147,37 @@ def test_a_write_that_is_cut_short_fails(writer: Writer, tmp_path: Path) -> None
 
 def test_buffers_are_held_during_a_round_only(writer: Writer) -> None:
     buffer = bytearray(10)
+    writer.part()
     writer.writer.add(buffer, 10)
     with pytest.raises(BufferError):
         buffer.append(1)
-    assert writer.round() == [DONE, 0, 0]
+    assert writer.submit() == [(DONE, 0, 0)]
     buffer.append(1)
 
 
 def test_misuse_is_refused(writer: Writer) -> None:
     with pytest.raises(ValueError, match="no round"):
         writer.writer.take()
+    with pytest.raises(ValueError, match="piece"):
+        writer.writer.add(bytearray(3), 3)
+    writer.part()
     for size in (-1, 4):
         with pytest.raises(ValueError, match="piece"):
             writer.writer.add(bytearray(3), size)
     with pytest.raises(ValueError, match="nothing"):
-        writer.writer.submit(writer.file, 0, True, writer.marks, MARK, 0)
+        writer.writer.submit()
+    with pytest.raises(ValueError, match="size"):
+        writer.writer.part(writer.file, 0, True, writer.marks, MARK[1:], 0)
+    for _ in range(ROUND_PARTS_MAX - 1):
+        writer.part()
+    with pytest.raises(ValueError, match="parts"):
+        writer.part()
     for _ in range(ROUND_PIECES_MAX):
         writer.writer.add(bytearray(1), 1)
     with pytest.raises(ValueError, match="piece"):
         writer.writer.add(bytearray(1), 1)
-    with pytest.raises(ValueError, match="size"):
-        writer.writer.submit(writer.file, 0, True, writer.marks, MARK[1:], 0)
-    assert writer.round() == [DONE, 0, 0]
+    writer.writer.clear()
+    assert writer.round(b"x") == [DONE, 0, 0]
 
 
 @contextmanager
@@ -263,12 +325,12 @@ def test_many_small_chunks_go_the_usual_way(tmp_path: Path) -> None:
         sizes = []
         monkey = QuickRounds._begin
 
-        def begin(self: QuickRounds, part: object) -> bool:
-            begun = monkey(self, part)  # type: ignore[arg-type]
-            sizes.append((len(part.chunks), begun))  # type: ignore[attr-defined]
+        def begin(self: QuickRounds, parts: list[Part]) -> bool:
+            begun = monkey(self, parts)
+            sizes.append((len(parts[0].chunks), begun))
             return begun
 
-        QuickRounds._begin = begin  # type: ignore[method-assign,assignment]
+        QuickRounds._begin = begin  # type: ignore[method-assign]
         try:
             chunks = [partition.append([b"y" * 3000]) for _ in range(400)]
             engine.settle(chunks[-1])
@@ -375,3 +437,140 @@ def test_housekeeping_leaves_a_file_to_the_round_that_syncs_it(tmp_path: Path) -
         assert engine.settle(chunk).state == COMMITTED
         assert not partition.active_segment.sync_lock.locked()
         assert engine.log.housekeeping._sync(partition, partition.active_segment)
+
+
+TOPICS = ("a", "b", "c", "d")
+
+
+def together(engine: QuickLog, values: dict[str, bytes]) -> dict[str, Chunk]:
+    """Appends to several topics while a round is under way, so that they share the next one; their chunks, settled."""
+    engine.partition("before").append([b"in the way"])
+    chunks = {topic: engine.partition(topic).append([value]) for topic, value in values.items()}
+    files = engine.log.committer.counters.files
+    for chunk in chunks.values():
+        engine.settle(chunk)
+    assert engine.log.committer.counters.files - files in (len(values), len(values) + 1)
+    return chunks
+
+
+def begun(engine: QuickLog, *topics: str) -> None:
+    for topic in ("before", *topics):
+        engine.append([b"first"], topic=topic)
+
+
+def test_a_round_of_several_partitions(tmp_path: Path) -> None:
+    with QuickLog(tmp_path / "log") as engine:
+        begun(engine, *TOPICS)
+        for number in range(50):
+            rounds, calls = engine.log.committer.counters.rounds, engine.watching.calls
+            value = b"%d" % number * (number + 1)
+            chunks = together(engine, dict.fromkeys(TOPICS, value))
+            assert {chunk.state for chunk in chunks.values()} == {COMMITTED}
+            assert engine.log.committer.counters.rounds == rounds + 2
+            assert engine.watching.calls == calls + 2, "neither went the usual way"
+        for topic in TOPICS:
+            mark = engine.partition(topic).active_segment
+            assert mark.durable_position == mark.position
+        image = engine.image(tmp_path / "killed")
+    expected = [b"first", *(b"%d" % number * (number + 1) for number in range(50))]
+    for path in (tmp_path / "log", image):
+        with EngineLog(path) as again:
+            for topic in TOPICS:
+                assert again.values(topic) == expected
+
+
+def test_one_failed_write_of_several(tmp_path: Path) -> None:
+    with QuickLog(tmp_path / "log") as engine:
+        begun(engine, *TOPICS)
+        size = engine.partition("c").active_segment.path.stat().st_size
+        with largest_file(size + 1000):
+            chunks = together(engine, {"a": b"a", "b": b"b", "c": b"c" * 2000, "d": b"d"})
+        assert type(chunks["c"].error) is NotStored
+        assert engine.partition("c").active_segment.path.stat().st_size == size
+        assert [chunks[topic].state for topic in "abd"] == [COMMITTED] * 3
+        assert engine.log.committer.counters.failed_parts == 1
+        together(engine, dict.fromkeys(TOPICS, b"behind"))
+    with EngineLog(tmp_path / "log") as again:
+        for topic in TOPICS:
+            own = [] if topic == "c" else [topic.encode()]
+            assert again.values(topic) == [b"first", *own, b"behind"]
+
+
+def test_one_failed_sync_of_several(tmp_path: Path) -> None:
+    with QuickLog(tmp_path / "log") as engine:
+        begun(engine, *TOPICS)
+        with engine.log.handles.use(engine.partition("b").active_segment.path) as fd:
+            kept = os.dup(fd)
+            with not_to_be_synced() as other:
+                os.dup2(other, fd)
+                chunks = together(engine, dict.fromkeys(TOPICS, b"second"))
+            os.dup2(kept, fd)
+            os.close(kept)
+        assert type(chunks["b"].error) is ReadOnly
+        assert [chunks[topic].state for topic in "acd"] == [COMMITTED] * 3
+        assert [engine.partition(topic).error is None for topic in TOPICS] == [True, False, True, True]
+        assert engine.log.committer.counters.sync_failures == 1
+        together(engine, dict.fromkeys("acd", b"third"))
+        assert engine.values("b") == [b"first"]
+    with EngineLog(tmp_path / "log") as again:
+        for topic in "acd":
+            assert again.values(topic) == [b"first", b"second", b"third"]
+        assert again.values("b") == [b"first"]
+
+
+def test_one_of_several_that_cannot_be_sealed(tmp_path: Path) -> None:
+    with QuickLog(tmp_path / "log") as engine:
+        begun(engine, *TOPICS)
+        engine.partition("before").append([b"in the way"])
+        chunks = {topic: engine.partition(topic).append([b"second"]) for topic in TOPICS}
+        engine.partition("c")._close_chunk(chunks["c"])
+        chunks["c"].buffer[0] ^= 1
+        for chunk in chunks.values():
+            engine.settle(chunk)
+        assert type(chunks["c"].error) is ReadOnly
+        assert engine.values("c") == [b"first"]
+        assert [engine.values(topic) for topic in "abd"] == [[b"first", b"second"]] * 3
+
+
+def test_a_defect_behind_the_sync_of_several_stops_one(tmp_path: Path) -> None:
+    class Broken(Index):
+        broken = 0
+
+        def add(self, number: int, *more: int) -> None:
+            if self.broken == number:
+                raise RuntimeError("no index")
+            super().add(number, *more)
+
+    index = Broken(tmp_path / "index", SystemFiles(), EngineConfig())
+    with QuickLog(tmp_path / "log", index=index) as engine:
+        begun(engine, *TOPICS)
+        index.broken = engine.partition("b").number
+        chunks = together(engine, dict.fromkeys(TOPICS, b"second"))
+        assert type(chunks["b"].error) is ReadOnly
+        assert [chunks[topic].state for topic in "acd"] == [COMMITTED] * 3
+
+
+def test_more_files_than_a_quick_round_takes(tmp_path: Path) -> None:
+    topics = [f"t{number}" for number in range(ROUND_PARTS_MAX + 1)]
+    with QuickLog(tmp_path / "log") as engine:
+        begun(engine, *topics)
+        for names in (topics, topics[1:]):
+            calls = engine.watching.calls
+            together(engine, dict.fromkeys(names, b"x"))
+            assert engine.watching.calls - calls == (1 if names is topics else 2)
+        assert all(engine.values(topic)[1:] == [b"x", b"x"][topic == "t0" :] for topic in topics)
+
+
+def test_several_wait_for_the_housekeeping_of_one(tmp_path: Path) -> None:
+    with QuickLog(tmp_path / "log") as engine:
+        begun(engine, *TOPICS)
+        lock = engine.partition("c").active_segment.sync_lock
+        calls = engine.watching.calls
+        lock.acquire()
+        engine.partition("before").append([b"in the way"])
+        chunks = [engine.partition(topic).append([b"second"]) for topic in TOPICS]
+        engine.inbox.run_until(lambda: engine.watching.calls == calls + 1)
+        assert {chunk.state for chunk in chunks} == {PENDING}
+        lock.release()
+        assert {engine.settle(chunk).state for chunk in chunks} == {COMMITTED}
+        assert engine.watching.calls == calls + 1, "the usual way"
