@@ -152,6 +152,10 @@ class Committer:
         if partition.has_files and partition.error is None:
             self.add(partition)
 
+    def look_up(self) -> None:
+        """Ends the round in flight if its work is done, before the owner's loop would get to it."""
+        self._quick.look_up()
+
     def after_round(self, callback: Callable[[], None]) -> None:
         """Calls back when the round in flight, if any, is over, and before the next one begins."""
         if self._in_flight:

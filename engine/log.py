@@ -313,6 +313,10 @@ class Log:
         keys = [key for key in self._partitions if key[0] == topic.id]
         return [self._partitions.pop(key) for key in keys]
 
+    def look_up(self) -> None:
+        """Ends the commit round that is done, if one is, and starts the next: for long turns of the owner's loop."""
+        self.committer.look_up()
+
     def drain(self, callback: Callable[[], None]) -> None:
         """Calls back when everything appended so far is committed or has failed."""
         if self.pending_chunks:

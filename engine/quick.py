@@ -38,6 +38,9 @@ class UsualRounds:
         """Begins a round of these parts, by `otherwise`."""
         otherwise()
 
+    def look_up(self) -> None:
+        """Ends the round under way if it is done."""
+
     def stop(self) -> None:
         """There is nothing to stop."""
 
@@ -124,6 +127,10 @@ class QuickRounds(UsualRounds):
         active.place(part.chunks)
         for chunk in part.chunks:
             writer.add(chunk.buffer, chunk.end)
+
+    def look_up(self) -> None:
+        if self._writer.is_done():
+            self._done()
 
     def stop(self) -> None:
         """Ends the threads; when idle."""

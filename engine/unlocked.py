@@ -86,7 +86,12 @@ class RoundWriter:
         if self.busy or not self.pinned:
             raise ValueError("a round is under way, or there is nothing to write")
         self.busy = True
+        ql_begin(self.job)  # type: ignore[name-defined]
         ql_wake(self.wake_fd)  # type: ignore[name-defined]
+
+    def is_done(self) -> bool:
+        """Whether the round under way is done, or as good as that: `done_fd` is about to be readable."""
+        return self.busy and bool(ql_is_done(self.job))  # type: ignore[name-defined]
 
     def take(self) -> tuple[list[tuple[int, int, int]], float]:
         """Ends the round: for each part (where it failed or `DONE`, its errno, errno of the slot's write or 0); and the

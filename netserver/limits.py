@@ -167,11 +167,11 @@ SEND_SLICE_BYTES: Final = 16 * KIB
 PEER_OUTPUT_BYTES: Final = 4 * MIB
 """Output that waits on all streams of a QUIC connection, above which none of them is asked for more."""
 
-QUIC_TURN_S: Final = 0.001
+QUIC_TURN_S: Final = 0.00025
 """Time that taking datagrams, and sending them, may have in one turn of the loop: what other protocols wait."""
 
-QUIC_TURN_DATAGRAMS: Final = 128
-"""Datagrams taken in one turn of the loop at most."""
+QUIC_BATCH_S: Final = 0.001
+"""What came in so much time of taking datagrams is handled together: each handling costs as much as some datagrams."""
 
 QUIC_PACING_S: Final = 0.002
 """What QUIC's sending rate allows in this time may leave at once: two ticks of the event loop's timers."""

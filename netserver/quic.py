@@ -4,9 +4,9 @@
 ``netserver.quic_server`` and ``netserver.quic_client`` own the sockets. As in ``netserver.connection`` the shell keeps
 every bound and the session turns bytes into engine calls and answers.
 
-What costs is the datagram (about 50 us of Python each), so everything is done for many at once: the datagrams of one
-turn of the loop are taken first, then each stream's session gets its bytes of that turn in one piece, and what the
-sessions write leaves together at the end of the turn.
+What costs is the datagram (about 50 us of Python each), so everything is done for many at once: the datagrams that
+are there are taken first, then each stream's session gets the bytes in one piece, and what the sessions write leaves
+together.
 
 Bounds. Receiving: a stream's window is what its session has consumed, ``STREAM_WINDOW_BYTES`` more, or the rest of the
 frame that it is in the middle of, for which memory is reserved first; a session that is held moves no window, so its
@@ -114,7 +114,7 @@ class QuicPeer:
     # --- for the host
 
     def datagram(self, data: bytes, address: object, now: float) -> None:
-        """Take a datagram; ``process`` must follow in the same turn of the loop."""
+        """Take a datagram; ``process`` must follow soon."""
         self._now = now
         self.quic.receive_datagram(data, address, now)
 

@@ -19,9 +19,8 @@ from cryptography.hazmat.primitives import hashes
 from netserver.errors import ConnectionFailed
 from netserver.limits import (
     PEER_WINDOW_BYTES,
+    QUIC_BATCH_S,
     QUIC_DATAGRAM_BYTES,
-    QUIC_TURN_DATAGRAMS,
-    QUIC_TURN_S,
     QUIC_UNSENT_DATAGRAMS,
     STREAM_WINDOW_BYTES,
 )
@@ -181,9 +180,8 @@ class QuicDialer:
         if udp is None or peer is None:
             return
         now = time.monotonic()
-        deadline = time.perf_counter() + QUIC_TURN_S
-        left = QUIC_TURN_DATAGRAMS
-        while left > 0:
+        deadline = time.perf_counter() + QUIC_BATCH_S
+        while time.perf_counter() < deadline:
             try:
                 datagrams, _ = udp.receive()
             except (BlockingIOError, InterruptedError):
@@ -191,11 +189,8 @@ class QuicDialer:
             except OSError as error:
                 self._fail(error)
                 return
-            left -= len(datagrams)
             for data in datagrams:
                 peer.datagram(data, self._address, now)
-            if time.perf_counter() > deadline:
-                break
         peer.process()
 
     def _writable(self) -> None:

@@ -4,8 +4,10 @@ A datagram's destination connection id names its connection; ids are ours, 8 byt
 an Initial packet of full size; while many handshakes are unfinished a client has to repeat a token first (Retry), so
 that forged addresses cost nothing but a packet, and above ``HALF_OPEN_MAX`` nothing is begun at all.
 
-The loop's turn: read datagrams for at most ``QUIC_TURN_S``, handle what they brought; later in the same turn send for
-at most as long. What is left waits for the next turn, so that other protocols never wait longer.
+The loop's turns: datagrams are taken for ``QUIC_TURN_S``, then everybody else has a turn, and so on; when there are no
+more, or taking them has lasted for ``QUIC_BATCH_S``, what they brought is handled together, in a turn of its own; so is
+sending. Between two datagrams the end of a commit round is looked for, so that others' answers and the next round wait
+for a datagram rather than for a turn.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ from netserver.errors import ListenError
 from netserver.limits import (
     HALF_OPEN_MAX,
     HALF_OPEN_RETRY,
+    QUIC_BATCH_S,
     QUIC_TICK_S,
-    QUIC_TURN_DATAGRAMS,
     QUIC_TURN_S,
     QUIC_UNSENT_DATAGRAMS,
 )
@@ -66,6 +68,7 @@ class QuicEndpoint:
         connections_max: above it no connection is begun.
         handshake_timeout_s: an unfinished handshake is given up after so long.
         on_tick: called about four times a second, with loop time.
+        look_up: called between datagrams: something else that must not wait for long.
 
     Attributes:
         peers: all connections.
@@ -84,6 +87,7 @@ class QuicEndpoint:
         connections_max: int,
         handshake_timeout_s: float,
         on_tick: Callable[[float], None],
+        look_up: Callable[[], object],
     ) -> None:
         self.name = name
         self.address = address
@@ -97,12 +101,15 @@ class QuicEndpoint:
         self._streams_max = streams_max
         self._handshake_timeout_s = handshake_timeout_s
         self._on_tick = on_tick
+        self._look_up = look_up
         self._by_id: dict[bytes, QuicPeer] = {}
         self._ids: dict[QuicPeer, set[bytes]] = {}
         self._channels: list[_Channel] = []
         self._of: dict[QuicPeer, _Channel] = {}
         self._retry = QuicRetryTokenHandler()
         self._accepting = True
+        self._touched: dict[QuicPeer, None] = {}
+        self._taking_s = 0.0  # for how long datagrams have been taken that are not handled yet
         self._dirty: deque[QuicPeer] = deque()
         self._flushing = False
         self._half_open = 0
@@ -202,33 +209,61 @@ class QuicEndpoint:
     # --- turns
 
     def read(self, channel: _Channel) -> None:
-        """Take the datagrams that are there, as far as this turn allows, and handle what they bring."""
-        touched: dict[QuicPeer, None] = {}
-        receive = channel.udp.receive
-        by_id = self._by_id
+        """Take datagrams that are there, as far as this turn allows."""
+        if not channel.goes_on:
+            self._read(channel)
+
+    def _read(self, channel: _Channel) -> None:
+        channel.goes_on = False
+        if self._taking_s >= QUIC_BATCH_S:
+            self._handle()
+            self._go_on(channel)
+            return
         now = time.monotonic()
-        deadline = time.perf_counter() + QUIC_TURN_S
-        left = QUIC_TURN_DATAGRAMS
-        while left > 0:
-            try:
-                datagrams, address = receive()
-            except (BlockingIOError, InterruptedError):
+        started = at = time.perf_counter()
+        while at - started < QUIC_TURN_S:
+            if not channel.taken and not self._receive(channel):
                 break
-            except OSError as error:  # an ICMP error for something sent before; QUIC's timers deal with it
-                log.debug("%s: receive: %s", self.name, error)
-                left -= 1
-                continue
-            left -= len(datagrams)
-            for data in datagrams:
-                if len(data) < 1 + CONNECTION_ID_BYTES:
-                    continue
-                peer = by_id.get(data[1:9]) if data[0] < LONG_HEADER else self._peer_of_long(channel, data, address)
-                if peer is not None and self._take(peer, data, address, now):
-                    touched[peer] = None
-            if time.perf_counter() > deadline:
-                break
+            self._one(channel, channel.taken.popleft(), now)
+            self._look_up()
+            at = time.perf_counter()
+        else:
+            self._taking_s += at - started
+            self._go_on(channel)
+            return
+        self._handle()
+
+    def _go_on(self, channel: _Channel) -> None:
+        channel.goes_on = True
+        self._loop.call_soon(self._read, channel)
+
+    def _receive(self, channel: _Channel) -> bool:
+        """Whether there are datagrams that can be taken now."""
+        try:
+            datagrams, channel.address = channel.udp.receive()
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:  # an ICMP error for something sent before; QUIC's timers deal with it
+            log.debug("%s: receive: %s", self.name, error)
+            return False  # what is behind it keeps the socket readable
+        channel.taken.extend(datagrams)
+        return True
+
+    def _one(self, channel: _Channel, data: bytes, now: float) -> None:
+        if len(data) < 1 + CONNECTION_ID_BYTES:
+            return
+        is_short = data[0] < LONG_HEADER
+        peer = self._by_id.get(data[1:9]) if is_short else self._peer_of_long(channel, data, channel.address)
+        if peer is not None and self._take(peer, data, channel.address, now):
+            self._touched[peer] = None
+
+    def _handle(self) -> None:
+        """Handle what the datagrams have brought."""
+        self._taking_s = 0.0
+        touched, self._touched = self._touched, {}
         for peer in touched:
             self._process(peer)
+            self._look_up()
 
     def _take(self, peer: QuicPeer, data: bytes, address: object, now: float) -> bool:
         """Give a datagram to its connection; an error ends that one."""
@@ -259,6 +294,7 @@ class QuicEndpoint:
             if any(channel.is_blocked for channel in self._channels):
                 return  # goes on when the socket takes datagrams again
             dirty.popleft().flush()
+            self._look_up()
             if time.perf_counter() > deadline:
                 break
         if dirty and not self._flushing:
@@ -359,11 +395,16 @@ class _Channel:
 
     Attributes:
         is_blocked: it takes nothing at the moment.
+        taken: datagrams read from it that are not given to their connections yet, from `address`.
+        goes_on: it has a turn soon.
     """
 
     def __init__(self, bound: socket.socket, endpoint: QuicEndpoint) -> None:
         self.udp = UdpSocket(bound)
         self.is_blocked = False
+        self.taken: deque[bytes] = deque()
+        self.address: tuple[str, int] = ("", 0)
+        self.goes_on = False
         self._socket = bound
         self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
@@ -375,6 +416,7 @@ class _Channel:
 
     def close(self) -> None:
         """Let go of the socket."""
+        self.taken.clear()
         self._loop.remove_reader(self._socket.fileno())
         if self.is_blocked:
             self._loop.remove_writer(self._socket.fileno())

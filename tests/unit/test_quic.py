@@ -16,12 +16,14 @@ import pytest
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.stream import QuicStreamSender
 
+from engine.batch import records
 from netserver import errors, quic_server
 from netserver.app import Server
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer
 from netserver.fujin.listener import FujinListener
 from netserver.limits import PEER_WINDOW_BYTES, STREAM_WINDOW_BYTES
+from netserver.quic import QuicPeer
 from netserver.quic_core import BoundedQuic
 from netserver.settings import Address
 from netserver.testing import running
@@ -395,6 +397,53 @@ def test_while_the_socket_takes_nothing_nothing_is_lost(monkeypatch: pytest.Monk
     serve(test)
 
 
+@pytest.mark.parametrize("batch_s", [1e-9, 0.001, 3600.0])
+def test_between_datagrams_others_have_their_turns(monkeypatch: pytest.MonkeyPatch, batch_s: float) -> None:
+    """With turns of one datagram each: what a message brings is handled in any number of portions."""
+    monkeypatch.setattr(quic_server, "QUIC_TURN_S", 1e-9)
+    monkeypatch.setattr(quic_server, "QUIC_BATCH_S", batch_s)
+    ticks, looks = 0, 0
+    taken: list[tuple[int, int]] = []
+    take = QuicPeer.datagram
+
+    def tick() -> None:
+        nonlocal ticks
+        ticks += 1
+        asyncio.get_running_loop().call_soon(tick)
+
+    def look_up() -> None:
+        nonlocal looks
+        looks += 1
+
+    def datagram(peer: QuicPeer, data: bytes, address: object, now: float) -> None:
+        taken.append((ticks, looks))
+        take(peer, data, address, now)
+
+    async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
+        async with connect(address) as peer:
+            stream = peer.writer()
+            tick()
+            monkeypatch.setattr(listener.endpoint, "_look_up", look_up)
+            monkeypatch.setattr(QuicPeer, "datagram", datagram)
+            values = [os.urandom(size) for size in (1, 100_000, 2, 200_000, 3)]
+            stream.send(b"".join(codec.write(at, b"t", value) for at, value in enumerate(values)))
+            assert await stream.take(6 * 5) == b"".join(codec.done(Answer.WRITE, at) for at in range(5))
+            monkeypatch.undo()
+        assert len(taken) > 300_000 // 1500
+        assert len(set(taken)) == len(taken)
+        for one in (0, 1):
+            assert len({pair[one] for pair in taken}) == len(taken)
+        partition = server.log.partition(server.log.catalog.get_or_create(b"t"))
+        found: list[bytes] = []
+        while len(found) < len(values):
+            slab = partition.read(len(found) + 1, 1 << 20, None)
+            assert slab is not None
+            found += [record.value for record in records(slab.buffer)]
+        assert found == values
+
+    serve(test)
+
+
 def test_addresses_that_cannot_be_bound() -> None:
     async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
         for where in (Address("127.0.0.1", listener.address.port), Address("no-such-host.invalid", 1)):
@@ -408,6 +457,7 @@ def test_addresses_that_cannot_be_bound() -> None:
                 connections_max=1,
                 handshake_timeout_s=1,
                 on_tick=lambda now: None,
+                look_up=lambda: None,
             )
             with pytest.raises(errors.ListenError, match="fujin: cannot"):
                 endpoint.start()

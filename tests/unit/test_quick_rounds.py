@@ -7,6 +7,7 @@ import os
 import resource
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -574,3 +575,17 @@ def test_several_wait_for_the_housekeeping_of_one(tmp_path: Path) -> None:
         lock.release()
         assert {engine.settle(chunk).state for chunk in chunks} == {COMMITTED}
         assert engine.watching.calls == calls + 1, "the usual way"
+
+
+def test_the_end_of_a_round_is_seen_without_a_turn_of_the_loop(tmp_path: Path) -> None:
+    with QuickLog(tmp_path / "log") as engine:
+        begun(engine, *TOPICS)
+        chunks = [engine.partition("a").append([b"second"]), engine.partition("b").append([b"second"])]
+        deadline = time.monotonic() + 30
+        while PENDING in {chunk.state for chunk in chunks}:
+            engine.log.look_up()
+            assert time.monotonic() < deadline
+        assert {chunk.state for chunk in chunks} == {COMMITTED}
+        engine.log.look_up()
+        assert engine.append([b"third"], topic="a").state == COMMITTED
+        assert engine.values("a") == [b"first", b"second", b"third"]
