@@ -127,7 +127,7 @@ class Reader:
             BatchError, BundleError: the records cannot be decoded
         """
         shared = self._shared
-        if shared is None or not shared.first_seq <= seq <= shared.last_seq:
+        if shared is None or shared.partition is not partition or not shared.first_seq <= seq <= shared.last_seq:
             shared = self._cache.find(partition, seq)
             if shared is None:
                 slab = partition.read(seq, CURSOR_READ_BYTES, on_ready)

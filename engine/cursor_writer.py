@@ -63,7 +63,7 @@ class CursorWriter:
 
     def close(self) -> None:
         """Submit what is left; nothing is written afterwards."""
-        while self._dirty:
+        while self._dirty and not self._closed:
             self._write()
         self._closed = True
 

@@ -271,8 +271,7 @@ class CursorStore:
             deliveries = load(entry.deliveries, self.policy(entry.owner).deliveries)
             partition = self.log.partition(topic, entry.partition)
         except (ValueError, TypeError, EngineError) as problem:
-            self._report(problem)
-            self._topic_of.pop(cursor_id, None)
+            self._lose(cursor_id, problem)
             return None
         cursor = Cursor(self, entry, partition, deliveries)
         cursor.check_end = True
@@ -369,9 +368,15 @@ class CursorStore:
         try:
             return parse_entry(cursor_id, self.log.state.get(entry_key(cursor_id)))
         except Corrupt as problem:
-            self._report(problem)
-            self._topic_of.pop(cursor_id, None)
+            self._lose(cursor_id, problem)
             return None
+
+    def _lose(self, cursor_id: int, problem: Exception) -> None:
+        """A cursor turns out to be damaged: its name may be given to a new one."""
+        self._report(problem)
+        self._topic_of.pop(cursor_id, None)
+        for key in [key for key, named_id in self._groups.items() if named_id == cursor_id]:
+            del self._groups[key]
 
     def flush(self, on_done: OnDone | None = None) -> None:
         """Write what has moved; ``on_done`` gets None once all that moved before this call is durable."""

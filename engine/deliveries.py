@@ -183,10 +183,11 @@ class Deliveries:
                 return self._next_retry()
         return Plan(self.next_seq, last, False) if self.next_seq <= last else None
 
-    def _next_retry(self) -> Plan | None:
-        """The first stretch of numbers at the head of the queue that is still queued."""
+    def _next_retry(self) -> Plan:
+        """The first stretch of numbers at the head of the queue that is still queued; there is one."""
         queue = self._queue
-        while queue:
+        while True:
+            assert queue, "what is queued stands in the queue"
             first, last, _ = queue[0]
             index = self._find(first)
             while index < len(self._firsts) and self._firsts[index] <= last:
@@ -194,7 +195,6 @@ class Deliveries:
                     return Plan(max(first, self._firsts[index]), min(last, self._lasts[index]), True)
                 index += 1
             del queue[0]
-        return None
 
     def _drop_oldest(self, committed_seq: int) -> None:
         room = max(self._capacity - self.unacknowledged, 1)

@@ -9,6 +9,7 @@ from engine.config import TopicConfig
 from engine.cursor import Cursor
 from engine.cursors import CursorPolicy
 from engine.errors import EngineError
+from engine.files import Files
 from tests.engine_log import EngineLog
 
 OWNER = "blipmq"
@@ -27,15 +28,24 @@ class Clock:
 class CursorLog:
     """A log with its cursors; ``restart`` opens a copy as a kill -9 would leave it, or the same directory."""
 
-    def __init__(self, path: Path, topic: TopicConfig | None = None, policy: CursorPolicy | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        topic: TopicConfig | None = None,
+        policy: CursorPolicy | None = None,
+        files: Files | None = None,
+        **config: Any,
+    ) -> None:
         self.path = path
         self.topic = topic
+        self.files = files
+        self.config = {"tail_cache_bytes": 1 << 20, **config}
         self.clock = Clock()
         self.policy = policy or CursorPolicy()
         self._open(path)
 
     def _open(self, path: Path) -> None:
-        self.engine = EngineLog(path, topic=self.topic, tail_cache_bytes=1 << 20)
+        self.engine = EngineLog(path, topic=self.topic, files=self.files, **self.config)
         self.store = self.engine.log.cursors
         self.store.clock_ms = self.clock
         self.store.set_policy(OWNER, self.policy)

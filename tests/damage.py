@@ -63,6 +63,13 @@ def flip(path: Path, bit: int) -> None:
         file.write(bytes([byte ^ 1 << bit % 8]))
 
 
+def flip_in(path: Path, value: bytes) -> None:
+    """Turns a bit of the only place of a file where this value is."""
+    data = path.read_bytes()
+    assert data.count(value) == 1
+    flip(path, data.index(value) * 8)
+
+
 def read_beside(path: Path, topic: bytes = b"t") -> tuple[list[int], list[tuple[int, int]]]:
     """What a reader of the files sees: numbers, and what it is told is lost."""
     reader = DirectoryReader(path)

@@ -73,3 +73,21 @@ def held(files: HookedFiles, call: str, suffix: str) -> Iterator[threading.Event
     finally:
         files.hook = lambda call, path: None
         go_on.set()
+
+
+class ColdFiles(SystemFiles):
+    """A disk of which nothing is in the page cache, and which may fail to read, or take its time."""
+
+    def __init__(self) -> None:
+        self.failing = False
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def read_nowait(self, fd: int, buffer: bytearray, position: int) -> int:
+        return 0
+
+    def read(self, fd: int, size_bytes: int, position: int) -> bytes:
+        assert self.answers.wait(30)
+        if self.failing:
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return super().read(fd, size_bytes, position)

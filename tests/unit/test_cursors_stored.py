@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine.cursor_entries import JOURNAL, entry_key
+from engine.cursor_entries import JOURNAL, entry_key, entry_of, put_entry
 from engine.cursor_writer import REWRITE_MS
-from engine.cursors import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS
+from engine.cursors import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS, CursorPolicy
 from engine.deliveries import DeliveryPolicy, load
 from engine.errors import Corrupt, DiskFull
-from engine.state import LmdbState, Put
-from tests.cursor_log import CursorLog, numbered
+from engine.state import LmdbState, Op, Put
+from tests.cursor_log import OWNER, CursorLog, numbered
 
 
 def test_after_a_crash_the_unacknowledged_come_again_under_the_same_id(cursor_log: CursorLog, tmp_path: Path) -> None:
@@ -81,6 +82,100 @@ def test_a_damaged_entry_costs_one_cursor(cursor_log: CursorLog) -> None:
     cursor_log.restart()
     assert cursor_log.store.get(first.id) is None
     assert cursor_log.get(second).id == second.id
+
+
+def store(cursor_log: CursorLog, *ops: Op) -> None:
+    """Changes the state directly."""
+    answers: list[object] = []
+    cursor_log.engine.log.state.submit(ops, answers.append)
+    cursor_log.engine.inbox.run_until(lambda: bool(answers))
+    assert answers == [None]
+
+
+def unload(cursor_log: CursorLog) -> None:
+    """Lets go of all cursors that nobody uses."""
+    cursor_log.tick(IDLE_MS + SWEEP_MS)
+    cursor_log.engine.inbox.run_until(lambda: cursor_log.engine.log.state.pending_bytes == 0)
+    cursor_log.tick(IDLE_MS + SWEEP_MS)
+    assert cursor_log.store.loaded() == []
+
+
+@pytest.mark.parametrize("deliveries", [[1, 2], ["text"], [1, -5, 1, 1]])
+def test_a_group_whose_entry_turns_out_to_be_damaged_can_be_made_anew(
+    cursor_log: CursorLog, deliveries: list[Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    first = cursor_log.subscribe(name=b"workers")
+    partition = first.partition
+    store(cursor_log, put_entry(entry_of(first)._replace(deliveries=deliveries)))
+    cursor_log.restart()
+    partition = cursor_log.engine.partition()
+    with caplog.at_level(logging.ERROR):
+        assert cursor_log.store.group(OWNER, b"workers", partition) is None
+    assert "a cursor is lost" in caplog.text
+    assert first.id not in cursor_log.store.ids()
+    second = cursor_log.subscribe(name=b"workers")
+    cursor_log.restart()
+    found = cursor_log.store.group(OWNER, b"workers", cursor_log.engine.partition())
+    assert found is not None
+    assert found.id == second.id
+
+
+def test_an_entry_that_is_damaged_while_it_is_not_in_memory(
+    cursor_log: CursorLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = cursor_log.subscribe(name=b"g"), cursor_log.subscribe()
+    unload(cursor_log)
+    store(cursor_log, Put(entry_key(first.id), ["blipmq", b"", 1]))
+    with caplog.at_level(logging.ERROR):
+        assert [entry.id for entry in cursor_log.store.entries()] == [second.id]
+        assert cursor_log.store.get(first.id) is None
+        assert [entry.id for entry in cursor_log.store.entries()] == [second.id]
+    assert caplog.text.count("a cursor is lost") == 1, "told once"
+    assert cursor_log.subscribe(name=b"g").id == 3
+
+
+def test_a_cursor_of_a_topic_that_is_being_deleted_is_not_there(cursor_log: CursorLog) -> None:
+    cursor, named = cursor_log.subscribe(), cursor_log.subscribe(name=b"g")
+    partition = cursor.partition
+    unload(cursor_log)
+    done: list[object] = []
+    cursor_log.engine.log.catalog.delete(partition.topic, done.append)
+    assert cursor_log.store.get(cursor.id) is None
+    cursor_log.engine.inbox.run_until(lambda: bool(done))
+    assert cursor_log.store.get(named.id) is None
+    assert cursor_log.store.group(OWNER, b"g", partition) is None
+    assert len(cursor_log.store) == 0
+
+
+def test_cursors_expire_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store of many is looked through over several ticks, whatever is deleted meanwhile."""
+    monkeypatch.setattr("engine.cursors.EXPIRY_SLICE", 2)
+    cursor_log = CursorLog(tmp_path / "d", policy=CursorPolicy(expiry_ms=60_000))
+    cursors = [cursor_log.subscribe() for _ in range(10)]
+    unload(cursor_log)
+    while cursor_log.store._expiry_queue:
+        cursor_log.tick(1)
+    now_ms = cursor_log.engine.log.now_ms() + 120_000
+    cursor_log.engine.log.now_ms = lambda: now_ms  # type: ignore[method-assign]
+    cursor_log.tick(SWEEP_MS)
+    assert len(cursor_log.store) == 8
+    cursor_log.store.delete(cursor_log.get(cursors[0]))
+    cursor_log.tick(SWEEP_MS)  # the next sweep is due, but this one is not yet through
+    assert len(cursor_log.store) == 5
+    for _ in range(3):
+        cursor_log.tick(1)
+    assert len(cursor_log.store) == 0
+    assert cursor_log.store.totals(OWNER).expired == 9
+    cursor_log.close()
+
+
+def test_a_policy_holds_for_the_cursors_of_its_owner(cursor_log: CursorLog) -> None:
+    cursor = cursor_log.subscribe()
+    other = cursor_log.store.create("fujin", cursor.partition, after_seq=0)
+    cursor_log.store.set_policy(OWNER, CursorPolicy(DeliveryPolicy(unacknowledged_max=2)))
+    cursor_log.engine.append(numbered(1, 5))
+    assert cursor_log.seqs(cursor) == [1, 2]
+    assert cursor_log.seqs(other) == [1, 2, 3, 4, 5]
 
 
 def journal(cursor_log: CursorLog) -> list[Any]:
@@ -192,3 +287,73 @@ def test_a_damaged_counter_gives_no_id_twice(cursor_log: CursorLog, monkeypatch:
         patch.setattr(LmdbState, "get", damaged)
         cursor_log.restart()
     assert cursor_log.subscribe().id > last.id
+
+
+def test_the_newest_row_of_a_journal_counts_and_damaged_ones_cost_themselves(
+    cursor_log: CursorLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    cursors = [cursor_log.subscribe() for _ in range(3)]
+    cursor_log.engine.append(numbered(1, 10))
+    old, new = ([list(entry_of(cursor)._replace(version=v, deliveries=[v])) for cursor in cursors] for v in (5, 9))
+    damaged: list[Any] = [[], 7, [cursors[0].id, "blipmq"]]
+    store(
+        cursor_log,
+        Put(JOURNAL + bytes(7) + b"\1", [*damaged, *new]),
+        Put(JOURNAL + bytes(7) + b"\2", old),
+        Put(JOURNAL + bytes(7) + b"\3", "no rows"),
+    )
+    with caplog.at_level(logging.ERROR):
+        cursor_log.restart()
+    assert caplog.text.count("a cursor is lost") == 3
+    assert [cursor_log.get(cursor).deliveries.next_seq for cursor in cursors] == [9, 9, 9]
+
+
+def test_many_entries_are_written_in_several_submissions(
+    cursor_log: CursorLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.cursor_writer.CURSOR_ROUND_NUMBERS_MAX", 100)
+    cursors = [cursor_log.subscribe() for _ in range(30)]
+    cursor_log.engine.append(numbered(1, 10))
+    for cursor in cursors:
+        cursor_log.seqs(cursor, 7)
+    assert cursor_log.flush() is None, "called when all of it is durable"
+    cursor_log.crash(tmp_path / "image")
+    assert [cursor_log.get(cursor).deliveries.next_seq for cursor in cursors] == [8] * 30
+
+
+def test_a_journal_that_could_not_be_worked_in_is_kept_and_tried_again(
+    cursor_log: CursorLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cursors = [cursor_log.subscribe() for _ in range(20)]
+    cursor_log.engine.append(numbered(1, 10))
+    for cursor in cursors:
+        cursor_log.seqs(cursor, 5)
+    assert cursor_log.flush() is None
+    with monkeypatch.context() as patch:
+        patch.setattr(cursor_log.engine.log.state, "_commit", lambda _batch: DiskFull("injected"))
+        cursor_log.tick(REWRITE_MS + 1)
+        cursor_log.engine.inbox.run_until(lambda: cursor_log.engine.log.state.pending_bytes == 0)
+    assert len(journal(cursor_log)) == 1
+    with monkeypatch.context() as patch:
+        patch.setattr(LmdbState, "_commit", lambda _state, _batch: DiskFull("injected"))
+        cursor_log.crash(tmp_path / "image")
+        cursor_log.engine.inbox.run_until(lambda: cursor_log.engine.log.state.pending_bytes == 0)
+    assert [cursor_log.get(cursor).deliveries.next_seq for cursor in cursors] == [6] * 20
+    assert len(journal(cursor_log)) == 1
+    cursor_log.tick()
+    cursor_log.engine.inbox.run_until(lambda: not journal(cursor_log))
+    cursor_log.crash(tmp_path / "another")
+    assert [cursor_log.get(cursor).deliveries.next_seq for cursor in cursors] == [6] * 20
+
+
+def test_nothing_is_written_after_the_store_was_closed(cursor_log: CursorLog) -> None:
+    cursor = cursor_log.subscribe()
+    cursor_log.engine.append(numbered(1, 4))
+    assert cursor_log.seqs(cursor) == [1, 2, 3, 4]
+    assert cursor_log.flush() is None
+    cursor_log.store.close()
+    cursor.acknowledge(1, 4)
+    cursor_log.store.flush()
+    assert cursor_log.engine.log.state.pending_bytes == 0
+    cursor_log.restart()
+    assert cursor_log.seqs(cursor_log.get(cursor)) == [1, 2, 3, 4]

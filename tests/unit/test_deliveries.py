@@ -249,3 +249,16 @@ def test_many_runs_stay_small() -> None:
         assert deliveries.acknowledge(seq, seq) == 1
     assert len(list(deliveries.runs())) == 8192
     assert load(deliveries.dump(), POLICY).unacknowledged == 8192
+
+
+def test_the_head_of_the_queue_may_be_acknowledged_whole() -> None:
+    deliveries = Deliveries(1, POLICY)
+    deliver(deliveries, 10, 0)
+    assert deliveries.release(2, 3, 0) == 2
+    assert deliveries.release(7, 8, 0) == 2
+    head = deliveries.plan(10, 0)
+    assert same(head, 7, 8, True)
+    assert deliveries.acknowledge(7, 8) == 2
+    assert same(deliveries.plan(10, 0), 2, 3, True)
+    assert deliver(deliveries, 10, 0) == [2, 3]
+    assert deliveries.plan(10, 0) is None

@@ -1,0 +1,83 @@
+"""The ledger: what it remembers of writers, and when it forgets them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.errors import LimitReached
+from engine.ledger import PREFIX, Entry, Ledger
+from engine.limits import LEDGER_KEEP_MS
+from engine.state import Put, hashed_key
+from tests.engine_log import EngineLog
+
+NOW_MS = 1_795_773_600_000
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[EngineLog]:
+    with EngineLog(tmp_path / "d") as engine:
+        yield engine
+
+
+def entry(writer: str, files: tuple[str, ...] = (), time_ms: int = NOW_MS) -> Entry:
+    return Entry(writer, 7, files, 1, 2, 3, 4, time_ms, ((1, 0), (2, 5)))
+
+
+def remember(engine: EngineLog, *entries: Entry) -> None:
+    done: list[object] = []
+    engine.log.state.submit([Ledger(engine.log.state).put(one) for one in entries], done.append)
+    engine.inbox.run_until(lambda: bool(done))
+    assert done == [None]
+
+
+def settle(engine: EngineLog) -> None:
+    engine.inbox.run_until(lambda: engine.log.state.pending_bytes == 0)
+
+
+def test_each_writer_has_its_last_batch(engine: EngineLog) -> None:
+    ledger = Ledger(engine.log.state)
+    assert ledger.get("a") is None
+    remember(engine, entry("a"), entry("b", ("f1", "f2")))
+    remember(engine, entry("a")._replace(batch=8))
+    assert ledger.get("a") == entry("a")._replace(batch=8)
+    assert ledger.get("b") == entry("b", ("f1", "f2"))
+    assert sorted(one.writer for one in ledger.entries()) == ["a", "b"]
+    assert [one.is_complete for one in sorted(ledger.entries())] == [True, False]
+
+
+def test_what_nobody_will_repeat_is_forgotten(engine: EngineLog) -> None:
+    ledger = Ledger(engine.log.state)
+    old_ms = NOW_MS - LEDGER_KEEP_MS - 1
+    remember(
+        engine, entry("old", time_ms=old_ms), entry("old, in the middle", ("f",), old_ms), entry("new"),
+        entry("just not old", time_ms=old_ms + 1),
+    )  # fmt: skip
+    assert ledger.forget_old(NOW_MS) == 3
+    settle(engine)
+    assert ledger.get("old") is None
+    assert {one.writer for one in ledger.entries()} == {"old, in the middle", "new", "just not old"}
+    assert ledger.forget_old(NOW_MS) == 3, "nothing is left to forget"
+    assert engine.log.state.pending_bytes == 0
+
+
+def test_as_many_writers_as_are_allowed(engine: EngineLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.ledger.LEDGER_WRITERS_MAX", 3)
+    ledger = Ledger(engine.log.state)
+    remember(engine, entry("1"), entry("2"))
+    assert ledger.forget_old(NOW_MS) == 2
+    remember(engine, entry("3"), entry("old", time_ms=0))
+    with pytest.raises(LimitReached, match="3 writers are remembered already"):
+        ledger.forget_old(NOW_MS)
+    settle(engine)
+    assert ledger.get("old") is None, "forgotten all the same"
+
+
+def test_another_writer_at_the_place_of_one_is_not_taken_for_it(engine: EngineLog) -> None:
+    done: list[object] = []
+    place = hashed_key(PREFIX, b"a")
+    engine.log.state.submit([Put(place, list(entry("whose name has the same hash")))], done.append)
+    engine.inbox.run_until(lambda: bool(done))
+    assert Ledger(engine.log.state).get("a") is None
