@@ -8,7 +8,9 @@ A client of a protocol is a subclass of :class:`ClientBase` that fills in
 - ``_lost(reason)`` (optional): the connection is gone;
 - ``_ended(error)`` (optional): the client is closed or has given up: end the subscriptions;
 - ``_farewell(link)`` (optional, a coroutine): say good-bye before the connection is closed;
-- ``_dial()`` (only where it is not TCP): make a :class:`LinkLike`.
+- ``_dial()`` (only where it is not TCP): make a :class:`LinkLike`;
+- ``protocol``, its name for people. Where the handshake needs no answer it says ``proof_in_handshake = False``, calls
+  ``self._expect_answer()`` when it has asked for something and ``self.proof.give()`` when it was answered.
 
 Publishing: ``await self.window.room(n, size)``, make an :class:`~netserver.client_window.Entry`, ``self._add(entry)``.
 One function, ``_pump``, writes what is in the window, oldest first, as the connection takes it; after a reconnect it
@@ -18,34 +20,27 @@ begins again at the oldest. Subscriptions are in :mod:`netserver.client_stream`.
 from __future__ import annotations
 
 import asyncio
-import os
 import random
-import socket
 import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self, cast
+from typing import Any, ClassVar, Literal, Self
 
+from netserver.client_link import Link, LinkLike, system_text
+from netserver.client_proof import Proof
 from netserver.client_window import Entry, Window
-from netserver.errors import Closed, ConnectionFailed, ProtocolError, QuintlogError, Timeout, Unknown
+from netserver.errors import Closed, ConnectionFailed, QuintlogError, Timeout, Unknown
 
 __all__ = ["Backoff", "ClientBase", "ClientEvent", "Link", "LinkLike", "exponential_backoff", "parse_address"]
 
-RECEIVE_BUFFER_BYTES = 256 * 1024
-"""First size of the receive buffer: many frames per read; it grows for a larger frame only."""
 WRITE_BYTES = 256 * 1024
 """How much of the window goes into one write."""
-WRITE_HIGH_WATER_BYTES = 1024 * 1024
-"""Above this much unsent output the window is not written from."""
 PROVEN_S = 1.0
 """A connection that ends sooner counts as a failure: a server that accepts and closes is not redialled in a circle."""
 EVENTS_KEPT = 1024
 """Events kept for a listener that does not read them; the oldest go first."""
-KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
-"""A dead peer is noticed after about half a minute even without pings."""
-
 Backoff = Callable[[int], float]
 """Seconds to wait before dialling again after n failures in a row (0: the connection has just been lost)."""
 
@@ -91,19 +86,6 @@ def parse_address(address: str, default_port: int) -> tuple[str, int]:
     return host, number
 
 
-def system_text(error: Exception) -> str:
-    """What an error of the system means, without numbers and tuples: ``connection refused: nothing listens there``."""
-    if isinstance(error, ConnectionRefusedError):
-        return "connection refused: nothing listens there"
-    if isinstance(error, socket.gaierror):
-        return f"the host name cannot be resolved: {error.strerror}"
-    if isinstance(error, OSError) and error.errno and error.errno > 0 and not isinstance(error, ssl.SSLError):
-        return os.strerror(error.errno).lower()
-    if "[Errno 111]" in str(error):  # asyncio's sum of several addresses
-        return "connection refused on every address of the host: nothing listens there"
-    return str(error)
-
-
 @dataclass(frozen=True, slots=True)
 class ClientEvent:
     """Something that happened to the connection.
@@ -116,138 +98,6 @@ class ClientEvent:
     reason: QuintlogError | None = None
     failures: int = 0
     detail: object = None
-
-
-class LinkLike(Protocol):
-    """A connection as :class:`ClientBase` needs it.
-
-    ``lost`` becomes done, with the reason as its result, when the connection is gone; ``writable`` is False while
-    enough output waits to be sent.
-    """
-
-    lost: asyncio.Future[QuintlogError]
-    writable: bool
-
-    def write(self, data: bytes | bytearray) -> None:
-        """Send; ignored when the connection is gone (the window knows what was not answered)."""
-
-    def pause_reading(self) -> None:
-        """Take nothing from the server until ``resume_reading``."""
-
-    def resume_reading(self) -> None:
-        """Read on."""
-
-    def close(self) -> None:
-        """Send what is buffered, then close."""
-
-    def abort(self, reason: QuintlogError) -> None:
-        """Close at once; ``reason`` is what ``lost`` tells."""
-
-
-class Link(asyncio.BufferedProtocol):
-    """One TCP or TLS connection of a client.
-
-    Args:
-        received: called with (receive buffer, bytes in it), returns how many it consumed; the rest comes again
-        on_writable: called when output fell below the low-water mark after ``writable`` was False
-        frame_bytes_max: largest frame that the receive buffer grows for
-    """
-
-    def __init__(
-        self, received: Callable[[memoryview, int], int], on_writable: Callable[[], None], frame_bytes_max: int
-    ) -> None:
-        self.lost: asyncio.Future[QuintlogError] = asyncio.get_running_loop().create_future()
-        self.writable = False
-        self._received = received
-        self._on_writable = on_writable
-        self._frame_bytes_max = frame_bytes_max
-        self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        self._filled = 0
-        self._transport: asyncio.Transport | None = None
-        self._reading_paused = False
-        self._reason: QuintlogError | None = None
-
-    # --- asyncio
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES)
-        _keep_alive(self._transport.get_extra_info("socket"))
-        self.writable = True
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self.writable = False
-        self._transport = None
-        if not self.lost.done():
-            text = "the server closed the connection" if error is None else system_text(error)
-            reason = self._reason or ConnectionFailed(text)
-            if error is not None and reason is not self._reason:
-                reason.__cause__ = error
-            self.lost.set_result(reason)
-
-    def get_buffer(self, sizehint: int) -> memoryview:
-        return self._buffer[self._filled :]
-
-    def buffer_updated(self, size_bytes: int) -> None:
-        self._filled += size_bytes
-        try:
-            consumed = self._received(self._buffer, self._filled)
-        except QuintlogError as error:
-            self.abort(error)
-            return
-        rest = self._filled - consumed
-        if consumed and rest:
-            self._buffer[:rest] = self._buffer[consumed : self._filled]
-        self._filled = rest
-        if rest == len(self._buffer):
-            self._grow()
-
-    def _grow(self) -> None:
-        size_bytes = min(2 * len(self._buffer), self._frame_bytes_max)
-        if size_bytes <= self._filled:
-            self.abort(ProtocolError(f"frame larger than {self._frame_bytes_max} bytes"))
-            return
-        larger = memoryview(bytearray(size_bytes))
-        larger[: self._filled] = self._buffer[: self._filled]
-        self._buffer = larger
-
-    def eof_received(self) -> bool:
-        return False  # close: no protocol of ours lets the server half-close
-
-    def pause_writing(self) -> None:
-        self.writable = False
-
-    def resume_writing(self) -> None:
-        self.writable = self._transport is not None
-        if self.writable:
-            self._on_writable()
-
-    # --- for the client
-
-    def write(self, data: bytes | bytearray) -> None:
-        """Send; ignored when the connection is gone (the window knows what was not answered)."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def pause_reading(self) -> None:
-        if self._transport is not None and not self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = True
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        if self._transport is not None and self._reading_paused and not self._transport.is_closing():
-            self._reading_paused = False
-            self._transport.resume_reading()
-
-    def close(self) -> None:
-        self._reason = self._reason or Closed("the client closed the connection")
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self, reason: QuintlogError) -> None:
-        self._reason = self._reason or reason
-        if self._transport is not None:
-            self._transport.abort()
 
 
 class ClientBase:
@@ -264,6 +114,9 @@ class ClientBase:
         flush_timeout_s: how long leaving ``async with`` waits for outstanding acknowledgements
         tls: context for TLS, None for plain TCP
     """
+
+    protocol: ClassVar[str] = "its protocol"
+    proof_in_handshake: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -286,6 +139,8 @@ class ClientBase:
         self.dial_timeout_s = dial_timeout_s
         self.give_up_after_s = give_up_after_s
         self.flush_timeout_s = flush_timeout_s
+        self.where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.proof = Proof(self.protocol, self.where, dial_timeout_s)
         self._backoff = backoff or exponential_backoff()
         self._tls = tls
         self._link: LinkLike | None = None
@@ -372,37 +227,58 @@ class ClientBase:
         Raises:
             QuintlogError: it did not work (the connection, if any, is closed)
         """
-        where = f"{self.host}:{self.port}"
         link: LinkLike | None = None
         try:
             async with asyncio.timeout(self.dial_timeout_s):
                 self._link = link = await self._dial()
-                greeting = asyncio.ensure_future(self._handshake(link))
-                try:
-                    both: set[asyncio.Future[Any]] = {greeting, link.lost}
-                    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    if not greeting.done():
-                        greeting.cancel()
-                if greeting.done() and not greeting.cancelled():
-                    greeting.result()
-                if link.lost.done():
-                    raise link.lost.result()
+                await self._greeted(link)
         except TimeoutError as error:
             self._drop(link)
-            raise ConnectionFailed(f"{where}: no connection within {self.dial_timeout_s:g} s") from error
+            text = f"no connection within {self.dial_timeout_s:g} s"
+            if link is not None and not self.proof.given:
+                raise self.proof.missing(f"nothing came for {self.dial_timeout_s:g} s") from error
+            raise ConnectionFailed(f"{self.where}: {text}") from error
         except OSError as error:
             self._drop(link)
-            raise ConnectionFailed(f"{where}: {system_text(error)}") from error
+            raise ConnectionFailed(f"{self.where}: {system_text(error)}") from error
         except BaseException:
             self._drop(link)
             raise
+        if self.proof_in_handshake:
+            self.proof.give()
         self._connected = True
         self._restore(link)
         self.window.rewind()
         self._tell(ClientEvent("connected"))
         self._pump()
         return link
+
+    async def _greeted(self, link: LinkLike) -> None:
+        """Shake hands. Raises QuintlogError: refused, or the connection broke meanwhile."""
+        greeting = asyncio.ensure_future(self._handshake(link))
+        try:
+            both: set[asyncio.Future[Any]] = {greeting, link.lost}
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            if not greeting.done():
+                greeting.cancel()
+        if greeting.done() and not greeting.cancelled():
+            greeting.result()
+        if link.lost.done():
+            reason = link.lost.result()
+            wrong = self.proof.judge(reason)
+            if wrong is not None:
+                raise wrong from reason
+            if not self.proof.given and isinstance(reason, ConnectionFailed):
+                text = f"{self.where}: {reason}, before it answered as {self.protocol}"
+                raise ConnectionFailed(f"{text}; is it the port of another protocol?") from reason
+            raise reason
+
+    def _expect_answer(self) -> None:
+        """Something was asked: unless a server of the protocol has been seen here, it is given a limited time."""
+        link = self._link
+        if link is not None and not self.proof.given:
+            self.proof.expect(link.abort)
 
     def _drop(self, link: LinkLike | None) -> None:
         self._link = None
@@ -430,14 +306,23 @@ class ClientBase:
             self._link = None
             self._lost(reason)
             self._tell(ClientEvent("disconnected", reason))
+            wrong = self.proof.judge(reason)
+            if wrong is not None:
+                return wrong
             failures = 0 if self._proved(lost_at - connected_at) else failures + 1
-            again = await self._redial(lost_at, failures)
+            again = await self._redial(lost_at, failures, reason)
             if isinstance(again, QuintlogError):
                 return again
             link, failures = again
 
-    async def _redial(self, lost_at: float, failures: int) -> tuple[LinkLike, int] | QuintlogError:
-        """Dial until it works: (connection, failures in a row), or the error to give up with."""
+    async def _redial(
+        self, lost_at: float, failures: int, reason: QuintlogError
+    ) -> tuple[LinkLike, int] | QuintlogError:
+        """Dial until it works: (connection, failures in a row), or the error to give up with.
+
+        Args:
+            reason: why the connection was lost.
+        """
         loop = asyncio.get_running_loop()
         problem: QuintlogError | None = None
         while True:
@@ -445,7 +330,9 @@ class ClientBase:
             if self.give_up_after_s is not None:
                 left_s = lost_at + self.give_up_after_s - loop.time()
                 if left_s <= 0:
-                    return problem or ConnectionFailed(f"no connection for {self.give_up_after_s} s")
+                    if problem is None and not self.proof.given:
+                        return self.proof.missing(f"{reason}, before it answered")
+                    return problem or ConnectionFailed(f"{self.where}: {reason}")
                 wait_s = min(wait_s, left_s)
             await asyncio.sleep(wait_s)
             try:
@@ -581,16 +468,7 @@ class ClientBase:
     def _finish(self, error: QuintlogError, name: str) -> None:
         if self._end is None:
             self._end = error
+            self.proof.stop()
             self.window.fail(error)
             self._ended(error)
             self._tell(ClientEvent(name, error))
-
-
-def _keep_alive(connection: socket.socket | None) -> None:
-    if connection is None:
-        return
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in KEEPALIVE:
-        option = getattr(socket, name, None)
-        if option is not None:
-            connection.setsockopt(socket.IPPROTO_TCP, option, value)

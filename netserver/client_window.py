@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from netserver.errors import QuintlogError, Unknown
+from netserver.errors import QuintlogError, Unknown, WrongServer
 
 __all__ = ["Entry", "Window"]
 
@@ -249,7 +249,8 @@ class Window:
     def fail(self, reason: QuintlogError) -> None:
         """No acknowledgement can come any more: what is in the window is unknown, and nothing more is accepted.
 
-        The futures of the entries and those who wait in :meth:`flushed` get :class:`Unknown`, later callers ``reason``.
+        The futures of the entries and those who wait in :meth:`flushed` get :class:`Unknown`, later callers ``reason``;
+        when there never was a server of the protocol (:class:`WrongServer`), all get that.
         """
         if self.error is not None:
             return
@@ -278,4 +279,6 @@ class Window:
 
 
 def _unknown(records: Sequence[Any], reason: QuintlogError) -> QuintlogError:
+    if isinstance(reason, WrongServer):
+        return reason
     return Unknown(f"{len(records)} records sent but not acknowledged: {reason}", records)

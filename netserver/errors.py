@@ -22,6 +22,12 @@ class ConnectionFailed(QuintlogError):
     retryable = True
 
 
+class WrongServer(ConnectionFailed):
+    """Something answers at the address, but not in this protocol: another port is meant."""
+
+    retryable = False
+
+
 class Timeout(QuintlogError, TimeoutError):
     """No answer in time; a record that had been sent may or may not be stored."""
 

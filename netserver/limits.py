@@ -211,3 +211,6 @@ QUIC_TICK_S: Final = 0.25
 
 QUIC_CLOSE_S: Final = 0.25
 """At the end of a drain the last packets may take so long to be acknowledged."""
+
+SILENT_CLOSES_MAX: Final = 2
+"""A client that was never answered ends when so many connections in a row were closed without an answer."""

@@ -16,6 +16,7 @@ from typing import Any
 from aioquic.quic.configuration import QuicConfiguration
 from cryptography.hazmat.primitives import hashes
 
+from netserver.client_link import system_text
 from netserver.errors import ConnectionFailed
 from netserver.limits import (
     PEER_WINDOW_BYTES,
@@ -208,7 +209,7 @@ class QuicDialer:
     def _fail(self, error: OSError) -> None:
         """The network says that nobody is there: what a lost connection would only learn after its timeout."""
         if self._peer is not None and not self._peer.closing:
-            self._peer.forget(f"{error.strerror or error}")
+            self._peer.forget(system_text(error))
 
 
 async def addresses(host: str, port: int) -> list[tuple[Any, ...]]:

@@ -240,7 +240,8 @@ class OldServer:
     """A server that answers as a script says: ``answer(message)`` gives what to write, or None.
 
     Attributes:
-        received: messages of all connections, in order; ``connections`` tells where each one began.
+        received: messages of all connections, in order, without a PING that comes first;
+            ``connections`` tells where each one began.
     """
 
     def __init__(self, answer: Callable[[codec.Message], bytes | None]) -> None:
@@ -275,9 +276,14 @@ class OldServer:
         self.connections.append(len(self.received))
         self.writers.append(writer)
         decoder = codec.Decoder("server")
+        first = True
         with suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 for message in decoder.feed(data):
+                    is_probe = first and isinstance(message, codec.Ping)  # "is this Figg?"
+                    first = False
+                    if is_probe:
+                        continue
                     self.received.append(message)
                     answer = self.answer(message)
                     if answer:

@@ -86,6 +86,8 @@ class Publication(Entry):
 class Client(LoginClient):
     """A connection to a BlipMQ server that is kept up. Made by :func:`connect`; ``await`` it or use ``async with``."""
 
+    protocol = "BlipMQ"
+
     def __init__(
         self, host: str, port: int, *, key: str | Path, version: int, store_timeout_s: float, **options: Any
     ) -> None:

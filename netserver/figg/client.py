@@ -21,6 +21,7 @@ import ssl
 import time
 from collections.abc import Iterable
 from itertools import repeat
+from typing import Final
 
 from netserver.client_base import Backoff, ClientBase, ClientEvent, LinkLike, parse_address
 from netserver.client_window import Entry
@@ -43,6 +44,10 @@ from netserver.figg.subscriber import EARLIEST, LATEST, Record, RecordBatch, Sta
 __all__ = ["EARLIEST", "LATEST", "Client", "Record", "RecordBatch", "Start", "Subscription", "connect"]
 
 
+ANSWERS: Final = frozenset((codec.ACK, codec.ATTACHED, codec.DETACHED, codec.PONG))
+"""What shows that it is a Figg server; DATA comes behind ATTACHED only."""
+
+
 class Client(ClientBase):
     """A connection to a Figg server that is kept up. Made by :func:`connect`; ``await`` it or use ``async with``.
 
@@ -52,6 +57,9 @@ class Client(ClientBase):
     Attributes:
         round_trip_s: of the last ping that was answered.
     """
+
+    protocol = "Figg"
+    proof_in_handshake = False
 
     def __init__(
         self,
@@ -185,6 +193,8 @@ class Client(ClientBase):
         if self._paused:
             self._make_way()
         super()._add(entry)
+        if not self.proof.given:
+            self._expect_answer()
 
     # --- subscribing
 
@@ -232,6 +242,7 @@ class Client(ClientBase):
             subscription.asking(is_first=topic not in self._awaited)
             self._awaited[topic] = self._awaited.get(topic, 0) + 1
             self._link.write(codec.attach(topic, subscription.tracked))
+            self._expect_answer()
             if self._paused:
                 self._make_way()
 
@@ -275,6 +286,10 @@ class Client(ClientBase):
         self._awaited.clear()
         self._paused = False
         self._pings = 0
+        if not self.proof.given:  # a server that cannot store at the moment answers this; an old one all else
+            link.write(codec.ping(time.monotonic_ns()))
+            if len(self.window):
+                self._expect_answer()
         subscriptions = self._subscriptions.values()
         for subscription in sorted(subscriptions, key=lambda one: one.is_attached):
             if not subscription.is_shed:
@@ -341,6 +356,8 @@ class Client(ClientBase):
                     position = self._data(chunk, position, length, start, end)
                     continue
                 position = end
+                if not self.proof.given and kind in ANSWERS:
+                    self.proof.give()
                 if kind == codec.ACK:
                     self._acked(codec.read_number(data, start, end))
                 elif kind == codec.ATTACHED:

@@ -79,6 +79,8 @@ class Writes(Entry):
 class Client(ClientBase):
     """A connection to a Fujin server that is kept up. Made by :func:`connect`; ``await`` it or use ``async with``."""
 
+    protocol = "Fujin"
+
     def __init__(
         self,
         host: str,
@@ -286,7 +288,12 @@ class Client(ClientBase):
 
     async def _dial(self) -> LinkLike:
         link = Link(self._pump)
-        await link.dial(self.host, self.port, self._trust, self._server_name, self._idle_timeout_s)
+        try:
+            await link.dial(self.host, self.port, self._trust, self._server_name, self._idle_timeout_s)
+        except ConnectionFailed as error:
+            problem = ConnectionFailed(f"{self.where}: {error}")
+            problem.retryable = error.retryable
+            raise problem from error
         link.writer = link.open(codec.connect_writer(), self, AnswerDecoder())
         return link
 

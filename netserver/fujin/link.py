@@ -21,6 +21,8 @@ ALPN = "fujin"
 UNLIMITED_BYTES = 1 << 50
 CERTIFICATE_ALERTS = range(0x100 + 42, 0x100 + 49)
 """TLS's alerts from bad_certificate to unknown_ca (RFC 8446, 6.2), as QUIC carries them (RFC 9001, 4.8)."""
+NO_APPLICATION_PROTOCOL = 0x100 + 120
+"""TLS's alert of a server that speaks something else (RFC 7301, 3.2)."""
 CLOSE_S = 1.0
 """Streams that were told DISCONNECT have so long to end before the connection is closed."""
 
@@ -205,6 +207,8 @@ class Link:
         text = reason or "the connection was closed"
         if code in CERTIFICATE_ALERTS:
             text += "; give ca=DATA/fujin-certificate.pem or fingerprint="
+        if code == NO_APPLICATION_PROTOCOL:
+            text = "a QUIC server answers, but not as Fujin; is it the port of another protocol?"
         problem = ConnectionFailed(text if not code else f"{text} (code {code:#x})")
         if not self._handshake.done():
             self._handshake.set_exception(problem)

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from netserver.client_base import PROVEN_S, Backoff, ClientBase, LinkLike, parse_address
-from netserver.errors import Closed, ProtocolError, QuintlogError, Refused, Timeout
+from netserver.errors import Closed, ProtocolError, QuintlogError, Refused, Timeout, WrongServer
 from netserver.reliably import codec
 from netserver.reliably.codec import ErrorMessage, Message
 from netserver.reliably.limits import (
@@ -39,10 +39,13 @@ from netserver.reliably.limits import (
     PREFETCH_MESSAGES,
     SILENT_CLOSES_MAX,
 )
+from netserver.reliably.probe import answers
 from netserver.reliably.session_file import SessionFile, Stored
 from netserver.reliably.values import update_crc
 
 DEFAULT_PORT: Final = 4001
+BEGINNINGS: Final = b"{ \t\r\n"
+"""What a line of JSON with an object may begin with."""
 
 
 class ChecksumMismatch(ProtocolError):
@@ -72,6 +75,9 @@ def patient_backoff(first_s: float = 5.0, max_s: float = 60.0) -> Backoff:
 
 class Session(ClientBase):
     """A stream that outlives its connections. Made by :func:`connect`; ``await`` it or use ``async with``."""
+
+    protocol = "a JSON stream (reliably)"
+    proof_in_handshake = False
 
     def __init__(
         self,
@@ -121,6 +127,7 @@ class Session(ClientBase):
         self._silent_closes = 0
         self._complete = False  # the last message has come
         self._last_link: LinkLike | None = None
+        self._doubt: asyncio.Task[None] | None = None
 
     # --- for the application
 
@@ -264,6 +271,21 @@ class Session(ClientBase):
         self._brought = False
         self._paused = False
         link.write(self._request())
+        if self._stored is None or self._stored.is_numbers:
+            self._expect_answer()
+        else:
+            self.proof.expect(self._doubted)
+
+    def _doubted(self, wrong: WrongServer) -> None:
+        """A topic's stream has brought nothing so far: is that because the topic has nothing?"""
+
+        async def ask() -> None:
+            if await answers(self.host, self.port, self._tls, self.dial_timeout_s):
+                self.proof.give()
+            elif self._link is not None and not self.proof.given:
+                self._link.abort(wrong)
+
+        self._doubt = asyncio.get_running_loop().create_task(ask())
 
     def _request(self) -> bytes:
         """What a new connection begins with."""
@@ -284,6 +306,8 @@ class Session(ClientBase):
         return codec.start_request(stored.uuid, stored.params)
 
     def _received(self, data: memoryview, length: int) -> int:
+        if not self.proof.given and not self._searched and data[0] not in BEGINNINGS:
+            raise ProtocolError(f"its first byte is {data[0]:#04x}, where a message begins with {{")
         fresh = bytes(data[self._searched : length])
         at = fresh.rfind(b"\n")
         if at < 0:
@@ -304,8 +328,10 @@ class Session(ClientBase):
         try:
             message = codec.parse_answer(line)
         except codec.AnswerError as error:
-            self._conclude(ProtocolError(str(error)))
+            problem = ProtocolError(str(error))
+            self._conclude(self.proof.judge(problem) or problem)
             return
+        self.proof.give()
         if isinstance(message, ErrorMessage):
             self._conclude(Refused("error", message.text))
             return
@@ -346,12 +372,14 @@ class Session(ClientBase):
         if not self._brought and self._end is None:
             self._silent_closes = self._silent_closes + 1 if reason.__cause__ is None else 0
             if self._silent_closes >= SILENT_CLOSES_MAX:
-                self._conclude(Refused("closed", "the server closes each connection without an answer"))
+                self._conclude(Refused("closed", f"{self.where} closes each connection without an answer"))
 
     def _proved(self, connected_s: float) -> bool:
         return self._brought or connected_s >= PROVEN_S
 
     def _ended(self, error: QuintlogError) -> None:
+        if self._doubt is not None:
+            self._doubt.cancel()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 

@@ -73,6 +73,8 @@ def backoff_s(failures: int) -> float:
 class Client(TopicRequests):
     """A connection to a TANK server that is kept up. Made by :func:`connect`; ``await`` it or use ``async with``."""
 
+    protocol = "TANK"
+
     def __init__(
         self,
         host: str,

@@ -11,7 +11,7 @@ import pytest
 from netserver import blipmq
 from netserver.blipmq import codec
 from netserver.blipmq.codec import Decoder, Frame, FrameType
-from netserver.errors import ConnectionFailed, NotStored, ProtocolError, Refused, Unknown
+from netserver.errors import ConnectionFailed, NotStored, ProtocolError, Refused, Unknown, WrongServer
 from tests.blipmq_place import FAST, take
 from tests.echo import until
 
@@ -161,9 +161,9 @@ def test_what_is_left_at_the_end_is_unknown() -> None:
     ("greeting", "error"),
     [
         (lambda frame: codec.nack(frame.cid, 426, "unsupported protocol version"), Refused),
-        (lambda frame: codec.pong(frame.cid), ProtocolError),
-        (lambda frame: b"\0\0\0\0" + codec.pong(frame.cid), ProtocolError),
-        (lambda frame: codec.frame(FrameType.NACK, frame.cid, b"\0"), ProtocolError),
+        (lambda frame: codec.pong(frame.cid), WrongServer),
+        (lambda frame: b"\0\0\0\0" + codec.pong(frame.cid), WrongServer),
+        (lambda frame: codec.frame(FrameType.NACK, frame.cid, b"\0"), WrongServer),
         (lambda frame: b"", ConnectionFailed),
     ],
 )

@@ -487,7 +487,7 @@ def test_a_broken_server_is_left_and_dialled_again(raw: bytes) -> None:
         def answer(message: Message) -> bytes | None:
             if not isinstance(message, Publish):
                 return None
-            return raw if len(server.connections) == 1 else codec.ack(message.seq_num)
+            return codec.pong(0) + raw if len(server.connections) == 1 else codec.ack(message.seq_num)
 
         async with OldServer(answer) as server, figg.connect(server.address, **QUICK) as client:
             await client.publish("t", b"x")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from netserver import reliably
-from netserver.errors import Closed, ConnectionFailed, ProtocolError, Refused, Timeout
+from netserver.errors import Closed, ConnectionFailed, ProtocolError, Refused, Timeout, WrongServer
 from netserver.reliably.client import patient_backoff
 from netserver.reliably.values import NumbersState, next_numbers
 from tests.reliably_peer import place, run
@@ -369,7 +369,9 @@ def test_nothing_used_of_what_came_begins_anew() -> None:
     [
         ([b'{"error":"no"}\n'], Refused, "no"),
         ([numbers(3)[0], numbers(3)[2]], ProtocolError, "message 3 after 1"),
-        ([b"hello\n"], ProtocolError, "not JSON"),
+        ([b"hello\n"], WrongServer, "not as a JSON stream .* begins with {"),
+        ([b'{"hello":1}\n'], WrongServer, "not a message"),
+        ([numbers(3)[0], b"hello\n"], ProtocolError, "not JSON"),
         ([b'{"data":"5"}\n'], ProtocolError, "message None after 0"),
         ([b'{"id":1,"data":{"value":-1}}\n'], ProtocolError, "not a number of the stream"),
         ([b'{"id":1,"data":{"value":4294967296}}\n'], ProtocolError, "not a number of the stream"),
@@ -407,16 +409,30 @@ def test_a_checksum_of_0_is_an_end() -> None:
     run(test())
 
 
-def test_a_server_that_never_says_a_word_is_a_refusal() -> None:
+def test_a_server_that_never_says_a_word_is_another_one() -> None:
     async def test() -> None:
-        script = Scripted(*(say() for _ in range(20)))
+        async with (
+            Scripted(*(say() for _ in range(20))).running() as server,
+            reliably.connect(server.address, params={"count": 3}, backoff=quick) as session,
+        ):
+            with pytest.raises(WrongServer, match="without an answer"):
+                await session.next(10)
+            assert len(server.requests) == 2
+
+    run(test())
+
+
+def test_a_server_that_says_no_more_words_is_a_refusal() -> None:
+    async def test() -> None:
+        script = Scripted(say(numbers(3)[0]), *(say() for _ in range(20)))
         async with (
             script.running() as server,
             reliably.connect(server.address, params={"count": 3}, backoff=quick) as session,
         ):
+            assert (await session.next(10)).id == 1
             with pytest.raises(Refused, match="without an answer"):
                 await session.next(10)
-            assert len(server.requests) == 5
+            assert len(server.requests) == 6
 
     run(test())
 
@@ -444,12 +460,12 @@ def test_pauses_between_dials() -> None:
 
 def test_a_line_that_is_too_long() -> None:
     async def test() -> None:
-        script = Scripted(*(say(b"x" * 300_000, then="wait") for _ in range(5)))
+        script = Scripted(*(say(b"{" * 300_000, then="wait") for _ in range(5)))
         async with (
             script.running() as server,
             reliably.connect(server.address, params={"count": 3}, message_bytes_max=100_000, backoff=quick) as session,
         ):
-            with pytest.raises((ProtocolError, Refused)):
+            with pytest.raises(WrongServer, match="larger than 100000 bytes"):
                 await session.next(10)
 
     run(test())

@@ -45,6 +45,11 @@ _KNOWN: dict[str, tuple[int, str, str]] = {
         "unreachable",
         "is the server running? --via PROTOCOL=HOST:PORT names another one",
     ),
+    "WrongServer": (
+        UNREACHABLE,
+        "wrong_server",
+        "`logtool status` shows the server's listeners; --via PROTOCOL=HOST:PORT names one",
+    ),
     "Timeout": (TIMEOUT, "timeout", ""),
     "Refused": (REFUSED, "refused", ""),
     "Unknown": (UNREACHABLE, "unacknowledged", ""),

@@ -20,7 +20,7 @@ from typing import Any
 import click
 
 from netserver.client_base import parse_address
-from netserver.errors import Refused
+from netserver.errors import Refused, WrongServer
 from tools.logtool import errors
 from tools.logtool.address import admin_of, read_server_info
 from tools.logtool.cli import Command, Settings
@@ -43,6 +43,8 @@ CARRIES_PARTITIONS = {"tank"}
 TANK_UNKNOWN_PARTITION = 1
 TANK_UNKNOWN_TOPIC = 0xFF
 PROGRESS_S = 0.2
+DIAL_S = 5.0
+"""A server has so long to show that it speaks the protocol; --timeout may make it shorter."""
 STALLED_S = 2.0
 """After so long without an acknowledgement it says what it waits for."""
 
@@ -59,7 +61,8 @@ def connect(
     """A client of that protocol, to be entered; ``ca`` is a file of certificates for those that are encrypted."""
     module = import_module(f"netserver.{protocol}")
     more: dict[str, Any] = {"ca": ca or own_certificate(settings)} if protocol in ENCRYPTED else {}
-    return module.connect(address, window=window, dial_timeout_s=settings.timeout_s, give_up_after_s=retry_s, **more)
+    dial_timeout_s = min(settings.timeout_s, DIAL_S)
+    return module.connect(address, window=window, dial_timeout_s=dial_timeout_s, give_up_after_s=retry_s, **more)
 
 
 def own_certificate(settings: Settings) -> Path | None:
@@ -374,7 +377,7 @@ def publish(
         raise
     except Exception as error:
         progress.tick(last=True)
-        if not progress.sent:
+        if not progress.sent or isinstance(error, WrongServer):
             raise
         failure = refusal(error, protocol, topic) or errors.explain(error)
         if failure is None:

@@ -1,0 +1,74 @@
+"""Whether what answers at an address is a server of the client's protocol at all.
+
+A port of another protocol takes the connection too, and then waits for the rest of what looks like a long frame,
+closes, or answers with bytes that mean nothing here. A client that has once been answered in its protocol redials
+through all of that; one that never was says so and ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from netserver.errors import ConnectionFailed, ProtocolError, QuintlogError, WrongServer
+from netserver.limits import SILENT_CLOSES_MAX
+
+
+class Proof:
+    """What is known of the server at one address.
+
+    Args:
+        protocol: the protocol's name, for people.
+        where: ``HOST:PORT``.
+        limit_s: how long the first answer may take.
+
+    Attributes:
+        given: a server at this address has once answered in the protocol.
+    """
+
+    def __init__(self, protocol: str, where: str, limit_s: float) -> None:
+        self.given = False
+        self._protocol = protocol
+        self._where = where
+        self._limit_s = limit_s
+        self._silent_closes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def give(self) -> None:
+        """An answer in the protocol has come."""
+        self.given = True
+        self.stop()
+
+    def expect(self, silent: Callable[[WrongServer], None]) -> None:
+        """Something was asked that any server of the protocol answers; ``silent`` is called when nothing comes."""
+        if not self.given and self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(
+                self._limit_s, lambda: silent(self.missing(f"nothing came for {self._limit_s:g} s"))
+            )
+
+    def stop(self) -> None:
+        """Expect nothing more for now: the connection is gone."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def missing(self, why: str) -> WrongServer:
+        """The error that says that it is another server."""
+        return WrongServer(
+            f"{self._where} answers, but not as {self._protocol}; is it the port of another protocol? ({why})"
+        )
+
+    def judge(self, reason: QuintlogError) -> WrongServer | None:
+        """Whether the end of a connection shows that no server of this protocol is there; None: it does not."""
+        self.stop()
+        if self.given:
+            return None
+        if isinstance(reason, WrongServer):
+            return reason
+        if isinstance(reason, ProtocolError):
+            return self.missing(str(reason).removeprefix(f"from {self._where}: "))
+        if isinstance(reason, ConnectionFailed):
+            self._silent_closes += 1
+            if self._silent_closes >= SILENT_CLOSES_MAX:
+                return self.missing("it closes each connection without an answer; it may also have no room for more")
+        return None
