@@ -24,6 +24,10 @@ NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 """Errors that go away when descriptors are closed."""
 
+DIRECTORY_MODE = 0o750
+FILE_MODE = 0o640
+"""What is made is for the server's user, and for its group to read: records are nobody else's business."""
+
 IOV_BUFFERS = 512
 """Buffers given to one pwritev: half of Linux's IOV_MAX (1024), far above what a round needs."""
 
@@ -100,7 +104,7 @@ class SystemFiles:
                     raise
 
     def _open(self, path: Path, flags: int) -> int:
-        return self._with_descriptor(lambda: os.open(path, flags | os.O_CLOEXEC, 0o644))
+        return self._with_descriptor(lambda: os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
 
     def create(self, path: Path) -> int:
         return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
@@ -162,7 +166,7 @@ class SystemFiles:
         return os.fstat(fd).st_size
 
     def make_dir(self, path: Path) -> None:
-        path.mkdir(exist_ok=True)
+        path.mkdir(DIRECTORY_MODE, exist_ok=True)
 
     def exists(self, path: Path) -> bool:
         return os.path.lexists(path)

@@ -45,7 +45,7 @@ from engine.errors import (
     UnknownPartition,
     UnsupportedFormat,
 )
-from engine.files import Files, SystemFiles, read_whole_file, write_new_file
+from engine.files import DIRECTORY_MODE, FILE_MODE, Files, SystemFiles, read_whole_file, write_new_file
 from engine.handles import Handles
 from engine.histogram import Histogram
 from engine.housekeeping import Housekeeping
@@ -415,7 +415,7 @@ def lock(data_dir: Path) -> int:
         LogLocked: another process holds it.
         OSError: the file cannot be opened.
     """
-    fd = os.open(data_dir / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    fd = os.open(data_dir / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -434,7 +434,7 @@ def lock(data_dir: Path) -> int:
 def _make_directories(data_dir: Path) -> None:
     """Makes the data directory with its parents, each durable. Raises OSError."""
     missing = [path for path in (data_dir, *data_dir.parents) if not path.exists()]
-    data_dir.mkdir(parents=True, exist_ok=True)
+    data_dir.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     for path in missing:
         SystemFiles().sync_dir(path.parent)
 

@@ -19,14 +19,18 @@ from engine.partition import Partition
 from engine.session_types import UnknownSession
 from engine.sessions import Sessions
 from engine.topics import Topic
+from engine.watermarks import Owner
 from netserver.limits import ADMIN_PUBLISHES
 from netserver.reliably.describe import session_item
+from netserver.stored_sizes import Key, look
 from netserver.version import product_version
 
 if TYPE_CHECKING:
     from netserver.app import Server
 
 Document = dict[str, Any]
+Sizes = Mapping[Key, tuple[int, int]]
+NO_SIZES: Sizes = {}
 
 
 class BadRequest(Exception):
@@ -97,7 +101,15 @@ class Api:
         found = sorted(self._server.log.catalog, key=lambda topic: topic.name)
         if glob is not None:
             found = [topic for topic in found if fnmatchcase(topic.name.decode("utf-8", "surrogateescape"), glob)]
-        return {"schema": 1, "items": [self._describe(topic) for topic in found]}
+        root = self._server.data_dir / "topics"
+        closed = {
+            (topic.id, index): root / str(topic.id) / str(index)
+            for topic in found
+            for index in topic.numbers
+            if not self._server.log.partition(topic, index).is_open
+        }
+        sizes = await asyncio.to_thread(look, closed) if closed else {}
+        return {"schema": 1, "items": [self._describe(topic, sizes) for topic in found]}
 
     async def topic(self, name: bytes) -> Document:
         """One topic, with its partitions opened so that their positions are known."""
@@ -279,7 +291,20 @@ class Api:
         await future
         return result
 
-    def _describe(self, topic: Topic) -> Document:
+    def _stored(self, topic: Topic, index: int, sizes: Sizes) -> Document:
+        """What the files say of a partition that nobody has used since the start."""
+        try:
+            mark = self._server.log.watermarks.read(Owner(topic.numbers[index], topic.id, index))
+        except OSError:
+            return {}
+        entry: Document = {}
+        if mark is not None:
+            entry |= {"first_offset": mark.log_start, "next_offset": mark.committed_seq + 1}
+        if (topic.id, index) in sizes:
+            entry["size_bytes"] = sizes[topic.id, index][1]
+        return entry
+
+    def _describe(self, topic: Topic, sizes: Sizes = NO_SIZES) -> Document:
         partitions = []
         for index in sorted(topic.numbers):
             partition = self._server.log.partition(topic, index)
@@ -290,6 +315,8 @@ class Api:
                     "next_offset": partition.committed_seq + 1,
                     "size_bytes": partition.committed_end + sum(segment.size_bytes for segment in partition.sealed),
                 }
+            else:
+                entry |= self._stored(topic, index, sizes)
             if partition.error is not None:
                 entry["error"] = str(partition.error)
             elif partition.failing is not None:

@@ -28,6 +28,7 @@ from netserver.config import PROTOCOL_SECTIONS, ServerConfig
 from netserver.connection import Connection, Services, SessionFactory, Shell
 from netserver.counters import Counters
 from netserver.errors import ServerError
+from netserver.fresh_directory import FreshDirectory
 from netserver.limits import (
     CURSORS_TICK_S,
     DESCRIPTORS_RESERVED,
@@ -190,7 +191,12 @@ class Server:
             ServerError: says what is wrong and what to do; nothing is left open.
         """
         loop = asyncio.get_running_loop()
-        self.log = self._open_log(loop)
+        made = FreshDirectory.before(self.data_dir)
+        try:
+            self.log = self._open_log(loop)
+        except BaseException:
+            made.undo()
+            raise
         server, engine = self.config.server, self.config.engine
         self.shell = Shell(
             loop,
@@ -206,7 +212,10 @@ class Server:
             self._write_server_json()
         except BaseException:
             await self._close_listeners()
+            is_unused = not len(self.log.catalog)
             self.log.close()
+            if is_unused:
+                made.undo()
             raise
         self._later(SWEEP_S, self._sweep)
         self._later(CURSORS_TICK_S, self._tick_cursors)

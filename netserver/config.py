@@ -234,6 +234,7 @@ RELOADABLE: Final = frozenset(
     | {f"topics.{name}" for name in section_settings(TopicConfig)}
     | {f"blipmq.{name}" for name in section_settings(BlipmqSection)}
     - {f"blipmq.{name}" for name in ("listen", "bind_addr", "port", "handshake_timeout", "acks", "fsync_policy")}
+    | {f"reliably.{name}" for name in section_settings(ReliablySection) if name != "listen"}
     | {f"fujin.{name}" for name in section_settings(FujinSection) if name not in FUJIN_FIXED}
     | {f"{name}.tls_{what}" for name in PROTOCOL_SECTIONS for what in ("certificate", "key", "client_ca")}
 )

@@ -329,7 +329,7 @@ def _store(directory: Path, content: bytes) -> str:
     name = f"{secrets.token_hex(8)}-{xxhash.xxh3_64_hexdigest(content)}"
     path = directory / name
     try:
-        directory.mkdir(exist_ok=True)
+        directory.mkdir(0o700, exist_ok=True)
         with path.open("xb") as file:
             file.write(content)
             file.flush()

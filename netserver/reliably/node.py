@@ -28,6 +28,7 @@ from netserver.reliably.stateless import random_start
 from netserver.reliably.values import random_seed
 
 if TYPE_CHECKING:
+    from netserver.config import ServerConfig
     from netserver.connection import Services
     from netserver.reliably.stream import SessionStream
 
@@ -64,31 +65,35 @@ class Node:
         random_start: Callable[[], int] = random_start,
         end_wait_s: float = END_WAIT_S,
     ) -> None:
-        settings = services.config.reliably
         self.log = services.log
         self.loop = services.loop
         self.random_seed = random_seed
         self.random_start = random_start
         self.end_wait_s = end_wait_s
-        self.interval_s = settings.interval_ms / 1000
-        self.window = settings.window_messages
-        self.stateless_bytes_per_s = settings.stateless_bytes_per_s
         self.sessions: Sessions[State, Message] = Sessions(
             services.log.state,
             ApplicationCodec(),
-            SessionConfig(
-                expiry_s=settings.session_expiry_ms / 1000,
-                sessions_max=settings.sessions_max,
-                session_bytes_max=settings.session_bytes_max,
-                total_bytes_max=settings.total_bytes_max,
-            ),
         )
+        self._take_over(services.config)
+        services.reloaders.append(lambda config: lambda: self._take_over(config))
         self.streams: dict[str, SessionStream] = {}
         services.sessions = self.sessions
         self._queue: deque[Maker] = deque()
         self._turning = False
         self._silent_until = 0.0
         self.loop.call_later(SWEEP_S, self._sweep)
+
+    def _take_over(self, config: ServerConfig) -> None:
+        settings = config.reliably
+        self.interval_s = settings.interval_ms / 1000
+        self.window = settings.window_messages
+        self.stateless_bytes_per_s = settings.stateless_bytes_per_s
+        self.sessions.config = SessionConfig(
+            expiry_s=settings.session_expiry_ms / 1000,
+            sessions_max=settings.sessions_max,
+            session_bytes_max=settings.session_bytes_max,
+            total_bytes_max=settings.total_bytes_max,
+        )
 
     def want(self, maker: Maker) -> None:
         """``maker`` gets a turn; those who came before go first."""

@@ -34,7 +34,8 @@ def blocks() -> list[object]:
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     place = tmp_path_factory.mktemp("docs")
     with server(place / "data") as running:
-        running.admin("POST", "/v1/topics/orders/records", {"records": [{"value": "zero"}, {"value": "one"}]})
+        for topic in ("orders", "greetings"):
+            running.admin("POST", f"/v1/topics/{topic}/records", {"records": [{"value": "zero"}, {"value": "one"}]})
         yield running
 
 

@@ -43,7 +43,11 @@ class ServerInfo:
 
 
 def read_server_info(data_dir: Path) -> ServerInfo | None:
-    """What the directory says of its server; it may be left over from one that was killed."""
+    """What the directory says of its server; it may be left over from one that was killed.
+
+    Raises:
+        PermissionError: whether there is one cannot be seen.
+    """
     try:
         with (data_dir / SERVER_FILE).open("rb") as file:
             fields = json.loads(file.read(SMALL_FILE_BYTES_MAX))
@@ -54,22 +58,28 @@ def read_server_info(data_dir: Path) -> ServerInfo | None:
             float(fields.get("started", 0)),
             {str(name): str(address) for name, address in fields.get("listeners", {}).items()},
         )
+    except PermissionError:
+        raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
-def _token(settings: Settings) -> str:
+def _token(settings: Settings) -> tuple[str, PermissionError | None]:
+    """The token, or why it cannot be read: some pages do without."""
     path = settings.token_file or (settings.data_dir / TOKEN_FILE if settings.data_dir is not None else None)
     if path is None:
-        return settings.environment.get("QUINTLOG_TOKEN", "")
-    with path.open("rb") as file:
-        return file.read(SMALL_FILE_BYTES_MAX).decode("ascii", "replace").strip()
+        return settings.environment.get("QUINTLOG_TOKEN", ""), None
+    try:
+        with path.open("rb") as file:
+            return file.read(SMALL_FILE_BYTES_MAX).decode("ascii", "replace").strip(), None
+    except PermissionError as error:
+        return "", error
 
 
 class Admin:
     """The admin API of one server. Calls raise Failure with the exit code that the answer means."""
 
-    def __init__(self, url: str, token: str, timeout_s: float) -> None:
+    def __init__(self, url: str, token: str, timeout_s: float, no_token: PermissionError | None = None) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise Failure(errors.USAGE, "address", f"{url!r} is no admin address; expected http://HOST:PORT")
@@ -77,6 +87,7 @@ class Admin:
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname, parts.port
         self._token = token
+        self._no_token = no_token
         self._timeout_s = timeout_s
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -94,6 +105,8 @@ class Admin:
             answer = {"items": answer}
         if status < 300:
             return answer
+        if status == 401 and self._no_token is not None:
+            raise self._no_token
         exit_code, code = _EXIT_CODES.get(status, (errors.UNREACHABLE, "server"))
         error = answer.get("error")
         fields = error if isinstance(error, dict) else {"message": str(error or f"HTTP status {status}")}
@@ -143,5 +156,8 @@ def admin_of(settings: Settings) -> Admin | None:
         info = read_server_info(settings.data_dir)
         if info is None or info.admin is None:
             return None
-        return Admin(info.admin, _token(settings), settings.timeout_s)
-    return Admin(settings.server or DEFAULT_SERVER, _token(settings), settings.timeout_s)
+        url = info.admin
+    else:
+        url = settings.server or DEFAULT_SERVER
+    token, problem = _token(settings)
+    return Admin(url, token, settings.timeout_s, problem)

@@ -71,7 +71,13 @@ def _usage(error: click.ClickException, as_json: bool) -> None:
     context = error.ctx if isinstance(error, click.UsageError) else None
     hint = f"`{context.command_path} --help` explains it" if context is not None else ""
     if as_json:
-        _say_json("usage", error.format_message(), hint)
+        text = (
+            "a command is missing" if isinstance(error, click.exceptions.NoArgsIsHelpError) else error.format_message()
+        )
+        _say_json("usage", text, hint)
+        return
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):  # its message is the whole help
+        click.echo(error.format_message(), err=True)
         return
     if context is not None:
         click.echo(context.get_usage(), err=True)

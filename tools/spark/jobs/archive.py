@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from tools.logtool.errors import DONE
-from tools.spark.jobs.common import parser, run, session, topic_pattern, write_report
+from tools.spark.jobs.common import parser, require_log, run, session, topic_pattern, write_report
 
 BATCH_BYTES = 1 << 30
 """Bytes of segment files that become one batch of Parquet files."""
@@ -69,6 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--out", metavar="PLACE", required=True, help="directory or URI of the Parquet files")
     options.add_argument("--batch-bytes", metavar="N", type=int, default=BATCH_BYTES, help="bytes for a batch; 1 GiB")
     args = options.parse_args(arguments)
+    require_log(args)
     written = archive(session("archive"), args)
     batches = [{"batch": number, "records": records} for number, records in sorted(written.items()) if records]
     write_report(args, "archive", out=args.out, records=sum(written.values()), batches=batches)

@@ -107,7 +107,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--allow-gaps", action="store_true", help="numbers without a record are no finding")
     options.add_argument("--doubles", action="store_true", help="records with the same key and value are findings")
     args = options.parse_args(arguments)
-    spark = session("audit")
     directory = DirectoryReader(Path(args.data_dir))
     partitions = [
         directory.partition(topic, index)
@@ -117,6 +116,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     if args.topic and not partitions:
         raise no_topic(args)
+    spark = session("audit")
     reports = audit(spark, partitions)
     findings: list[dict[str, Any]] = [
         {"kind": "file", "file": error.path, "reason": error.reason} for error in directory.damaged

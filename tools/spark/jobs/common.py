@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from engine.reader import DirectoryReader
 from tools.logtool.errors import BUG, NOT_FOUND, UNREACHABLE, Failure, explain
 from tools.logtool.positions import EARLIEST, LATEST, parse
 from tools.spark.options import parse as parse_options
@@ -44,6 +45,13 @@ def no_topic(args: Namespace) -> Failure:
     """What is raised when ``--topic`` means none that is there."""
     asked = " or ".join(args.topic or ["*"])
     return Failure(NOT_FOUND, "unknown_topic", f"no topic {asked} with records in {args.data_dir}")
+
+
+def require_log(args: Namespace) -> None:
+    """What can be known before Spark is started, which takes seconds. Raises Failure, EngineError: no such log."""
+    DirectoryReader(Path(args.data_dir))
+    if args.topic:
+        Extent.of(args)
 
 
 def session(job: str) -> SparkSession:

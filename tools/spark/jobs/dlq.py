@@ -81,18 +81,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--redrive", action="store_true", help="append them to their topics again")
     options.add_argument("--batch-records", metavar="N", type=int, default=BATCH_RECORDS, help="records for a batch")
     args = options.parse_args(arguments)
-    spark = session("dlq")
     if args.redrive:
         progress = Progress.of(args, "dlq", "topic", "origin", "subscription", "server", "batch_records")
+        server = Server.of(args)
         sent = progress.send_steps(
-            spark,
-            Server.of(args),
+            session("dlq"),
+            server,
             args.batch_records,
             lambda rows: as_before(dead_letters(rows, args.origin, args.subscription)),
         )
         write_report(args, "dlq", writer=progress.writer, records=sent)
         return DONE
-    letters = dead_letters(Extent.of(args).frame(spark, includeHeaders="true"), args.origin, args.subscription)
+    extent = Extent.of(args)
+    records = extent.frame(session("dlq"), includeHeaders="true")
+    letters = dead_letters(records, args.origin, args.subscription)
     write_report(args, "dlq", groups=groups(letters), hours=hours(letters))
     return DONE
 

@@ -108,7 +108,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--keys", metavar="N", type=int, default=TOP_KEYS, help=f"most frequent keys; {TOP_KEYS}")
     options.add_argument("--plots", metavar="DIR", help="draw PNG files into this directory")
     args = options.parse_args(arguments)
-    spark, extent = session("stats"), Extent.of(args)
+    extent = Extent.of(args)
+    spark = session("stats")
     lines = partitions(spark, extent)
     every_s = args.every or step_s(lines)
     report = {
