@@ -293,6 +293,15 @@ class ReadOnlyEnvironment:
         with transaction:
             yield transaction, self._databases
 
+    def copy(self, target: Path) -> None:
+        """Writes a copy of one moment into a directory that is there and empty. Raises DataDirectoryError, DiskFull."""
+        try:
+            self._environment.copy(str(target))
+        except lmdb.Error as error:
+            if error.code in SPACE_ERRORS:
+                raise DiskFull(f"no space for a copy of {self.path} in {target}") from error
+            raise DataDirectoryError(f"cannot copy {self.path} to {target}: {error}") from error
+
     def close(self) -> None:
         """Closes the environment."""
         self._environment.close()

@@ -39,6 +39,8 @@ COMMANDS = {
     "generate": ("tools.logtool.generate", "generate", "Completion for shells, a unit for systemd."),
     "dump": ("tools.logtool.dump", "dump", "Show what is in the files: segments, batches, records."),
     "repair": ("tools.logtool.repair", "repair", "Show what a repair would do and give up; --apply does it."),
+    "backup": ("tools.logtool.backup", "backup", "Copy the whole log as of now, also while a server writes it."),
+    "restore": ("tools.logtool.backup", "restore", "Make a data directory of a backup."),
     "archive-segments": (
         "tools.logtool.archive_segments",
         "archive_segments",

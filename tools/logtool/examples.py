@@ -63,6 +63,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "dump topic": ("dump topic orders", "dump topic clicks:3 -o json"),
     "repair": ("repair", "repair data --apply"),
+    "backup": ("backup backups/2026-11-27", "--data-dir /var/lib/quintlog backup /srv/log-backup -o json"),
+    "restore": ("restore backups/2026-11-27 data",),
     "archive-segments": ("archive-segments /srv/archive", "archive-segments s3://bucket/log?region=eu-west-1"),
     "spark": ("spark", "spark audit --help"),
     "verify": ("verify", "verify data/topics/1/0/00000000000000000001.log", "verify --repair-plan"),

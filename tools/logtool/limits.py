@@ -22,3 +22,9 @@ IMPORT_BATCH_RECORDS = 1000
 
 IMPORT_BATCH_BYTES = 8 << 20
 """... and their bytes: a body of the admin API has 32 MiB at most, and one record of 16 MiB in base64 fits."""
+
+COPY_BYTES = 1 << 20
+"""What a backup reads at a time."""
+
+MANIFEST_BYTES_MAX = 1 << 30
+"""``backup.json``: 200 bytes for each of some million segment files."""

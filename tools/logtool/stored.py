@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from engine.errors import Corrupt, EngineError, UnknownTopic
@@ -17,16 +18,21 @@ _TOPIC_KEY = struct.Struct(">Q")
 
 def stored_topics(reader: DirectoryReader) -> list[StoredTopic]:
     """All topics by name: those of the state; if that cannot be read, those that have files."""
-    topics: list[StoredTopic] = []
     try:
-        state = StateReader.open(reader.data_dir / STATE)
+        return topics_of_state(reader.data_dir / STATE, reader.damaged.append)
     except EngineError as error:
         reader.damaged.append(
             Corrupt(str(reader.data_dir / STATE), None, f"{error}; topics without records are not seen")
         )
         return reader.topics()
+
+
+def topics_of_state(path: Path, on_corrupt: Callable[[Corrupt], None]) -> list[StoredTopic]:
+    """All topics by name, as a state has them. Raises EngineError: it cannot be read."""
+    topics: list[StoredTopic] = []
+    state = StateReader.open(path)
     try:
-        for key, value in state.scan(TOPIC, reader.damaged.append):
+        for key, value in state.scan(TOPIC, on_corrupt):
             name, partition_count, settings, created_ms = value
             (topic_id,) = _TOPIC_KEY.unpack_from(key, len(TOPIC))
             topics.append(StoredTopic(topic_id, name, partition_count, created_ms, settings))
