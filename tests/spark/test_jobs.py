@@ -312,6 +312,33 @@ def test_logtool_runs_a_job(
     assert "openjdk-17" in capsys.readouterr().err
 
 
+def test_what_cannot_work_fails_before_java_starts(data_dir: Path, tmp_path: Path) -> None:
+    """In a process without a session; its Java writes down that it was started."""
+    java, started = tmp_path / "bin" / "java", tmp_path / "started"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\ntouch '{started}'\nexit 1\n")
+    java.chmod(0o755)
+    lines = [
+        [
+            "--data-dir",
+            directory,
+            "spark",
+            name,
+            *(("--out", str(tmp_path / "out")) if name == "archive" else ()),
+            *more,
+        ]
+        for name in ("archive", "audit", "dlq", "stats")
+        for directory, more in ((str(tmp_path / "none"), ()), (str(data_dir), ("--topic", "none")))
+    ]
+    code = f"from tools.logtool.run import run\nprint([run(line) for line in {lines!r}])"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment() | {"JAVA_HOME": str(tmp_path)}, cwd=ROOT
+    )
+    assert done.stdout == "[3, 5, 3, 5, 3, 5, 3, 5]\n", done.stderr
+    assert not started.exists(), done.stderr
+
+
 def test_every_job_has_help(capsys: pytest.CaptureFixture[str]) -> None:
     require_spark()
     from tools.logtool.run import run
