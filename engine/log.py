@@ -55,6 +55,7 @@ from engine.lmdbenv import DATA_FILE
 from engine.opener import TOPIC_FILE, Opener
 from engine.partition import Partition
 from engine.quick import Watch
+from engine.reader import FORMAT_VERSION, VERSION_FILE, read_version
 from engine.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.state import LmdbState, Post, Put, StateStore
 from engine.tail import TailCache
@@ -62,8 +63,6 @@ from engine.topics import Topic, reserved_key, title
 from engine.transactions import Markers
 from engine.watermarks import FILE_NAME as WATERMARKS_NAME
 from engine.watermarks import Owner, Watermarks
-
-FORMAT_VERSION = 1
 
 logger = logging.getLogger("quintlog.engine")
 
@@ -448,27 +447,17 @@ def _number_of(name: str) -> int | None:
 
 def _check_version(files: Files, data_dir: Path) -> int:
     """Reads ``VERSION`` (makes it in an empty directory) and returns the directory's id."""
-    path = data_dir / "VERSION"
-    content = read_whole_file(files, path, SMALL_FILE_BYTES_MAX)
-    if content is None:
-        foreign = [name for name in files.list_dir(data_dir) if name != "LOCK" and not name.endswith(".new")]
-        if foreign:
-            raise DataDirectoryError(
-                f"{data_dir} has no VERSION file but holds {', '.join(foreign[:3])}: "
-                "not a data directory of this server; choose an empty one"
-            )
-        directory_id = secrets.randbits(63)
-        write_new_file(files, path, json.dumps({"format": FORMAT_VERSION, "id": directory_id}).encode() + b"\n")
-        return directory_id
-    try:
-        fields = json.loads(content)
-        version, directory_id = int(fields["format"]), int(fields["id"])
-    except (ValueError, KeyError, TypeError) as problem:
-        raise DataDirectoryError(f"{path} is damaged ({problem!r}); restore it from a backup") from problem
-    if version != FORMAT_VERSION:
-        raise UnsupportedFormat(
-            f"{data_dir} has format {version}; this version reads format {FORMAT_VERSION}: use the server that wrote it"
+    path = data_dir / VERSION_FILE
+    if files.exists(path):
+        return read_version(files, data_dir)
+    foreign = [name for name in files.list_dir(data_dir) if name != "LOCK" and not name.endswith(".new")]
+    if foreign:
+        raise DataDirectoryError(
+            f"{data_dir} has no {VERSION_FILE} file but holds {', '.join(foreign[:3])}: "
+            "not a data directory of this server; choose an empty one"
         )
+    directory_id = secrets.randbits(63)
+    write_new_file(files, path, json.dumps({"format": FORMAT_VERSION, "id": directory_id}).encode() + b"\n")
     return directory_id
 
 

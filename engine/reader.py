@@ -339,7 +339,9 @@ def read_version(files: Files, data_dir: Path) -> int:
     except (ValueError, KeyError, TypeError) as problem:
         raise DataDirectoryError(f"{path} is damaged ({problem!r}); restore it from a backup") from problem
     if version != FORMAT_VERSION:
-        raise UnsupportedFormat(f"{data_dir} has format {version}; this version reads format {FORMAT_VERSION}")
+        raise UnsupportedFormat(
+            f"{data_dir} has format {version}; this version reads format {FORMAT_VERSION}: use the one that wrote it"
+        )
     return directory_id
 
 

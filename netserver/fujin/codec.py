@@ -283,9 +283,11 @@ class Reader:
     Attributes:
         buffer: what was fed and is not consumed yet; the next command or answer begins at ``position``.
         needed: how long that one is, as far as it is known: a receiver must be able to take at least so much.
+        ended: nothing more is read: it was the last one, or there was a mistake.
     """
 
     def __init__(self) -> None:
+        self.ended = False
         self.buffer = bytearray()
         self.position = 0
         self.needed = 1
@@ -293,7 +295,9 @@ class Reader:
         self._left = 0  # of that list: strs not walked yet
 
     def feed(self, data: Buffer) -> None:
-        """Add bytes."""
+        """Add bytes; behind the end they are dropped."""
+        if self.ended:
+            return
         if self.position:
             del self.buffer[: self.position]
             self.position = 0
@@ -309,6 +313,11 @@ class Reader:
         self.position = position
         self.needed = 1
         self._walked = 0
+
+    def _end(self) -> None:
+        self.ended = True
+        self.buffer.clear()
+        self.consumed(0)
 
     def _number(self, at: int) -> int:
         """The u32 ``at`` bytes behind the position; -1: it is not there yet."""
@@ -349,12 +358,6 @@ class Decoder(Reader):
         super().__init__()
         self._options = options
         self.role: Op | None = None  # CONNECT_WRITER or CONNECT_READER, once it has come
-        self.ended = False
-
-    def feed(self, data: Buffer) -> None:
-        """Add bytes."""
-        if not self.ended:
-            super().feed(data)
 
     def next(self) -> Command | None:
         """The next command; None: it is not whole yet.
@@ -377,11 +380,6 @@ class Decoder(Reader):
         except FujinError:
             self._end()
             raise
-
-    def _end(self) -> None:
-        self.ended = True
-        self.buffer.clear()
-        self.consumed(0)
 
     def _connect(self, op: int) -> Command | None:
         if op == Op.CONNECT_WRITER:

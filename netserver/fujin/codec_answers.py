@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from netserver.fujin.codec import Answer, Buffer, FujinError, Reader
+from netserver.fujin.codec import Answer, FujinError, Reader
 from netserver.fujin.limits import ANSWER_MESSAGE_BYTES_MAX, ERROR_BYTES_MAX, FETCHED_MAX
 
 
@@ -67,16 +67,10 @@ class AnswerDecoder(Reader):
 
     def __init__(self, *, auto: bool = False, message_bytes_max: int = ANSWER_MESSAGE_BYTES_MAX) -> None:
         super().__init__()
-        self.ended = False
         self._auto = auto
         self._message_bytes_max = message_bytes_max
         self._messages: list[Message] = []
         self._results: list[tuple[bytes, str | None]] = []
-
-    def feed(self, data: Buffer) -> None:
-        """Add bytes."""
-        if not self.ended:
-            super().feed(data)
 
     def next(self) -> Event | None:
         """The next answer; None: it is not whole yet.
@@ -91,11 +85,6 @@ class AnswerDecoder(Reader):
         except FujinError:
             self._end()
             raise
-
-    def _end(self) -> None:
-        self.ended = True
-        self.buffer.clear()
-        self.consumed(0)
 
     def _next(self, kind: int) -> Event | None:
         if kind == Answer.MSG:
