@@ -157,9 +157,9 @@ class ReliablySession:
         except RequestError as problem:
             if self._state != FINISHED:
                 self.fail(problem.text, problem.kind)
-        except (UnknownSession, UnknownMessage, OutOfOrderAck, LimitReached) as problem:
+        except EngineError as problem:
             if self._state != FINISHED:
-                self.fail(str(problem), KINDS[type(problem)])
+                self.fail(str(problem), KINDS.get(type(problem), "unavailable"))
 
     def _handle(self, request: Request) -> None:
         if isinstance(request, AckRequest):

@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from engine.errors import EngineError, InvalidConfig, ReadOnly, TopicExists
+from engine.errors import EngineError, InvalidConfig, NotStored, ReadOnly, TopicExists
+from netserver.errors import ProtocolError
 
 from .limits import SILENT_CONNECTION_S, SILENT_CONNECTIONS_MAX
 from .longpoll import WaitingRequests
@@ -73,8 +74,15 @@ class Node:
         return topic if topic is not None and not topic.deleting and is_topic_name(name) else None
 
     def partition(self, topic: Topic, index: int) -> Partition | None:
-        """The partition, None when the topic has fewer."""
-        return self.log.partition(topic, index) if index < topic.partition_count else None
+        """The partition, None when the topic has fewer.
+
+        Raises:
+            ProtocolError: its files cannot be looked for now; there is no answer that says so.
+        """
+        try:
+            return self.log.partition(topic, index) if index < topic.partition_count else None
+        except NotStored as error:
+            raise ProtocolError(str(error), "unavailable") from None
 
     def status(self, request_id: int) -> bytes:
         """The answer to Status."""

@@ -407,3 +407,18 @@ def test_stored_forms() -> None:
         again[6]
     with pytest.raises(ValueError, match="one piece"):
         again[::2]
+
+
+def test_a_topic_whose_files_cannot_be_looked_for(caplog: pytest.LogCaptureFixture) -> None:
+    async def test() -> None:
+        async with place() as here:
+            log = here.server.log
+            topic = log.catalog.create(b"t")
+            directory = log.data_dir / "topics" / str(topic.id)
+            directory.mkdir()
+            (directory / "0").write_bytes(b"no directory")
+            peer = await here.peer(start())
+            assert "cannot look for files" in await peer.error()
+
+    run(test())
+    assert "error in the session" not in caplog.text

@@ -362,3 +362,20 @@ def test_reload_has_nothing_to_reload() -> None:
 
 def test_session_is_what_the_shell_asks_for() -> None:
     assert session.TankSession.frame_bytes_max == (256 << 20) + 5
+
+
+def test_a_partition_whose_files_cannot_be_looked_for(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(place: Place) -> None:
+        log = place.server.log
+        topic = log.catalog.create(b"t")
+        directory = log.data_dir / "topics" / str(topic.id)
+        directory.mkdir()
+        (directory / "0").write_bytes(b"no directory")
+        for request in (produce(1, b"t", bundle(b"x")), consume(2, b"t", (0, 0))):
+            peer = await place.peer()
+            peer.send(request)
+            await peer.closed_by_server()
+
+    with_server(test)
+    assert "error in the session" not in caplog.text
+    assert caplog.text.count("cannot look for files") == 2
