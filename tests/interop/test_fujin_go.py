@@ -6,9 +6,7 @@ QUINTLOG_FUJIN=DIRECTORY names it.
 
 from __future__ import annotations
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -17,34 +15,18 @@ from pathlib import Path
 import pytest
 
 from netserver.testing import ServerProcess, Settings, server
+from tests.interop.original_fujin import NEEDED, ONE_THREAD, built
 
-CHECKOUT = Path(os.environ.get("QUINTLOG_FUJIN", "/nowhere"))
-SOURCE = Path(__file__).parent / "fujin_client" / "main.go"
 OFF = {name: {"listen": "off"} for name in ("figg", "reliably", "tank", "blipmq")}
 TIMEOUT_S = 120
 LARGE = 1 << 20
 
-pytestmark = [
-    pytest.mark.skipif(
-        not (CHECKOUT / "client").is_dir() or shutil.which("go") is None, reason="the original or Go is not here"
-    ),
-    pytest.mark.slow,
-]
+pytestmark = NEEDED
 
 
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Our program, built as if it lay in the checkout."""
-    directory = tmp_path_factory.mktemp("fujin_client")
-    overlay = directory / "overlay.json"
-    place = CHECKOUT.resolve() / "cmd" / "quintlog"
-    overlay.write_text(json.dumps({"Replace": {str(place / "main.go"): str(SOURCE)}}))
-    command = ["go", "build", f"-overlay={overlay}", "-o", str(directory / "client"), str(place)]
-    built = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    if "no required module" in built.stderr or "dial tcp" in built.stderr:
-        pytest.skip("the client's modules are not here")
-    assert built.returncode == 0, built.stderr
-    return directory / "client"
+    return built("fujin_client", tmp_path_factory.mktemp("fujin_client"))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +40,7 @@ def run(program: Path, process: ServerProcess, *arguments: object) -> list[str]:
     """What the client prints before its "ok"."""
     host, port = process.address("fujin")
     command = [str(program), f"{host}:{port}", *map(str, arguments)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=ONE_THREAD)
     lines = ended.stdout.splitlines()
     assert lines[-1:] == ["ok"], (ended.returncode, lines[-5:], ended.stderr[-2000:])
     assert ended.returncode == 0
@@ -145,7 +127,9 @@ def test_stop_of_the_server(program: Path) -> None:
     with server(settings=OFF) as process:
         host, port = process.address("fujin")
         command = [str(program), f"{host}:{port}", "stopped", "stopped"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as client:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD
+        ) as client:
             assert client.stdout is not None
             assert client.stderr is not None
             assert client.stdout.readline() == "begun\n"
