@@ -214,3 +214,20 @@ QUIC_CLOSE_S: Final = 0.25
 
 SILENT_CLOSES_MAX: Final = 2
 """A client that was never answered ends when so many connections in a row were closed without an answer."""
+
+QUIC_CRYPTO_BYTES_MAX: Final = 16 * KIB
+"""What a client may send in the handshake, at each level: its hello has about 300 bytes, 2 KiB with large keys."""
+
+QUIC_GAPS_MAX: Final = 128
+"""Pieces of a QUIC stream that are kept though something is missing before them; aioquic looks at all of them for each
+frame. A window's packets, of which every second one is lost, are 110."""
+
+QUIC_GAP_STREAMS_MAX: Final = 64
+"""Streams of a QUIC connection that may have such pieces."""
+
+QUIC_GAPS_BYTES_MAX: Final = 32 * MIB
+"""Such pieces and the gaps before them on all connections together: a frame of one byte at the end of a window takes
+room for the whole window. Above it what is out of order is as good as lost."""
+
+QUIC_SENT_MAX: Final = 4096
+"""Sent packets that are remembered, beyond twice those on their way: acknowledgements are not always acknowledged."""

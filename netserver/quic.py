@@ -17,6 +17,7 @@ the peer's windows allow, so that no turn of the loop has to build more packets 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import deque
@@ -32,7 +33,7 @@ from netserver.limits import (
     STREAM_WINDOW_BYTES,
     UNCOUNTED_BYTES,
 )
-from netserver.quic_core import BoundedQuic
+from netserver.quic_core import GONE, BoundedQuic, PacketDropped
 from netserver.quic_stream import Bounds, Host, PeerHandler, QuicStream, StreamSession
 
 log = logging.getLogger(__name__)
@@ -116,7 +117,8 @@ class QuicPeer:
     def datagram(self, data: bytes, address: object, now: float) -> None:
         """Take a datagram; ``process`` must follow soon."""
         self._now = now
-        self.quic.receive_datagram(data, address, now)
+        with contextlib.suppress(PacketDropped):
+            self.quic.receive_datagram(data, address, now)
 
     def process(self) -> None:
         """Handle what the datagrams of this turn, or a timer, have brought."""
@@ -227,6 +229,8 @@ class QuicPeer:
             if stream.incoming:
                 stream.deliver()
             stream.reset()
+        else:
+            self._never_began(stream_id)
 
     def _stream_refused(self, stream_id: int) -> None:
         self.quic.forget_unsent(stream_id)
@@ -240,6 +244,19 @@ class QuicPeer:
             stream.refused()
             stream.stop_reading()
             self.ended(stream)
+        else:
+            self._never_began(stream_id)
+
+    def _never_began(self, stream_id: int) -> None:
+        """The peer has broken off a stream of which nothing came: end our side, so that another takes its place."""
+        quic = self.quic
+        if stream_id & 1 == self._own_streams or stream_id in self._finished or not quic.has_stream(stream_id):
+            return
+        self._finished.add(stream_id)
+        if quic.room(stream_id) != GONE:
+            quic.send(stream_id, b"", True)
+        if quic.is_receiving(stream_id):
+            quic.stop_stream(stream_id, 0)
 
     def _give_output(self) -> None:
         quic = self.quic
@@ -317,4 +334,5 @@ class QuicPeer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self.quic.forget_gaps()
         self.host.ended(self)

@@ -6,6 +6,7 @@ This is the only module that touches what aioquic does not document (version 1.7
   only when its owner says so, so it is a promise of memory;
 - *streams at once*: aioquic offers 128;
 - *pacing*: aioquic lets 16 packets go and then asks for a timer of a few microseconds, which event loops do not have;
+- *what comes out of order*: aioquic keeps the whole window of each stream, and looks at every gap for every frame;
 - *acknowledgements*: aioquic sends them after 1 ms, mostly in a packet of their own; here they wait for the answers
   that go out after a commit round, unless many packets have come;
 - *what was sent, what was acknowledged*: needed to keep its send buffers short, and to know that a peer has read.
@@ -21,19 +22,49 @@ from aioquic.quic.connection import (
     CONNECTION_LIMIT_FRAME_CAPACITY,
     MAX_STREAM_DATA_FRAME_CAPACITY,
     QuicConnection,
+    QuicConnectionError,
     QuicReceiveContext,
 )
-from aioquic.quic.packet import QuicFrameType
+from aioquic.quic.packet import QuicErrorCode, QuicFrameType
 from aioquic.quic.packet_builder import QuicPacketBuilder
 from aioquic.quic.recovery import QuicPacketPacer, QuicPacketSpace
 from aioquic.quic.stream import QuicStream as Stream
 from cryptography import x509
 
-from netserver.limits import QUIC_ACK_PACKETS, QUIC_ACK_S, QUIC_BULK_ACK_S, QUIC_PACING_S
+from netserver.limits import (
+    QUIC_ACK_PACKETS,
+    QUIC_ACK_S,
+    QUIC_BULK_ACK_S,
+    QUIC_CRYPTO_BYTES_MAX,
+    QUIC_GAP_STREAMS_MAX,
+    QUIC_GAPS_BYTES_MAX,
+    QUIC_GAPS_MAX,
+    QUIC_PACING_S,
+    QUIC_SENT_MAX,
+)
 
-__all__ = ["BoundedQuic", "QuicConfiguration"]
+__all__ = ["BoundedQuic", "OutOfOrder", "PacketDropped", "QuicConfiguration"]
 
 GONE = -1
+STREAM_HAS_OFFSET, STREAM_HAS_LENGTH = 4, 2
+"""Bits in the type of a STREAM frame."""
+
+
+class PacketDropped(Exception):
+    """The packet is as good as lost: it is not acknowledged, so its sender repeats what was in it."""
+
+
+class OutOfOrder:
+    """What all connections of a server keep of data that has come before what precedes it.
+
+    Attributes:
+        size_bytes: with the gaps.
+    """
+
+    __slots__ = ("size_bytes",)
+
+    def __init__(self) -> None:
+        self.size_bytes = 0
 
 
 class BoundedQuic(QuicConnection):
@@ -42,18 +73,29 @@ class BoundedQuic(QuicConnection):
     Args:
         configuration: ``max_data`` and ``max_stream_data`` are the first windows.
         streams_max: bidirectional streams that the peer may have open at once; unidirectional ones are refused.
+        out_of_order: shared with the other connections of a server; without it this one is not bounded by it.
 
     Attributes:
         windows_opened: streams on which the peer has allowed more data since the set was last cleared.
     """
 
-    def __init__(self, configuration: QuicConfiguration, streams_max: int, **arguments: Any) -> None:
+    def __init__(
+        self,
+        configuration: QuicConfiguration,
+        streams_max: int,
+        out_of_order: OutOfOrder | None = None,
+        **arguments: Any,
+    ) -> None:
         super().__init__(configuration=configuration, **arguments)
         self._loss._pacer = _Pacer(max_datagram_size=self._max_datagram_size)
         self._ack_delay = QUIC_ACK_S
         self._ack_hurries = False
         self._acked_packet = -1
         self.windows_opened: set[int] = set()
+        self._out_of_order = out_of_order
+        self._gaps: dict[int, int] = {}  # stream -> bytes that it keeps out of order
+        self._dropping = False
+        self._sent_max = QUIC_SENT_MAX
         self._handed_bytes = 0
         self._local_max_streams_bidi.value = self._local_max_streams_bidi.sent = streams_max
         self._local_max_streams_uni.value = self._local_max_streams_uni.sent = 0
@@ -90,6 +132,12 @@ class BoundedQuic(QuicConnection):
         """The peer has not ended its side of this stream yet."""
         stream = self._streams.get(stream_id)
         return stream is not None and not stream.receiver.is_finished
+
+    def forget_gaps(self) -> None:
+        """The connection is gone: it keeps nothing any more."""
+        if self._out_of_order is not None:
+            self._out_of_order.size_bytes -= sum(self._gaps.values())
+        self._gaps.clear()
 
     def has_stream(self, stream_id: int) -> bool:
         """Anything can still happen on this stream."""
@@ -148,7 +196,102 @@ class BoundedQuic(QuicConnection):
         if space.ack_at is None:
             self._ack_hurries = False
             self._acked_packet = space.largest_received_packet
+        if len(space.sent_packets) > self._sent_max:
+            self._forget_acknowledgements(space)
         return found
+
+    def _forget_acknowledgements(self, space: QuicPacketSpace) -> None:
+        """Packets that carried nothing else need no acknowledgement; a peer that never sends one would pile them up."""
+        kept = {number: packet for number, packet in space.sent_packets.items() if packet.in_flight}
+        space.sent_packets = kept
+        self._sent_max = max(2 * len(kept), QUIC_SENT_MAX)
+
+    # Of a packet that is dropped what can be taken is taken: what the sender repeats is told from news anyway.
+
+    def _payload_received(
+        self, context: QuicReceiveContext, plain: bytes, crypto_frame_required: bool = False
+    ) -> tuple[bool, bool]:
+        self._dropping = False
+        found = super()._payload_received(context, plain, crypto_frame_required)
+        if self._dropping:
+            raise PacketDropped
+        return found
+
+    def _handle_stream_frame(self, context: QuicReceiveContext, frame_type: int, buf: Any) -> None:
+        start = buf.tell()
+        stream_id = buf.pull_uint_var()
+        offset = buf.pull_uint_var() if frame_type & STREAM_HAS_OFFSET else 0
+        stream = self._streams.get(stream_id)
+        if offset > (stream.receiver._buffer_start if stream is not None else 0):
+            if not self._may_gap(stream_id, stream):
+                size = buf.pull_uint_var() if frame_type & STREAM_HAS_LENGTH else buf.capacity - buf.tell()
+                buf.pull_bytes(size)
+                self._dropping = True
+                return
+            buf.seek(start)
+            super()._handle_stream_frame(context, frame_type, buf)
+            self._count_gap(stream_id)
+            return
+        buf.seek(start)
+        super()._handle_stream_frame(context, frame_type, buf)
+        if stream_id in self._gaps:
+            self._count_gap(stream_id)
+
+    def _may_gap(self, stream_id: int, stream: Stream | None) -> bool:
+        """Data that does not follow what is there may be kept."""
+        gaps = self._gaps
+        if stream_id not in gaps and len(gaps) >= QUIC_GAP_STREAMS_MAX:
+            self._count_gaps()
+            if len(gaps) >= QUIC_GAP_STREAMS_MAX:
+                return False
+        if stream is not None and len(stream.receiver._ranges) >= QUIC_GAPS_MAX:
+            return False
+        everybodys = self._out_of_order
+        if everybodys is not None and everybodys.size_bytes >= QUIC_GAPS_BYTES_MAX:
+            self._count_gaps()
+            return everybodys.size_bytes < QUIC_GAPS_BYTES_MAX
+        return True
+
+    def _count_gaps(self) -> None:
+        for stream_id in tuple(self._gaps):
+            self._count_gap(stream_id)
+
+    def _count_gap(self, stream_id: int) -> None:
+        stream = self._streams.get(stream_id)
+        size_bytes = len(stream.receiver._buffer) if stream is not None and not stream.receiver.is_finished else 0
+        if stream is not None and not size_bytes:
+            stream.receiver._buffer.clear()  # of a stream that was reset
+        before = self._gaps.pop(stream_id, 0)
+        if size_bytes:
+            self._gaps[stream_id] = size_bytes
+        if self._out_of_order is not None:
+            self._out_of_order.size_bytes += size_bytes - before
+
+    def _handle_reset_stream_frame(self, context: QuicReceiveContext, frame_type: int, buf: Any) -> None:
+        start = buf.tell()
+        stream_id = buf.pull_uint_var()
+        buf.seek(start)
+        super()._handle_reset_stream_frame(context, frame_type, buf)
+        if stream_id in self._gaps:
+            self._count_gap(stream_id)
+
+    def _handle_crypto_frame(self, context: QuicReceiveContext, frame_type: int, buf: Any) -> None:
+        if not self._is_client:
+            start = buf.tell()
+            offset, size = buf.pull_uint_var(), buf.pull_uint_var()
+            if offset + size > QUIC_CRYPTO_BYTES_MAX:
+                raise QuicConnectionError(
+                    error_code=QuicErrorCode.CRYPTO_BUFFER_EXCEEDED,
+                    frame_type=frame_type,
+                    reason_phrase="too much in the handshake",
+                )
+            receiver = self._crypto_streams[context.epoch].receiver
+            if offset > receiver._buffer_start and len(receiver._ranges) >= QUIC_GAPS_MAX:
+                buf.pull_bytes(size)
+                self._dropping = True
+                return
+            buf.seek(start)
+        super()._handle_crypto_frame(context, frame_type, buf)
 
     def _handle_max_stream_data_frame(self, context: QuicReceiveContext, frame_type: int, buf: Any) -> None:
         start = buf.tell()

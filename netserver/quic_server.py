@@ -44,7 +44,7 @@ from netserver.limits import (
 )
 from netserver.listener import why_not
 from netserver.quic import QuicPeer
-from netserver.quic_core import BoundedQuic, QuicConfiguration
+from netserver.quic_core import BoundedQuic, OutOfOrder, QuicConfiguration
 from netserver.quic_stream import Bounds, PeerHandler
 from netserver.settings import Address
 from netserver.udp import Datagram, UdpSocket
@@ -106,6 +106,7 @@ class QuicEndpoint:
         self._ids: dict[QuicPeer, set[bytes]] = {}
         self._channels: list[_Channel] = []
         self._of: dict[QuicPeer, _Channel] = {}
+        self._out_of_order = OutOfOrder()
         self._retry = QuicRetryTokenHandler()
         self._accepting = True
         self._touched: dict[QuicPeer, None] = {}
@@ -358,6 +359,7 @@ class QuicEndpoint:
         quic = BoundedQuic(
             self.configuration,
             self._streams_max,
+            self._out_of_order,
             original_destination_connection_id=original_id,
             retry_source_connection_id=retry_id,
         )

@@ -59,6 +59,10 @@ RUNS_MAX: Final = 4096
 """Runs of WRITEs (those to one topic in one read) of a stream that may wait to be stored: each takes about 400 bytes,
 however small its messages are."""
 
+COMMANDS_TURN_MAX: Final = 256
+"""Commands other than runs of WRITEs that a stream carries out in one turn of the loop, one or two milliseconds: a
+window full of BEGIN and ROLLBACK is 50,000 of them."""
+
 RUN_WRITES_MAX: Final = 16_384
 """WRITEs that one call of the compiled loop takes; it sizes the scratch buffer of their answers (6 bytes each)."""
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 CONNECTING: Final = "connecting"
 STOPPING: Final = "the server is about to stop"
-OUTPUT: Final = "the client does not read its answers"
 NOT_FOUND: Final = "reader not found"
 INVALID_ID: Final = "invalid message id"
 UNLIMITED: Final = 1 << 30
@@ -112,9 +111,6 @@ class Reader:
         return
 
     def handle(self, command: Command) -> bool:
-        if not self._stream.writable:
-            self._stream.hold(OUTPUT)
-            return False
         if isinstance(command, Fetch):
             self._fetch(command)
         else:
@@ -145,7 +141,6 @@ class Reader:
 
     def resume_output(self) -> None:
         """The client reads again."""
-        self._stream.release(OUTPUT)
         self._want()
 
     def _leave(self, reason: str) -> None:

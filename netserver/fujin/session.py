@@ -8,11 +8,11 @@ and its other streams live on. Streams are never reset: the Go client's read loo
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from netserver.fujin import codec
 from netserver.fujin.codec import Command, ConnectReader, ConnectWriter, Decoder, Disconnect, FujinError
-from netserver.fujin.limits import FIRST_MESSAGE_HOLD_S
+from netserver.fujin.limits import COMMANDS_TURN_MAX, FIRST_MESSAGE_HOLD_S
 from netserver.fujin.reader import Reader
 from netserver.fujin.writer import Writer
 
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from netserver.quic_stream import QuicStream
 
 log = logging.getLogger(__name__)
+
+OUTPUT: Final = "the client does not read its answers"
+TURN: Final = "others have their turn"
 
 
 class Role(Protocol):
@@ -79,6 +82,7 @@ class FujinStream:
         self._parse()
 
     def resume_output(self) -> None:
+        self._stream.release(OUTPUT)
         if isinstance(self._role, Reader):
             self._role.resume_output()
 
@@ -103,8 +107,17 @@ class FujinStream:
 
     def _parse(self) -> None:
         stream, decoder = self._stream, self._decoder
+        left = COMMANDS_TURN_MAX
         try:
             while not stream.held and not self._ended:
+                if not stream.writable:
+                    stream.hold(OUTPUT)
+                    return
+                if not left:
+                    stream.hold(TURN)
+                    self._node.loop.call_soon(stream.release, TURN)
+                    return
+                left -= 1
                 command = self._kept
                 self._kept = None
                 if command is None:
