@@ -13,7 +13,7 @@ from engine.chunk import COMMITTED, PENDING, Chunk
 from engine.cursor_entries import CURSOR, CursorJournal, Entry, id_of, parse_entry
 from engine.cursor_reader import BatchError, BundleError, Reader
 from engine.deliveries import GIVEN_UP, NEVER_MS, QUEUED, DeliveryPolicy, Plan, load
-from engine.errors import Corrupt, EngineError, OutOfRange
+from engine.errors import Corrupt, EngineError
 from engine.limits import REDRIVE_BYTES, REDRIVE_RECORDS
 from engine.state import OnDone, StateReader, StateStore
 
@@ -209,8 +209,6 @@ class Redrive:
                 self._end(None)
             elif self._reader.open(self._source, seq, self.work):
                 self._take(seq)
-        except OutOfRange:
-            self._log.post(self.work)  # retention was faster
         except (BatchError, BundleError) as problem:
             self._end(Corrupt(self._source.title, None, f"{problem}; nothing behind it was redriven"))
         except EngineError as problem:

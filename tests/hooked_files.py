@@ -76,10 +76,15 @@ def held(files: HookedFiles, call: str, suffix: str) -> Iterator[threading.Event
 
 
 class ColdFiles(SystemFiles):
-    """A disk of which nothing is in the page cache, and which may fail to read, or take its time."""
+    """A disk of which nothing is in the page cache, and which may fail to read, or take its time.
+
+    Attributes:
+        code: errno of every read; 0: they succeed.
+        answers: reads wait until it is set.
+    """
 
     def __init__(self) -> None:
-        self.failing = False
+        self.code = 0
         self.answers = threading.Event()
         self.answers.set()
 
@@ -88,6 +93,6 @@ class ColdFiles(SystemFiles):
 
     def read(self, fd: int, size_bytes: int, position: int) -> bytes:
         assert self.answers.wait(30)
-        if self.failing:
-            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        if self.code:
+            raise OSError(self.code, os.strerror(self.code))
         return super().read(fd, size_bytes, position)

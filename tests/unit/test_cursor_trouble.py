@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from pathlib import Path
 
@@ -93,10 +94,10 @@ def test_a_disk_that_fails_is_an_error_that_passes(tmp_path: Path) -> None:
     log.restart()
     cursor = log.get(cursor)
     log.engine.partition()
-    files.failing = True
+    files.code = errno.ENOMEM
     with pytest.raises(EngineError, match=r"cannot read .*: Cannot allocate memory"):
         log.poll(cursor)
-    files.failing = False
+    files.code = 0
     assert log.seqs(cursor) == list(range(1, 61))
     log.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -104,7 +105,8 @@ INTERVAL = TopicConfig(durability="interval", sync_interval_ms=20, segment_bytes
 def test_what_was_written_behind_a_roll_is_synced_in_time_too(tmp_path: Path) -> None:
     files = HookedFiles()
     synced: list[str] = []
-    with EngineLog(tmp_path / "d", files=files, topic=INTERVAL) as engine:
+    config = replace(INTERVAL, sync_interval_ms=1500)  # all rounds are through before the first sync is due
+    with EngineLog(tmp_path / "d", files=files, topic=config) as engine:
         partition = fill(engine, 1)
         files.hook = lambda call, path: synced.append(path.name) if call == "sync_data" else None
         fill(engine, 3)

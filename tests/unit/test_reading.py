@@ -11,25 +11,11 @@ import pytest
 from engine import reading
 from engine.config import TopicConfig
 from engine.errors import EngineError
-from engine.files import SystemFiles
 from engine.partition import Partition, Slab
 from tests.engine_log import EngineLog, segments
+from tests.hooked_files import ColdFiles
 
 SMALL = TopicConfig(segment_bytes=64 << 10)
-
-
-class ColdFiles(SystemFiles):
-    """Nothing is ever in the page cache; reads of segments may be made to fail."""
-
-    code = 0
-
-    def read_nowait(self, fd: int, buffer: bytearray, position: int) -> int:
-        return 0
-
-    def read(self, fd: int, size_bytes: int, position: int) -> bytes:
-        if self.code:
-            raise OSError(self.code, "an error")
-        return super().read(fd, size_bytes, position)
 
 
 def filled(path: Path, rounds: int = 30) -> Path:
