@@ -11,6 +11,9 @@ from typing import Final, TextIO
 OURS: Final = ("engine", "netserver", "tools", "quintlog")
 """Roots of this product's logger names."""
 
+CONTROLS: Final = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
+"""What a peer could steer a terminal with, and how it is written."""
+
 
 def _time(record: logging.LogRecord) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
@@ -24,7 +27,7 @@ class TextFormatter(logging.Formatter):
         text = f"{_time(record)} {record.levelname:<7} {record.getMessage()}"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
-        return text.replace("\n", "\n    ")
+        return text.translate(CONTROLS).replace("\n", "\n    ")
 
 
 class JsonFormatter(logging.Formatter):

@@ -1,5 +1,5 @@
-"""Transactions and crashes: a Fujin client commits over two topics while readers of four protocols watch, and the crash
-comes before each single step of the commit in turn.
+"""Transactions and crashes: a Fujin client commits over two topics while readers of all five protocols and of the files
+watch, and the crash comes before each single step of the commit in turn.
 
 Nobody sees anything of it before COMMIT. After the restart all of it is there or nothing; all, if COMMIT was answered
 or any reader could see any of it. Steps are the calls to the disk (writes and syncs of both files, watermarks) and the
@@ -19,10 +19,12 @@ from typing import Any
 
 import pytest
 
-from engine.errors import ReadOnly
+from engine.errors import EngineError, ReadOnly
 from engine.log import Log
+from engine.reader import DirectoryReader
+from engine.record import Record
 from engine.state import OnDone, Op
-from netserver import blipmq, errors, figg, fujin, tank
+from netserver import blipmq, errors, figg, fujin, reliably, tank
 from netserver import config as configuration
 from netserver.app import Server
 from tests.crash.world import NoIndex
@@ -123,8 +125,8 @@ class Watchers:
 
 @asynccontextmanager
 async def serving(data: Path, image: Image) -> AsyncIterator[SimulatedServer]:
-    listeners = {name: {"listen": "127.0.0.1:0"} for name in ("figg", "tank", "blipmq", "fujin")}
-    off = {name: {"listen": "off"} for name in ("reliably", "admin")}
+    listeners = {name: {"listen": "127.0.0.1:0"} for name in ("figg", "tank", "blipmq", "fujin", "reliably")}
+    off = {"admin": {"listen": "off"}}
     config = configuration.build(("test", {"server": {"data_dir": str(data)}, **listeners, **off}))
     quintlog = SimulatedServer(config, image.files, image.state)
     await quintlog.start()
@@ -137,7 +139,7 @@ async def serving(data: Path, image: Image) -> AsyncIterator[SimulatedServer]:
 
 @asynccontextmanager
 async def watching(quintlog: SimulatedServer, before: Watchers | None = None) -> AsyncIterator[Watchers]:
-    """Readers of four protocols on both topics."""
+    """Readers of all protocols, and of the files, on both topics."""
     watchers = Watchers()
     where = {name: str(address) for name, address in quintlog.addresses.items()}
     async with AsyncExitStack() as stack:
@@ -154,6 +156,8 @@ async def watching(quintlog: SimulatedServer, before: Watchers | None = None) ->
             watchers.subscription_ids[topic] = by_blipmq.id
             for name, reader in (("figg", by_figg), ("tank", by_tank), ("blipmq", by_blipmq), ("fujin", by_fujin)):
                 await watchers.watch(name, topic, _values(reader))
+            await watchers.watch("json", topic, _json_values(where["reliably"], topic))
+            await watchers.watch("files", topic, _stored_values(quintlog, topic))
         try:
             yield watchers
         finally:
@@ -165,6 +169,29 @@ async def watching(quintlog: SimulatedServer, before: Watchers | None = None) ->
 async def _values(reader: Any) -> AsyncIterator[bytes]:
     async for record in reader:
         yield record.value
+
+
+async def _json_values(address: str, topic: str) -> AsyncIterator[bytes]:
+    async with reliably.connect(address, params={"topic": topic, "offset": "earliest"}) as session:
+        async for message in session:
+            yield message.data["value"].encode()
+
+
+async def _stored_values(quintlog: SimulatedServer, topic: str) -> AsyncIterator[bytes]:
+    """As logtool and Spark read beside the server."""
+    next_seq = 1
+    while True:
+        try:
+            reader = DirectoryReader(quintlog.data_dir, quintlog.files)
+            partition = reader.partition(reader.topic(topic.encode()))
+            records = list(partition.records(next_seq, partition.committed_seq + 1))
+        except (EngineError, OSError):
+            records = []  # not there yet
+        for record in records:
+            assert isinstance(record, Record)
+            next_seq = record.seq + 1
+            yield record.value
+        await asyncio.sleep(0.005)
 
 
 async def publish(quintlog: SimulatedServer, value: bytes) -> None:

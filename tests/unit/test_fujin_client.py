@@ -330,6 +330,23 @@ def test_who_the_server_is(tmp_path: Path) -> None:
     run("asyncio", main())
 
 
+@pytest.mark.parametrize(("valid_from", "valid_until"), [(-2, -1), (1, 2)])
+def test_a_certificate_out_of_its_time(tmp_path: Path, valid_from: int, valid_until: int) -> None:
+    """Only who asks for a fingerprint, or for nothing, takes it."""
+    certificate, key = self_signed(tmp_path, valid_from=valid_from, valid_until=valid_until)
+
+    async def main() -> None:
+        settings = {**OFF, "fujin": {"tls_certificate": certificate, "tls_key": key}}
+        async with running(settings=settings) as quintlog:
+            address = str(quintlog.addresses["fujin"])
+            with pytest.raises(errors.ConnectionFailed):
+                await fujin.connect(address, ca=certificate)
+            async with fujin.connect(address, verify=False) as client:
+                await client.publish("t", b"x")
+
+    run("asyncio", main())
+
+
 def test_nobody_there() -> None:
     async def main() -> None:
         with pytest.raises(errors.ConnectionFailed):

@@ -42,6 +42,12 @@ def test_text(stream: io.StringIO) -> None:
     assert rest[-1] == "    ValueError: why"
 
 
+def test_what_a_peer_says_steers_no_terminal(stream: io.StringIO) -> None:
+    set_up("text", "info", stream)
+    logging.getLogger("netserver.x").info("closed: %s", "bye\r\x1b[2J\x9b1A\x00\tä\n2026-11-28 ERROR")
+    assert stream.getvalue().endswith("closed: bye\\x0d\\x1b[2J\\x9b1A\\x00\tä\n    2026-11-28 ERROR\n")
+
+
 def test_json(stream: io.StringIO) -> None:
     set_up("json", "warning", stream)
     logging.getLogger("engine.x").info("hidden")
