@@ -15,6 +15,7 @@ the same pages could report success for data that is gone.
 
 from __future__ import annotations
 
+import errno
 import threading
 import time
 from collections import deque
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING
 from engine.active import ActiveSegment, SealedSegment, State, create_segment, new_header
 from engine.chunk import Chunk, Waiter
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
-from engine.files import NO_SPACE
+from engine.files import NO_SPACE, REMOVED
 from engine.limits import (
     CLOCK_STEP_MS,
     INLINE_BYTES_MAX,
@@ -355,6 +356,8 @@ class Committer:
                 part.active.appended_steady_ms = log.steady_ms()
         except OSError as problem:
             self.undo(part, problem)
+        except ReadOnly as problem:
+            part.error = problem
 
     def roll_due(self, part: Part) -> bool:
         """Whether the round is to begin a new segment."""
@@ -370,6 +373,7 @@ class Committer:
     def _roll(self, part: Part) -> None:
         """Seals the active segment and begins the next one, both durable. Raises OSError."""
         log, old, partition = self._log, part.active, part.partition
+        log.check_place()
         first_seq = part.chunks[0].first_seq if part.chunks else old.last_seq + 1
         header = new_header(partition.topic.id, partition.index, partition.number, first_seq, log.now_ms())
         sealed = old.seal(log.files, log.handles)
@@ -383,7 +387,8 @@ class Committer:
         """Takes back a failed write."""
         name = part.partition.title
         if part.active.sync_failed:
-            part.error = self._sync_error(part, problem.strerror or str(problem))
+            reason = REMOVED if problem.errno == errno.ENOENT else problem.strerror or str(problem)
+            part.error = self._sync_error(part, reason)
         elif problem.errno in NO_SPACE:
             part.error = DiskFull(f"{name}: no space left on the disk; free some, and publishing goes on by itself")
             self._cut(part)

@@ -28,6 +28,9 @@ DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
 """What is made is for the server's user, and for its group to read: records are nobody else's business."""
 
+REMOVED = "the file was removed while it was in use"
+"""What ENOENT means for a file that is open."""
+
 IOV_BUFFERS = 512
 """Buffers given to one pwritev: half of Linux's IOV_MAX (1024), far above what a round needs."""
 
@@ -151,6 +154,8 @@ class SystemFiles:
 
     def sync_data(self, fd: int) -> None:
         os.fdatasync(fd)
+        if not os.fstat(fd).st_nlink:  # nobody would find it after a restart
+            raise OSError(errno.ENOENT, REMOVED)
 
     def sync_dir(self, path: Path) -> None:
         fd = self._open(path, os.O_RDONLY | os.O_DIRECTORY)

@@ -19,7 +19,8 @@ from engine import retention
 from engine.active import ActiveSegment, SealedSegment
 from engine.clock import RetentionClock
 from engine.committer import is_aged
-from engine.errors import EngineError, ReadOnly
+from engine.directory import LOCK_FILE
+from engine.errors import EngineError, LogLocked, ReadOnly
 from engine.segment import HEADER_BYTES
 from engine.watermarks import Owner
 
@@ -61,6 +62,7 @@ class Housekeeping:
         self._clock = RetentionClock(log.report, log.now_ms(), log.steady_ms)
         self._passing = False
         self._marks_failing = False
+        self._lock_failing = False
         self.failing: dict[str, str] = {}
         """Partitions whose housekeeping failed in the last pass, and why."""
         self.last_success_ms = log.now_ms()
@@ -259,12 +261,53 @@ class Housekeeping:
                 now = time.monotonic()
                 if now >= next_marks:
                     next_marks = now + marks_s
+                    self._check_place()
                     self._sync_watermarks()
                 if now >= next_pass:
                     next_pass = now + pass_s
                     log.post(self._clean_in_turns)
             except Exception as problem:  # noqa: BLE001 - this thread must not end before the log
                 log.report_exception("housekeeping", problem)
+
+    def _check_place(self) -> None:
+        """Whether all is where it was opened: nothing may be acknowledged that a restart would not find."""
+        log = self._log
+        if log.error is None:
+            try:
+                log.check_place()
+                self._check_files()
+                self._check_lock()
+            except ReadOnly as problem:
+                error = problem
+                log.report(str(error))
+                log.post(lambda: log.stop_writing(error))
+
+    def _check_lock(self) -> None:
+        log = self._log
+        try:
+            if log.lock.renew_file():
+                log.report(f"{log.data_dir / LOCK_FILE} was removed or replaced while in use, and was put back")
+        except (OSError, LogLocked) as problem:
+            if not self._lock_failing:
+                log.report(f"{log.data_dir / LOCK_FILE} was removed or replaced, and cannot be put back: {problem}")
+            self._lock_failing = True
+        else:
+            self._lock_failing = False
+
+    def _check_files(self) -> None:
+        log = self._log
+        for partition in log.known_partitions():
+            if not partition.has_files or partition.error is not None:
+                continue
+            active = partition.active_segment
+            if log.files.exists(active.path) or partition.active_segment is not active or partition.is_deleted:
+                continue
+            error = ReadOnly(
+                f"{partition.title}: {active.path} was moved or removed while it was in use: nothing more is stored "
+                "there; put it back and restart the server"
+            )
+            log.report(str(error))
+            log.post(lambda partition=partition, error=error: partition.stop_writing(error))  # type: ignore[misc]
 
     def _sync_watermarks(self) -> None:
         if not self._log.watermarks.dirty:

@@ -131,6 +131,7 @@ class Environment:
                 if short or not was_closed or size_bytes <= verify_always_bytes:
                     self.trusted = _verify(data_path, size_bytes, short)
             self._environment.reader_check()
+            self._identity = _identity(data_path)
             self._open_databases()
             _mark_in_use(path, files)
             if not size_bytes:
@@ -183,6 +184,10 @@ class Environment:
             ReadOnly: nothing more is written until a restart.
         """
         while self.error is None:
+            if not self._is_in_place():
+                raise self._close_for_writing(
+                    OSError(f"{DATA_FILE} was moved, replaced or removed while it was in use")
+                )
             try:
                 with self._environment.begin(write=True) as transaction:
                     work(transaction, self._databases)
@@ -192,6 +197,13 @@ class Environment:
             except Exception as error:  # whatever it is, the writer thread must go on answering
                 raise self._failed(error) from error
         raise self.error
+
+    def _is_in_place(self) -> bool:
+        """Whether the file is what its path names: nobody would find in a removed one what is committed to it."""
+        try:
+            return self._identity == _identity(self.path / DATA_FILE)
+        except OSError:
+            return False
 
     def _grow(self) -> None:
         wanted_bytes = 2 * self.map_bytes
@@ -305,6 +317,12 @@ class ReadOnlyEnvironment:
     def close(self) -> None:
         """Closes the environment."""
         self._environment.close()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    """Device and inode of a file. Raises OSError."""
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 def move_aside(path: Path, files: Files) -> Path:

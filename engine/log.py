@@ -16,16 +16,14 @@ opener, readers, state writer and housekeeping hand their results back through `
 
 from __future__ import annotations
 
-import fcntl
 import json
 import logging
-import os
 import secrets
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 from engine.buffers import BufferPool
@@ -35,17 +33,18 @@ from engine.clock import steady_ms
 from engine.committer import Committer, Part
 from engine.config import EngineConfig
 from engine.cursors import CursorStore
+from engine.directory import LOCK_FILE, DirectoryLock
 from engine.errors import (
     Corrupt,
     DataDirectoryError,
     EngineError,
     InvalidConfig,
-    LogLocked,
     NotStored,
+    ReadOnly,
     UnknownPartition,
     UnsupportedFormat,
 )
-from engine.files import DIRECTORY_MODE, FILE_MODE, Files, SystemFiles, read_whole_file, write_new_file
+from engine.files import DIRECTORY_MODE, Files, SystemFiles, read_whole_file, write_new_file
 from engine.handles import Handles
 from engine.histogram import Histogram
 from engine.housekeeping import Housekeeping
@@ -73,7 +72,7 @@ class Log:
     catalog: Catalog
     state: StateStore
 
-    def __init__(self, data_dir: Path, config: EngineConfig, post: Post, files: Files, lock_fd: int) -> None:
+    def __init__(self, data_dir: Path, config: EngineConfig, post: Post, files: Files, lock: DirectoryLock) -> None:
         """Use `open`."""
         self.data_dir = data_dir
         self.config = config
@@ -95,7 +94,9 @@ class Log:
         self.removed_bytes = 0
         """Bytes of segments that retention and trimming removed."""
         self.directory_id = _check_version(files, data_dir)
-        self._lock_fd = lock_fd
+        self.lock = lock
+        self.error: ReadOnly | None = None
+        """Why nothing more is stored at all, until a restart."""
         self._partitions: dict[tuple[int, int], Partition] = {}
         self.fetched: OrderedDict[tuple[Partition, int], Slab | EngineError] = OrderedDict()
         """Answers of reader threads, by what was asked for; see `engine.reading`."""
@@ -141,15 +142,15 @@ class Log:
         data_dir = data_dir.absolute()
         try:
             _make_directories(data_dir)
-            lock_fd = lock(data_dir)
+            lock = DirectoryLock(data_dir)
         except OSError as problem:
             raise DataDirectoryError(
                 f"cannot use data directory {data_dir}: {problem.strerror or problem}"
             ) from problem
         with ExitStack() as stack:  # what was opened is closed again when something else cannot be
-            stack.callback(os.close, lock_fd)
+            stack.callback(lock.close)
             try:
-                log = cls(data_dir, config, post, files or SystemFiles(), lock_fd)
+                log = cls(data_dir, config, post, files or SystemFiles(), lock)
                 log.soon = soon or post
                 log._open_parts(state, index, stack, watch)
             except OSError as problem:
@@ -344,7 +345,7 @@ class Log:
         self.cursors.close()
         self.state.close()
         self.handles.close()
-        os.close(self._lock_fd)
+        self.lock.close()
 
     # --- for the parts
 
@@ -365,6 +366,20 @@ class Log:
             callbacks, self._drained = self._drained, []
             for callback in callbacks:
                 self.post(callback)
+
+    def check_place(self) -> None:
+        """Raises ReadOnly when the data directory is not where it was opened: paths name others then (any thread)."""
+        if not self.lock.is_in_place():
+            raise ReadOnly(
+                f"data directory {self.data_dir} was moved, replaced or removed while it was in use: nothing more is "
+                "stored; put it back and restart the server"
+            )
+
+    def stop_writing(self, error: ReadOnly) -> None:
+        """Nothing more is stored in any topic until a restart."""
+        self.error = error
+        for partition in self.known_partitions():
+            partition.stop_writing(error)
 
     def wake(self, callbacks: Iterable[Callable[[], None]]) -> None:
         """Calls readers back, for about `WAKE_TURN_S` in one turn of the owner's loop."""
@@ -407,29 +422,6 @@ class Log:
         logger.critical("internal error in %s", where, exc_info=problem)
 
 
-def lock(data_dir: Path) -> int:
-    """Takes ``LOCK`` of a data directory; the descriptor holds it until it is closed or the process ends.
-
-    Raises:
-        LogLocked: another process holds it.
-        OSError: the file cannot be opened.
-    """
-    fd = os.open(data_dir / "LOCK", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip()
-        os.close(fd)
-        raise LogLocked(
-            f"data directory {data_dir} is in use by process {holder or 'unknown'}; "
-            "stop it first, or use another directory"
-        ) from None
-    with suppress(OSError):  # only told to people; a full disk must not stop the start
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    return fd
-
-
 def _make_directories(data_dir: Path) -> None:
     """Makes the data directory with its parents, each durable. Raises OSError."""
     missing = [path for path in (data_dir, *data_dir.parents) if not path.exists()]
@@ -450,7 +442,7 @@ def _check_version(files: Files, data_dir: Path) -> int:
     path = data_dir / VERSION_FILE
     if files.exists(path):
         return read_version(files, data_dir)
-    foreign = [name for name in files.list_dir(data_dir) if name != "LOCK" and not name.endswith(".new")]
+    foreign = [name for name in files.list_dir(data_dir) if name != LOCK_FILE and not name.endswith(".new")]
     if foreign:
         raise DataDirectoryError(
             f"{data_dir} has no {VERSION_FILE} file but holds {', '.join(foreign[:3])}: "
@@ -461,4 +453,4 @@ def _check_version(files: Files, data_dir: Path) -> int:
     return directory_id
 
 
-__all__ = ["EngineError", "Log", "lock"]
+__all__ = ["EngineError", "Log"]

@@ -136,6 +136,7 @@ class Opener:
 
         def run() -> None:
             try:
+                self._log.check_place()
                 result = job()
             except EngineError as problem:
                 result = problem

@@ -52,7 +52,7 @@ class Partition:
         self._log = log
         self.topic = topic
         self.index = index
-        self.error: EngineError | None = None
+        self.error: EngineError | None = log.error
         """Why nothing can be stored here (read-only) or, when it is not open, why it could not be opened."""
         self.log_start = 1
         """First sequence number that may be read."""
@@ -197,7 +197,8 @@ class Partition:
 
     def when_open(self, callback: Callable[[], None]) -> None:
         """Opens the partition when it is not; calls back when it is open, or has failed to (`error` says why)."""
-        if self.is_open or self._phase == DELETED:
+        if self.is_open or self._phase == DELETED or (self._phase == CLOSED and self._log.error is not None):
+            self.error = self.error or self._log.error
             callback()
             return
         self._open_callbacks.append(callback)

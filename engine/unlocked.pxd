@@ -5,6 +5,7 @@ cdef extern from *:
     #include <stdint.h>
     #include <stdlib.h>
     #include <string.h>
+    #include <sys/stat.h>
     #include <sys/syscall.h>
     #include <sys/uio.h>
     #include <time.h>
@@ -62,6 +63,12 @@ cdef extern from *:
         return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
     }
 
+    static int ql_sync(int fd) {
+        struct stat found;
+        if (fdatasync(fd)) return errno;
+        return !fstat(fd, &found) && !found.st_nlink ? ENOENT : 0;  /* removed: nobody would find it after a restart */
+    }
+
     static void ql_write_mark(ql_part *p) {
         struct iovec slot = {p->mark, QL_MARK_BYTES};
         ssize_t n;
@@ -80,9 +87,8 @@ cdef extern from *:
         int i;
         while ((i = __atomic_fetch_add(&r->next, 1, __ATOMIC_ACQ_REL)) < r->parts) {
             p = &r->part[i];
-            if (p->failed_at != QL_DONE || !p->sync || !fdatasync(p->fd)) continue;
+            if (p->failed_at != QL_DONE || !p->sync || !(p->error = ql_sync(p->fd))) continue;
             p->failed_at = QL_SYNC;
-            p->error = errno;
         }
     }
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from engine.directory import DirectoryLock
 from engine.errors import LogLocked
-from engine.log import lock
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class FreshDirectory:
         if not self.is_fresh:
             return
         with suppress(OSError, LogLocked):
-            descriptor = lock(self.path)
+            lock = DirectoryLock(self.path)
             try:
                 for entry in list(self.path.iterdir()):
                     if entry.is_dir():
@@ -50,7 +50,7 @@ class FreshDirectory:
                     else:
                         entry.unlink()
             finally:
-                os.close(descriptor)
+                lock.close()
         with suppress(OSError):
             for path in self.missing:
                 path.rmdir()

@@ -216,6 +216,13 @@ MUTANTS = (
         "tests/unit/test_sync_races.py",
     ),
     Mutant(
+        "acknowledge into a removed file",
+        "engine/files.py",
+        "        if not os.fstat(fd).st_nlink:",
+        "        if False:",
+        "tests/unit/test_files.py",
+    ),
+    Mutant(
         "leave what a failed round wrote",
         "engine/active.py",
         "            files.truncate(fd, self.position)\n",

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 
 from netserver.testing import ServerProcess, server
 from tests.figg_peer import FiggPeer, publish_frame
+from tests.server_support import FIGG_ONLY, publish, segment, values, wait_for_log
 from tests.strace import Strace
 
 pytestmark = [
@@ -31,7 +31,6 @@ ACK_START = '"\\0\\6\\0\\1\\0\\0\\0\\10'
 """The header of a Figg acknowledgement as strace prints it."""
 REFUSED_S = 0.3
 """A publish that is refused is not answered at all: waited for so long."""
-FIGG_ONLY = {name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin")}
 
 
 @pytest.fixture
@@ -41,32 +40,6 @@ def quintlog(tmp_path: Path) -> Iterator[ServerProcess]:
         publish(process, b"other", b"first")
         yield process
         assert "Traceback" not in process.log_text, process.log_text[-5000:]
-
-
-def publish(process: ServerProcess, topic: bytes, value: bytes, timeout_s: float = 10.0) -> bool:
-    """Whether it was acknowledged."""
-    with FiggPeer(process.address("figg"), timeout_s) as peer:
-        peer.send(topic, [value])
-        try:
-            return peer.wait_for_ack(0)
-        except TimeoutError:
-            return False
-
-
-def values(process: ServerProcess, topic: bytes, count: int) -> list[bytes]:
-    with FiggPeer(process.address("figg")) as peer:
-        return [value for _, value in peer.read(topic, 0, count)]
-
-
-def wait_for_log(process: ServerProcess, text: str) -> None:
-    deadline = time.monotonic() + 20
-    while text not in process.log_text:
-        assert time.monotonic() < deadline, f"{text!r} is not in the log:\n{process.log_text[-3000:]}"
-        threading.Event().wait(0.02)
-
-
-def segment(process: ServerProcess, topic_id: int = 1) -> Path:
-    return max((process.data_dir / "topics" / str(topic_id) / "0").glob("*.log"))
 
 
 def test_a_failed_sync_is_never_acknowledged_and_the_partition_is_read_only(

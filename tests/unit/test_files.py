@@ -169,3 +169,15 @@ def test_descriptors_least_recently_used_are_closed_first(tmp_path: Path) -> Non
         os.fstat(in_use)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(in_use)
+
+
+def test_a_removed_file_cannot_be_made_durable(tmp_path: Path) -> None:
+    files = SystemFiles()
+    fd = files.create(tmp_path / "a")
+    files.sync_data(fd)
+    (tmp_path / "a").rename(tmp_path / "b")
+    files.sync_data(fd)
+    (tmp_path / "b").unlink()
+    with pytest.raises(FileNotFoundError, match="removed while it was in use"):
+        files.sync_data(fd)
+    files.close(fd)

@@ -589,3 +589,9 @@ def test_the_end_of_a_round_is_seen_without_a_turn_of_the_loop(tmp_path: Path) -
         engine.log.look_up()
         assert engine.append([b"third"], topic="a").state == COMMITTED
         assert engine.values("a") == [b"first", b"second", b"third"]
+
+
+def test_a_removed_file_fails_at_the_sync(writer: Writer, tmp_path: Path) -> None:
+    assert writer.round(b"a") == [DONE, 0, 0]
+    (tmp_path / "data").unlink()
+    assert writer.round(b"b") == [SYNC, errno.ENOENT, 0]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from engine.directory import DirectoryLock
 from tools.logtool import errors
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Failure, Finding
@@ -19,15 +20,17 @@ from tools.logtool.progress import BytesProgress
 
 @contextmanager
 def empty_directory(path: Path) -> Iterator[None]:
-    """Makes a directory for what follows; when that fails, what it made is removed.
+    """Makes a directory for what follows, which nobody else may use; when that fails, what it made is removed.
 
     Raises:
         Failure: there is something in it already.
+        LogLocked: another process has it, a server perhaps whose files somebody removed.
     """
     there = path.exists()
     if there and (not path.is_dir() or any(path.iterdir())):
         raise Failure(errors.CONFLICT, "not_empty", f"{path} is not empty; name a directory that is, or a new one")
     path.mkdir(0o750, parents=True, exist_ok=True)
+    lock = DirectoryLock(path, file=False)
     try:
         yield
     except BaseException:
@@ -39,6 +42,8 @@ def empty_directory(path: Path) -> Iterator[None]:
         if not there:
             path.rmdir()
         raise
+    finally:
+        lock.close()
 
 
 def _stored_bytes(data_dir: Path) -> int:

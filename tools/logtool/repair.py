@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -27,16 +26,16 @@ COLUMNS = (
 
 def _steps(data_dir: Path, *, apply: bool) -> list[dict[str, Any]]:
     """Runs the repair under the directory's lock. Raises Failure, EngineError, OSError."""
-    from engine.log import lock
+    from engine.directory import DirectoryLock
     from engine.repair import Repair
 
     if not (data_dir / "topics").is_dir():
         raise Failure(UNREACHABLE, "data_directory", f"{data_dir} is no data directory (it has no topics)")
-    lock_fd = lock(data_dir)
+    lock = DirectoryLock(data_dir)
     try:
         steps = Repair(data_dir.absolute(), apply=apply, now_ms=time.time_ns() // 1_000_000).run()
     finally:
-        os.close(lock_fd)
+        lock.close()
     items = []
     for step in steps:
         item: dict[str, Any] = {

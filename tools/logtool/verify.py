@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from engine.directory import LOCK_FILE, is_in_use
 from engine.errors import Corrupt
 from engine.files import SystemFiles
 from engine.lmdbenv import DATA_FILE, faults
@@ -33,7 +32,6 @@ COLUMNS = (
     number("findings"),
 )
 SET_ASIDE = "set-aside"
-LOCK = "LOCK"
 
 
 def item_of(report: PartitionReport) -> dict[str, Any]:
@@ -69,7 +67,7 @@ def check_lmdb(data_dir: Path) -> list[dict[str, Any]]:
         path = data_dir / name
         data = path / DATA_FILE
         if not data.exists() or not data.stat().st_size:
-            if (data_dir / LOCK).exists():  # a log was opened here; else it is a copy of topics alone
+            if (data_dir / LOCK_FILE).exists():  # a log was opened here; else it is a copy of topics alone
                 found.append({"kind": name, "file": str(data), "reason": f"missing or empty: {cost}"})
             continue
         problems = faults(path)
@@ -90,21 +88,6 @@ def _damaged_values(path: Path) -> list[Corrupt]:
     finally:
         reader.close()
     return damaged
-
-
-def is_in_use(data_dir: Path) -> bool:
-    """Whether a process has the directory's lock; nothing is changed."""
-    try:
-        fd = os.open(data_dir / LOCK, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    finally:
-        os.close(fd)
-    return False
 
 
 def check_directory(reader: DirectoryReader) -> Iterator[PartitionReport]:
