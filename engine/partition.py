@@ -227,6 +227,8 @@ class Partition:
         stored = self._log.state.get(self._reserved_key) or 0
         self._reserved = max(stored, self._log.lost_bounds.get((self.topic.id, self.index), 0))
         self.last_seq = max(result.next_seq, self._reserved) - 1
+        # The numbers left out are no part of any segment then: damage beside them is not told as their loss.
+        self.roll_wanted = self.last_seq >= result.next_seq and result.active.position > SEGMENT_HEADER_BYTES
         self.committed_seq = result.committed_seq
         self.committed_end = result.active.position
         self._append_ms = result.active.last_append_ms

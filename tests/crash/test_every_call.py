@@ -24,7 +24,7 @@ def workload(life: Life) -> None:
             partition = life.partition(name)
             for k in range(2):
                 value = b"%s %d.%d" % (name, number, k)
-                life.sent(partition, value, partition.append([value]))
+                life.put(partition, value)
         life.settle()
         partition = life.partition(b"a")
         partition.roll_wanted = True
@@ -88,7 +88,7 @@ def test_ended_at_each_call(tmp_path: Path, end: str) -> None:
         second.check()
         for name in (b"a", b"never"):
             partition = second.partition(name)
-            second.sent(partition, b"more", partition.append([b"more"]))
+            second.put(partition, b"more")
         second.settle()
         second.check()
         cut = second.files.after_power_cut(LoseAll())

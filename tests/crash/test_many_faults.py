@@ -144,7 +144,7 @@ def world(path: Path, seed: int) -> tuple[int, int]:
             after.check()
             for name in (b"a", b"b"):
                 partition = after.partition(name)
-                after.sent(partition, b"after", partition.append([b"after"]))
+                after.put(partition, b"after")
             after.settle()
             assert not after.waiting
             after.check()

@@ -50,8 +50,7 @@ def fail_syncs_of_segments(life: Life) -> None:
 
 def append(life: Life, value: bytes) -> bool:
     partition = life.partition(b"a")
-    chunk = partition.append([value])
-    life.sent(partition, value, chunk)
+    chunk = life.put(partition, value)
     life.inbox.run_until(lambda: chunk.state in (COMMITTED, FAILED))
     life.collect()
     return chunk.state == COMMITTED

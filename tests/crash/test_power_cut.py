@@ -84,7 +84,7 @@ def lives(path: Path, seed: int) -> int:
     try:
         found = last.check()
         partition = last.partition(b"a")
-        last.sent(partition, b"after", partition.append([b"after"]))
+        last.put(partition, b"after")
         last.settle()
         again = last.check()
         assert {key: again.get(key) for key in found} == found

@@ -26,6 +26,7 @@ from engine.config import EngineConfig, TopicConfig
 from engine.errors import EngineError, NotStored
 from engine.index import Index
 from engine.inline import Inbox
+from engine.limits import SEQ_RESERVATION
 from engine.log import Log
 from engine.partition import Partition
 from engine.topics import Topic
@@ -224,10 +225,14 @@ class Life:
         name = self.dice.choice(topics)
         return self.partition(name, self.dice.randrange(PARTITIONS.get(name, 1)))
 
-    def sent(self, partition: Partition, value: bytes, chunk: Chunk | None) -> None:
-        key = Key(partition.topic.id, partition.index, partition.last_seq)
+    def put(self, partition: Partition, value: bytes) -> Chunk:
+        """Appends a record; known to be sent before, as it may be on disk before `append` returns."""
+        key = Key(partition.topic.id, partition.index, partition.last_seq + 1)
         self.known.send(key, value)
+        chunk = partition.append([value])
+        assert partition.last_seq == key.seq
         self.waiting.append(Sent(key, value, chunk, is_synced(partition.topic)))
+        return chunk
 
     def note_acked(self, record: Sent) -> None:
         known = self.known.acked if record.synced else self.known.seen
@@ -257,7 +262,7 @@ class Life:
         size = self.dice.choice((1, 30, 600, 9000))
         for k in range(self.dice.randint(1, 20)):
             value = b"%d.%d " % (number, k) + b"v" * self.dice.randint(0, size)
-            self.sent(partition, value, partition.append([value]))
+            self.put(partition, value)
 
     def append_bundle(self, number: int) -> None:
         partition = self.any_partition()
@@ -265,11 +270,13 @@ class Life:
         bundle = encode_bundle(values, None, [1] * len(values), codec=self.dice.choice((0, 1)))
         first_seq = partition.last_seq + self.dice.choice((1, 1, 7))
         info = check_bundle(bundle, 0, len(bundle))
-        chunk = partition.append_bundle(bundle, 0, len(bundle), info, first_seq=first_seq)
-        for k, value in enumerate(values):
-            key = Key(partition.topic.id, partition.index, first_seq + k)
+        keys = [Key(partition.topic.id, partition.index, first_seq + k) for k in range(len(values))]
+        for key, value in zip(keys, values, strict=True):
             self.known.send(key, value)
-            self.waiting.append(Sent(key, value, chunk, is_synced(partition.topic)))
+        chunk = partition.append_bundle(bundle, 0, len(bundle), info, first_seq=first_seq)
+        self.waiting += [
+            Sent(key, value, chunk, is_synced(partition.topic)) for key, value in zip(keys, values, strict=True)
+        ]
 
     def transact(self, number: int) -> None:
         transaction = Transaction(self.log)
@@ -374,6 +381,7 @@ class Life:
                 continue
             may_lose = self.disk_fails and not is_synced(partition.topic)
             assert may_lose or not slab.lost, f"{partition.title} lost {slab.lost}"
+            assert all(last - first < SEQ_RESERVATION // 2 for first, last in slab.lost), "numbers never given out"
             for record in records(slab.buffer, 0, len(slab.buffer), seq):
                 key = Key(partition.topic.id, partition.index, record.seq)
                 assert key not in found
