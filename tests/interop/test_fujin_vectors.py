@@ -153,6 +153,7 @@ class Replay:
                     self.streams[name].send(b"", fin=True)
             else:
                 await self.expect(name, data, row.get("end"))
+        assert not any(stream.came for stream in self.streams.values()), "more than the original says"
 
     async def preload(self, peer: Peer) -> None:
         auto = False

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from aioquic.quic.connection import QuicConnection
-from aioquic.quic.stream import QuicStreamSender
+from aioquic.quic.stream import QuicStreamReceiver, QuicStreamSender
 
 from engine.batch import records
 from netserver import errors, quic_server
@@ -59,12 +59,24 @@ def test_what_is_used_of_aioquics_insides_is_there() -> None:
     for name in ("_local_max_data", "_local_max_streams_bidi", "_local_max_streams_uni", "_remote_max_data_used"):
         assert hasattr(made, name)
     assert made._streams == {}
+    assert made._crypto_streams == {}
     for limit in (made._local_max_data, made._local_max_streams_bidi):
         assert {"value", "sent", "used", "frame_type"} <= vars(limit).keys()
     sender = QuicStreamSender(0, True)
     for name in ("_buffer_start", "_buffer_stop", "_buffer_fin", "_reset_error_code", "highest_offset", "is_finished"):
         assert hasattr(sender, name)
-    for name in ("_write_stream_limits", "_write_connection_limits", "_handle_max_stream_data_frame"):
+    receiver = QuicStreamReceiver(0, True)
+    for name in ("_buffer", "_buffer_start", "_ranges", "highest_offset", "is_finished"):
+        assert hasattr(receiver, name)
+    for name in (
+        "_write_stream_limits",
+        "_write_connection_limits",
+        "_handle_crypto_frame",
+        "_handle_max_stream_data_frame",
+        "_handle_reset_stream_frame",
+        "_handle_stream_frame",
+        "_payload_received",
+    ):
         theirs = inspect.signature(getattr(QuicConnection, name))
         ours = inspect.signature(getattr(BoundedQuic, name))
         assert list(theirs.parameters) == list(ours.parameters)
