@@ -26,6 +26,7 @@ COMMANDS = {
     "cat": ("tools.logtool.cat", "cat", "Print records up to what is committed now."),
     "tail": ("tools.logtool.cat", "tail", "Print the newest records, then each new one as it is committed."),
     "publish": ("tools.logtool.publish", "publish", "Publish a file, several, or standard input."),
+    "bench": ("tools.logtool.bench", "bench", "Measure a server: publishing, reading, times of single records."),
     "connections": ("tools.logtool.connections", "connections", "List and end TCP connections of all protocols."),
     "sessions": (
         "tools.logtool.sessions",

@@ -28,3 +28,6 @@ COPY_BYTES = 1 << 20
 
 MANIFEST_BYTES_MAX = 1 << 30
 """``backup.json``: 200 bytes for each of some million segment files."""
+
+BENCH_RECORDS_MAX = 100_000_000
+"""Records of one measurement: the times of their groups are kept, half a gigabyte where each is a group of its own."""

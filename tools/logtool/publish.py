@@ -56,11 +56,12 @@ GROUP_RECORDS = 256
 
 
 def connect(
-    protocol: str, address: str, settings: Settings, window: int, retry_s: float, ca: Path | None = None
+    protocol: str, address: str, settings: Settings, window: int, retry_s: float, ca: Path | None = None, **more: Any
 ) -> Any:
     """A client of that protocol, to be entered; ``ca`` is a file of certificates for those that are encrypted."""
     module = import_module(f"netserver.{protocol}")
-    more: dict[str, Any] = {"ca": ca or own_certificate(settings)} if protocol in ENCRYPTED else {}
+    if protocol in ENCRYPTED:
+        more["ca"] = ca or own_certificate(settings)
     dial_timeout_s = min(settings.timeout_s, DIAL_S)
     return module.connect(address, window=window, dial_timeout_s=dial_timeout_s, give_up_after_s=retry_s, **more)
 
@@ -219,7 +220,7 @@ async def _publish(
             raise progress.problem
 
 
-async def _watched(
+async def watched(
     work: Coroutine[Any, Any, None],
     progress: Progress,
     timeout_s: float,
@@ -356,7 +357,7 @@ def publish(
     async def main(descriptors: Sequence[int]) -> None:
         client = connect(protocol, address, settings, window, retry, ca)
         work = _publish(client, lambda ready: sender(protocol, ready, name, partition), descriptors, splitter, progress)
-        await _watched(
+        await watched(
             work,
             progress,
             settings.timeout_s + retry,

@@ -1,0 +1,279 @@
+"""`bench`: how fast a server is through one protocol, with the clients of this package."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tools.logtool import errors
+from tools.logtool.address import Admin, admin_of
+from tools.logtool.cli import Group, Settings
+from tools.logtool.errors import Failure
+from tools.logtool.limits import BENCH_RECORDS_MAX
+from tools.logtool.loads import HISTORY, Load
+from tools.logtool.output import Output, bytes_fields, name_text, size_text
+from tools.logtool.publish import ENCRYPTED, Progress, connect, parse_via, watched, why_nothing_is_stored
+from tools.logtool.records import topic_and_partition
+
+DURABILITIES = ("always", "interval", "never")
+MEANINGS = {
+    "always": "always: acknowledged when the record is on disk",
+    "interval": "interval: acknowledged when it is written; on disk a little later",
+    "never": "never: acknowledged when it is written; on disk when the system wants",
+}
+
+
+@click.group(cls=Group)
+def bench() -> None:
+    """Measure a server through one protocol: publishing, reading history, the time of single records.
+
+    The clients are this package's own, one connection, one process: they may well be slower than the server. With many
+    records on their way that measures client and server together.
+    """
+
+
+def _options(records: int, window: int | None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The options that the commands share; `window` None: there is none."""
+
+    def add(command: Callable[..., None]) -> Callable[..., None]:
+        options = [
+            click.option(
+                "--via", metavar="PROTOCOL[=HOST:PORT]", default="figg", help="figg (default), tank, blipmq or fujin."
+            ),
+            click.option(
+                "--records",
+                type=click.IntRange(1, BENCH_RECORDS_MAX),
+                default=records,
+                metavar="N",
+                help=f"How many; {records}.",
+            ),
+            click.option(
+                "--size", type=click.IntRange(1, 250 << 20), default=100, metavar="BYTES", help="Of each; 100."
+            ),
+            click.option("--topic", metavar="TOPIC", help="One that is there; by default one is made, and deleted."),
+            click.option(
+                "--durability",
+                type=click.Choice(DURABILITIES),
+                help="Of the topic that is made: when a record is acknowledged; always.",
+            ),
+            click.option(
+                "--ca",
+                type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                metavar="FILE",
+                help="Certificates (PEM) that the server is known by (fujin).",
+            ),
+        ]
+        if window is not None:
+            text = f"Records on their way at once; {window}."
+            options.append(
+                click.option("--window", type=click.IntRange(1), default=window, metavar="N", help=text),
+            )
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+def _target(via: str, settings: Settings, ca: Path | None) -> tuple[str, str]:
+    """Protocol and address. Raises click.UsageError."""
+    protocol, address = parse_via(via, settings)
+    if ca is not None and protocol not in ENCRYPTED:
+        raise click.UsageError(f"{protocol} is not encrypted: it has no use for --ca")
+    return protocol, address
+
+
+def _need_admin(settings: Settings) -> Admin:
+    admin = admin_of(settings)
+    if admin is None:
+        text = f"no server with an admin address is running on {settings.data_dir}"
+        raise Failure(errors.UNREACHABLE, "unreachable", text, "a server is what is measured")
+    return admin
+
+
+@contextlib.contextmanager
+def _topic(settings: Settings, named: str | None, durability: str | None) -> Iterator[tuple[bytes, str, int]]:
+    """A topic to work with: name, what an acknowledgement means in it, how many records partition 0 has.
+
+    Raises:
+        click.UsageError: options that exclude each other. Failure: no server, no such topic.
+    """
+    from tools.logtool.changes import topic_path
+
+    admin = _need_admin(settings)
+    if named is not None:
+        if durability is not None:
+            raise click.UsageError("--durability is for the topic that is made: --topic has one already")
+        name, partition = topic_and_partition(named)
+        if partition:
+            raise click.UsageError("only partition 0 is measured")
+        item = admin.call("GET", topic_path(name))
+        known = [detail for detail in item.get("partition_details", []) if "next_offset" in detail]
+        present = sum(one["next_offset"] - one["first_offset"] for one in known if one["partition"] == 0)
+        yield name, MEANINGS[item["config"]["durability"]], present
+        return
+    durability = durability or "always"
+    name = f"bench-{secrets.token_hex(4)}".encode()
+    admin.call("POST", "/v1/topics", {**bytes_fields("name", name), "config": {"durability": durability}})
+    try:
+        yield name, MEANINGS[durability], 0
+    finally:
+        try:
+            admin.call("DELETE", topic_path(name))
+        except Failure as failure:
+            settings.output.warn(f"logtool: topic {name_text(name)} is left over: {failure}")
+
+
+def _run(settings: Settings, work: Coroutine[Any, Any, None], load: Load, what: str) -> None:
+    """Runs one part of a load. Raises KeyboardInterrupt, Failure, QuintlogError."""
+
+    async def main() -> None:
+        await watched(
+            work,
+            load.progress,
+            settings.timeout_s,
+            lambda: why_nothing_is_stored(settings, load.topic, 0),
+            settings.output,
+        )
+
+    try:
+        asyncio.run(main())
+    except TimeoutError as error:
+        text = f"{what}: nothing came within {settings.timeout_s:g} s"
+        raise Failure(errors.TIMEOUT, "timeout", text, "--timeout S waits longer") from error
+    finally:
+        load.progress.tick(last=True)
+
+
+def _report(output: Output, measured: str, address: str, meaning: str, load: Load, done: int, size: int) -> None:
+    """What was measured: all of it, or what was done until it was interrupted."""
+    seconds = (load.ended or time.perf_counter()) - load.started if load.started else 0.0
+    shown = output.form == "table"
+    item: dict[str, Any] = {
+        "measured": measured,
+        "via": f"{load.protocol} {address}",
+        "durability": meaning if shown else meaning.partition(":")[0],
+        "records": done,
+        "record_bytes": size,
+        "seconds": round(seconds, 6),
+        "records_per_second": round(done / seconds) if seconds else 0,
+        "bytes_per_second": round(done * size / seconds) if seconds else 0,
+        **load.acknowledgements.item("ack"),
+        **load.deliveries.item("delivery"),
+    }
+    output.fields(
+        item, {"bytes_per_second": size_text, "records_per_second": "{:,}".format, "seconds": "{:.3f}".format}
+    )
+
+
+def _measure(
+    settings: Settings, load: Load, work: Coroutine[Any, Any, None], measured: str, address: str, meaning: str
+) -> None:
+    """Runs and reports; what was interrupted is reported as far as it came."""
+    reading = measured == "consume"
+
+    def report() -> None:
+        done = load.read if reading else load.progress.acknowledged
+        size = load.read_bytes // max(load.read, 1) if reading else load.size_bytes
+        _report(settings.output, measured, address, meaning, load, done, size)
+
+    try:
+        _run(settings, work, load, measured)
+    except KeyboardInterrupt:
+        report()
+        raise
+    report()
+
+
+@bench.command()
+@_options(100_000, 4096)
+@click.pass_obj
+def publish(
+    settings: Settings,
+    via: str,
+    records: int,
+    size: int,
+    topic: str | None,
+    durability: str | None,
+    ca: Path | None,
+    window: int,
+) -> None:
+    """Publish records as fast as the window lets it, and wait for every acknowledgement.
+
+    Shows records a second, and how long acknowledgements took: the time from sending a group of 256 records (through
+    BlipMQ: each record) until it was acknowledged, in percentiles. A larger window means more a second and longer
+    times.
+    """
+    protocol, address = _target(via, settings, ca)
+    with _topic(settings, topic, durability) as (name, meaning, _):
+        client = connect(protocol, address, settings, window, 0.0, ca)
+        load = Load(protocol, client, name, records, size, Progress(settings.output))
+        _measure(settings, load, load.publish(), "publish", address, meaning)
+
+
+@bench.command()
+@_options(100_000, 4096)
+@click.pass_obj
+def consume(
+    settings: Settings,
+    via: str,
+    records: int,
+    size: int,
+    topic: str | None,
+    durability: str | None,
+    ca: Path | None,
+    window: int,
+) -> None:
+    """Read a topic from its first record, as fast as it goes.
+
+    The topic that is made is filled first, which is not measured; of --topic the first N records are read. Not through
+    Fujin: its readers begin with what comes next.
+    """
+    protocol, address = _target(via, settings, ca)
+    if protocol not in HISTORY:
+        raise click.UsageError(f"readers through {protocol} begin with what comes next: there is no history to read")
+    with _topic(settings, topic, durability) as (name, meaning, present):
+        progress = Progress(settings.output)
+        if topic is None:
+            client = connect(protocol, address, settings, window, 0.0, ca)
+            filling = Load(protocol, client, name, records, size, progress)
+            _run(settings, filling.publish(), filling, "filling the topic")
+        elif not present:
+            raise Failure(errors.NOT_FOUND, "empty", f"topic {topic} has no records in partition 0")
+        else:
+            records = min(records, present)
+        version = {"version": 2} if protocol == "blipmq" else {}
+        reader = connect(protocol, address, settings, window, 0.0, ca, **version)
+        load = Load(protocol, reader, name, records, size, progress)
+        _measure(settings, load, load.consume(settings.timeout_s), "consume", address, meaning)
+
+
+@bench.command()
+@_options(1000, None)
+@click.pass_obj
+def latency(
+    settings: Settings,
+    via: str,
+    records: int,
+    size: int,
+    topic: str | None,
+    durability: str | None,
+    ca: Path | None,
+) -> None:
+    """Publish one record at a time, and show how long each took.
+
+    ack is the time until the publisher has the acknowledgement, delivery the time until a subscriber on the same
+    connection has the record. The next one is sent when both are there.
+    """
+    protocol, address = _target(via, settings, ca)
+    with _topic(settings, topic, durability) as (name, meaning, _):
+        client = connect(protocol, address, settings, 16, 0.0, ca)
+        load = Load(protocol, client, name, records, size, Progress(settings.output))
+        _measure(settings, load, load.latency(settings.timeout_s), "latency", address, meaning)
