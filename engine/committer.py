@@ -216,7 +216,7 @@ class Committer:
         if bytes_left >= round_bytes - INLINE_BYTES_MAX and not any(map(self._waits, taken)):
             self.fenced(taken, lambda: self._commit(taken), self._log.soon)
         else:
-            self._quick.begin(taken, lambda: self._jobs.put(lambda: self._work(taken)))
+            self._quick.begin(taken, lambda: self.on_thread(taken, lambda: self._commit(taken)))
 
     def on_thread(self, parts: list[Part], work: Callable[[], None]) -> None:
         """Has the committer's thread do something for the round in flight, which it ends."""
@@ -232,7 +232,7 @@ class Committer:
                 chunk.transaction_id = transaction.id
             parts.append(Part(partition, partition.active_segment, chunks, transaction=transaction))
         self._in_flight = True
-        self._jobs.put(lambda: self._work(parts))
+        self.on_thread(parts, lambda: self._commit(parts))
 
     def _end_transaction(self, transaction: Transaction, parts: list[Part]) -> None:
         """All files of a transaction are synced, or it has failed: writes the marker, then ends the round."""
@@ -251,7 +251,7 @@ class Committer:
     def _marked(self, transaction: Transaction, parts: list[Part], problem: EngineError | None) -> None:
         """The marker is on disk, or was refused."""
         if problem is not None and not isinstance(problem, ReadOnly):  # it is not there, and will not be
-            self._jobs.put(lambda: self._take_back(parts, problem))
+            self.on_thread(parts, lambda: self._undo_transaction(parts, problem))
             return
         for part in parts:
             if problem is not None:
@@ -297,12 +297,6 @@ class Committer:
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:
             job()
-
-    def _work(self, parts: list[Part]) -> None:
-        self.fenced(parts, lambda: self._commit(parts), self._log.post)
-
-    def _take_back(self, parts: list[Part], problem: EngineError) -> None:
-        self.fenced(parts, lambda: self._undo_transaction(parts, problem), self._log.post)
 
     def fenced(self, parts: list[Part], work: Callable[[], None], post: Post) -> None:
         """Does something for the round in flight, and has it ended by `post`, whatever happens."""

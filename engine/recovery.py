@@ -384,12 +384,11 @@ class _Recovery:
             if isinstance(item, Found):
                 if not self._count(segment, item, floor):
                     break
-            elif item is not None:
-                if item.end == size_bytes or (
-                    floor is not None and item.position >= max(floor, segment.durable_position)
-                ):
-                    return segment, True
-                self._found_damaged(path, item)
+                continue
+            assert item is not None, "these reads wait for the disk"
+            if item.end == size_bytes or (floor is not None and item.position >= max(floor, segment.durable_position)):
+                return segment, True
+            self._found_damaged(path, item)
         return segment, False
 
     def _found_damaged(self, path: Path, damage: Damage) -> None:

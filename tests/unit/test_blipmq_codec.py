@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from netserver.blipmq import codec, limits
+from netserver.blipmq import codec, codec_v2, limits
 from netserver.blipmq.codec import Decoder, Frame, FrameType, FramingError, PayloadError
 
 DATA = Path(__file__).resolve().parents[1] / "data" / "blipmq.jsonl"
@@ -199,3 +200,16 @@ def test_too_long_names() -> None:
 def test_a_nack_with_an_endless_reason_still_fits() -> None:
     (frame,), _ = decode(codec.nack(1, 500, "x" * 100_000))
     assert len(codec.parse_nack(frame.payload).text) == 0xFFFF
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda text: codec_v2.subscribe(1, text, 1),
+        lambda text: codec_v2.subscribe(1, b"t", 1, group=text),
+    ],
+)
+def test_what_no_length_field_can_state_is_refused(make: Callable[[bytes], bytes]) -> None:
+    assert make(b"x" * 65_535)
+    with pytest.raises(codec.CodecError, match="at most 65535 bytes"):
+        make(b"x" * 65_536)

@@ -12,7 +12,7 @@ import pytest
 
 from engine.config import TopicConfig
 from engine.errors import ReadOnly
-from tests.engine_log import EngineLog, delete, fill, wait_for_burial
+from tests.engine_log import SMALL, EngineLog, delete, fill, wait_for_burial
 from tests.hooked_files import HookedFiles
 
 # --- housekeeping
@@ -38,6 +38,50 @@ def test_one_poisoned_topic_does_not_stop_the_others(tmp_path: Path, caplog: pyt
         keeping.clean()
         assert keeping.failing == {}
         assert engine.partition("poisoned").log_start > 1
+
+
+def test_a_defect_in_the_removal_of_segments_is_told_and_stops_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"x"])
+        keeping = engine.log.housekeeping
+
+        def broken() -> None:
+            raise RuntimeError("a defect")
+
+        keeping._bury = broken  # type: ignore[method-assign]
+        keeping.last_success_ms = 0
+        with caplog.at_level(logging.CRITICAL):
+            keeping.clean()
+        assert keeping.failing == {"removal of old segments": "a defect"}
+        assert "internal error in removal of old segments" in caplog.text
+        assert keeping.last_success_ms > 0
+        del keeping._bury  # type: ignore[method-assign]
+        keeping.clean()
+        assert keeping.failing == {}
+
+
+def test_partitions_that_nobody_uses_are_opened_for_their_retention(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        fill(engine, 10)
+    limited = replace(SMALL, retention_records=10)
+    with EngineLog(tmp_path / "d", topic=limited, retention_grace_ms=0) as engine:
+        topic = engine.log.catalog.get(b"t")
+        assert topic is not None
+        partition = engine.log.partition(topic)
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: partition.is_open)
+        engine.log.housekeeping.clean()
+        assert partition.log_start > 1
+
+
+def test_segments_are_looked_at_however_rarely_watermarks_are_synced(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d", housekeeping_interval_ms=10, watermarks_sync_interval_ms=60_000) as engine:
+        keeping = engine.log.housekeeping
+        for _ in range(3):
+            keeping.last_success_ms = 0
+            engine.inbox.run_until(lambda: keeping.last_success_ms > 0)
 
 
 def test_the_housekeeping_thread_survives_whatever_happens(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

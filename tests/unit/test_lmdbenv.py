@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -449,4 +450,14 @@ def test_a_copy_without_its_lock_file_opens(tmp_path: Path) -> None:
     shutil.copy(tmp_path / "env" / DATA_FILE, tmp_path / "copy" / DATA_FILE)
     environment = Environment(tmp_path / "copy", 1 << 30, FILES, create=False)
     assert entries(environment) == 10
+    environment.close()
+
+
+def test_an_io_error_where_room_cannot_even_be_asked_for_is_no_full_disk(tmp_path: Path) -> None:
+    made(tmp_path / "env")
+    environment = Environment(tmp_path / "env", 1 << 30, FILES, create=False)
+    error = lmdb.Error("mdb_txn_commit")
+    error.code = errno.EIO
+    shutil.move(tmp_path / "env", tmp_path / "gone")
+    assert isinstance(environment._failed(error), ReadOnly)
     environment.close()

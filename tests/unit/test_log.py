@@ -248,3 +248,19 @@ def test_no_round_begins_once_the_log_is_closed(tmp_path: Path, caplog: pytest.L
     log.log.close()
     log.inbox.run_posted()
     assert caplog.text == ""
+
+
+def test_readers_of_the_files_see_how_a_topic_is_configured_now(tmp_path: Path) -> None:
+    """topic.json is written anew; a topic without files gets its own with the first record."""
+    with EngineLog(tmp_path / "d") as engine:
+        for name in ("stored", "empty"):
+            topic = engine.partition(name).topic
+            if name == "stored":
+                engine.append([b"x"], name)
+            done: list[object] = []
+            engine.log.catalog.configure(topic, {"retention_ms": "3h"}, done.append)
+            engine.inbox.run_until(lambda done=done: bool(done))  # type: ignore[misc]
+            assert done == [None]
+    described = {path: json.loads(path.read_text()) for path in tmp_path.rglob("topic.json")}
+    assert [path.parent.name for path in described] == ["1"]
+    assert [one["config"]["retention_ms"] for one in described.values()] == ["3h"]

@@ -14,7 +14,7 @@ import pytest
 
 from engine import committer, retention
 from engine.active import ActiveSegment
-from engine.chunk import COMMITTED, FAILED
+from engine.chunk import COMMITTED, FAILED, PENDING
 from engine.committer import segment_age_ms, segment_bytes
 from engine.config import TopicConfig
 from engine.errors import DataDirectoryError, DiskFull, NotStored, ReadOnly
@@ -22,12 +22,10 @@ from engine.files import SystemFiles
 from engine.inline import Inbox
 from engine.limits import CHUNK_BYTES_MAX, FREE_BUFFER_BYTES_MAX, SEGMENT_BYTES_MIN, TAIL_MERGED_BYTES, WAKE_SLICE
 from engine.log import Log
+from engine.segment import HEADER_BYTES
 from engine.state import Put
-from tests.engine_log import EngineLog, segments
-from tests.hooked_files import HookedFiles
-
-SMALL = TopicConfig(segment_bytes=64 << 10)
-
+from tests.engine_log import SMALL, EngineLog, fill, segments
+from tests.hooked_files import HookedFiles, held
 
 # --- appending
 
@@ -108,6 +106,44 @@ def test_numbers_that_cannot_be_reserved_are_not_given(tmp_path: Path) -> None:
         assert engine.values() == [b"2"]
 
 
+def test_numbers_are_reserved_once_at_a_time_and_rounds_wait_for_it(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d", topic=TopicConfig(durability="never")) as engine:
+        submit = engine.log.state.submit
+        asked: list[Any] = []
+
+        def held_up(ops: Any, done: Any = None) -> None:
+            if any(isinstance(op, Put) and op.key.startswith(b"r/") for op in ops):
+                asked.append((ops, done))
+            else:
+                submit(ops, done)
+
+        engine.log.state.submit = held_up  # type: ignore[method-assign]
+        partition = engine.partition()
+        first = partition.append([b"1"])
+        engine.inbox.run_until(lambda: bool(asked))
+        second = partition.append([b"2"])
+        engine.inbox.run_posted()
+        assert len(asked) == 1
+        assert (first.state, second.state) == (PENDING, PENDING)
+        engine.log.state.submit = submit  # type: ignore[method-assign]
+        submit(*asked[0])
+        engine.settle(second)
+        assert engine.values() == [b"1", b"2"]
+
+
+def test_a_bound_that_is_durable_when_nothing_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is raised when half of it is used up, long before a record has to wait."""
+    monkeypatch.setattr("engine.partition.SEQ_RESERVATION", 10)
+    with EngineLog(tmp_path / "d", topic=TopicConfig(durability="never")) as engine:
+        for number in range(30):
+            engine.append([b"%d" % number])
+            engine.inbox.run_until(lambda: engine.log.state.pending_bytes == 0)
+        engine.image(tmp_path / "crashed")
+    with EngineLog(tmp_path / "crashed") as engine:
+        engine.append([b"next"])
+        assert engine.read()[-1].seq > 30, "no number that a reader may have seen is given again"
+
+
 def test_a_topic_whose_number_is_refused_is_tried_again(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         partition = engine.partition()
@@ -176,6 +212,45 @@ def test_a_segment_whose_sync_failed_in_between_takes_no_round(tmp_path: Path) -
         assert isinstance(chunk.error, ReadOnly)
         assert "an earlier sync failed" in str(chunk.error)
         assert engine.values() == [b"1"]
+
+
+def test_a_round_that_begins_a_segment_and_cannot_write_into_it(tmp_path: Path) -> None:
+    """The old segment is sealed, the new one is the end of the log: there it goes on."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=SMALL) as engine:
+        partition = fill(engine, 1)
+        writes: list[Path] = []
+
+        def hook(call: str, path: Path) -> None:
+            if call == "write" and path.name == "00000000000000000011.log":
+                writes.append(path)
+                if len(writes) == 2:  # the first one is its header
+                    raise OSError(errno.ENOSPC, "No space left on device")
+
+        files.hook = hook
+        chunk = engine.settle(partition.append([b"x" * 40_000]))
+        assert chunk.state == FAILED
+        assert isinstance(chunk.error, DiskFull)
+        assert [segment.first_seq for segment in partition.sealed] == [1]
+        assert partition.committed_end == HEADER_BYTES
+        engine.append([b"y"])
+        assert [record.seq for record in engine.read()] == [*range(1, 11), 12]
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        assert [record.seq for record in engine.read()] == [*range(1, 11), 12]
+
+
+def test_files_that_are_made_when_nothing_waits_for_them_any_more(tmp_path: Path) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        partition = engine.partition()
+        with held(files, "create", ".log") as reached:
+            chunk = partition.append([b"x"])
+            engine.inbox.run_until(reached.is_set)
+            partition._fail_pending(NotStored("refused meanwhile"))
+        engine.settle(chunk)
+        engine.inbox.run_until(lambda: partition.has_files)
+        engine.append([b"y"])
+        assert engine.values() == [b"y"]
 
 
 def test_a_write_that_cannot_be_taken_back_makes_the_partition_read_only(tmp_path: Path) -> None:

@@ -234,6 +234,25 @@ def test_a_transaction_that_fails_while_files_are_made_leaves_nothing_behind_it_
         assert engine.values("b") == [b"x", b"behind the transaction"]
 
 
+def test_what_stands_behind_a_transaction_goes_on_when_that_is_stored(tmp_path: Path) -> None:
+    """The partition was taken out of the queue while the files of another one were made."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        engine.append([b"x"], topic="b")
+        engine.append([b"x"], topic="c")
+        engine.partition("new")
+        with held(files, "create", ".log") as reached:
+            _, outcome = begin(engine, "new", "b")
+            engine.inbox.run_until(reached.is_set)
+            behind = engine.partition("b").append([b"behind the transaction"])
+            engine.append([b"y"], topic="c")
+            assert behind.state == PENDING
+        engine.settle(behind)
+        assert outcome == [None]
+        assert engine.values("b") == [b"x", b"in b", b"behind the transaction"]
+        assert engine.values("new") == [b"in new"]
+
+
 def test_a_transaction_whose_marker_is_refused_leaves_nothing_and_partitions_go_on(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"x"], topic="a")

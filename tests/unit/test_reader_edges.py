@@ -13,6 +13,7 @@ from engine.files import SystemFiles
 from engine.reader import DirectoryReader, Loss, PartitionReader, read_segment
 from engine.record import BatchError, Record
 from engine.scan import Damage
+from engine.transactions import Transaction
 from tests.engine_log import EngineLog, segments
 
 SMALL = TopicConfig(segment_bytes=64 << 10)
@@ -211,3 +212,67 @@ def test_two_readers_of_one_directory_close_by_themselves(data: Path) -> None:
     assert [error.reason for error in first.damaged] == ["watermarks file has no valid header"]
     first.close()
     second.close()
+
+
+def transaction(engine: EngineLog, *values: bytes) -> None:
+    outcome: list[object] = []
+    made = Transaction(engine.log)
+    for value in values:
+        made.append(engine.partition(), value)
+    made.append(engine.partition("other"), b"x")
+    made.commit(outcome.append)
+    engine.inbox.run_until(lambda: bool(outcome))
+    assert outcome == [None]
+
+
+def test_without_watermarks_the_last_transaction_does_not_count(tmp_path: Path) -> None:
+    """Only its marker could tell whether it is committed, and that is in the state, which readers do not have."""
+    path = tmp_path / "d"
+    with EngineLog(path) as engine:
+        transaction(engine, b"1", b"2")
+        (path / "watermarks").unlink()
+        assert opened(path)[1].committed_seq == 0, "it is all there is"
+        transaction(engine, b"3")
+        assert opened(path)[1].committed_seq == 2, "another one came behind it"
+        engine.append([b"4"])
+        assert opened(path)[1].committed_seq == 4
+        transaction(engine, b"5", b"6")
+        assert opened(path)[1].committed_seq == 4
+
+
+def test_other_things_among_the_topics_are_left_alone(data: Path) -> None:
+    (data / "topics" / "notes.txt").write_text("not ours")
+    (data / "topics" / "lost+found").mkdir()
+    reader, partition = opened(data)
+    assert [topic.name for topic in reader.topics()] == [b"t"]
+    assert numbers(partition) == (EVERYTHING, [])
+    reader.close()
+
+
+def test_damage_before_the_wanted_number_is_not_told(data: Path) -> None:
+    """The first wanted record lies behind it, in the same segment."""
+    path = segments(data)[0]
+    content = bytearray(path.read_bytes())
+    content[content.index(b"0.3 ")] ^= 1
+    path.write_bytes(content)
+    reader, partition = opened(data)
+    ((first, last),) = numbers(partition)[1]
+    assert numbers(partition, last + 1, last + 3) == ([last + 1, last + 2], [])
+    for seq in range(first, last + 1):
+        assert numbers(partition, seq, last + 2) == ([last + 1], [(first, last)])
+    reader.close()
+
+
+def test_a_time_in_a_long_segment_is_found_by_the_index_in_its_footer(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        for minute in range(400):
+            engine.append([b"x" * 4000] * 4, timestamps_ms=[minute * 60_000] * 4)
+        engine.partition().roll_wanted = True
+        engine.append([b"last"], timestamps_ms=[400 * 60_000])
+    reader, partition = opened(tmp_path / "d")
+    assert partition.segments[0].footer is not None
+    assert len(partition.segments[0].footer.index) > 2
+    for minute in (0, 1, 100, 250, 399, 400):
+        assert partition.seq_at_time(minute * 60_000) == minute * 4 + 1
+    assert partition.seq_at_time(401 * 60_000) == 1602
+    reader.close()

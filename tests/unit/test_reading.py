@@ -181,3 +181,30 @@ def test_reading_a_closed_partition_opens_it(tmp_path: Path) -> None:
         engine.inbox.run_until(lambda: partition.error is not None)
         with pytest.raises(EngineError, match="no segment files"):
             partition.read(1, 1000, None)
+
+
+def test_places_that_readers_came_to_are_remembered_within_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "POSITION_HINTS_MAX", 3)
+    with EngineLog(filled(tmp_path / "d"), topic=SMALL) as engine:
+        partition = engine.partition()
+        assert [record.seq for record in engine.read(max_bytes=1)] == list(range(1, 31))
+        assert len(partition.position_hints) <= 3
+
+
+def test_a_footer_that_is_in_memory_tells_where_to_look(tmp_path: Path) -> None:
+    with EngineLog(filled(tmp_path / "d"), topic=SMALL) as engine:
+        partition = engine.partition()
+        for segment in partition.sealed:
+            segment.footer = reading.load_footer(engine.log, segment)
+            assert segment.footer is not None
+        assert [record.seq for record in engine.read(start=9)] == list(range(9, 31))
+
+
+def test_a_place_in_another_segment_is_no_place_in_this_one(tmp_path: Path) -> None:
+    with EngineLog(filled(tmp_path / "d"), topic=SMALL) as engine:
+        partition = engine.partition()
+        for seq in range(1, 31):
+            partition.position_hints[seq] = (4711, 1 << 40)
+        assert [record.seq for record in engine.read()] == list(range(1, 31))
