@@ -206,6 +206,9 @@ HALF_OPEN_RETRY: Final = 64
 HALF_OPEN_MAX: Final = 1024
 """Unfinished QUIC handshakes above which further ones are not begun; each takes about 100 KiB."""
 
+HALF_OPEN_HOST_MAX: Final = 256
+"""The same for one host, so that a single one cannot keep everybody else from connecting."""
+
 QUIC_TICK_S: Final = 0.25
 """How often QUIC connections are looked at for pings and timeouts."""
 

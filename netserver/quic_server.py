@@ -18,7 +18,7 @@ import logging
 import os
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Final
 
@@ -35,6 +35,7 @@ from aioquic.quic.retry import QuicRetryTokenHandler
 
 from netserver.errors import ListenError
 from netserver.limits import (
+    HALF_OPEN_HOST_MAX,
     HALF_OPEN_MAX,
     HALF_OPEN_RETRY,
     QUIC_BATCH_S,
@@ -113,7 +114,8 @@ class QuicEndpoint:
         self._taking_s = 0.0  # for how long datagrams have been taken that are not handled yet
         self._dirty: deque[QuicPeer] = deque()
         self._flushing = False
-        self._half_open = 0
+        self._handshaking: dict[QuicPeer, str] = {}  # and the hosts that they say they are
+        self._handshaking_of: Counter[str] = Counter()
         self._ticker: asyncio.TimerHandle | None = None
 
     # --- life
@@ -198,14 +200,23 @@ class QuicEndpoint:
         for connection_id in self._ids.pop(peer):
             self._by_id.pop(connection_id, None)
         del self._of[peer]
-        if not peer.is_connected:
-            self._half_open -= 1
+        if self._handshake_over(peer):
             self.handshakes["failed"] += 1
 
-    def handshake_completed(self) -> None:
+    def handshake_completed(self, peer: QuicPeer) -> None:
         """To be called by the protocol when a peer is connected."""
-        self._half_open -= 1
-        self.handshakes["completed"] += 1
+        if self._handshake_over(peer):
+            self.handshakes["completed"] += 1
+
+    def _handshake_over(self, peer: QuicPeer) -> bool:
+        """Whether it was under way."""
+        host = self._handshaking.pop(peer, None)
+        if host is None:
+            return False
+        self._handshaking_of[host] -= 1
+        if not self._handshaking_of[host]:
+            del self._handshaking_of[host]
+        return True
 
     # --- turns
 
@@ -338,9 +349,14 @@ class QuicEndpoint:
             )
             channel.send([(answer, address)])
             return None
-        if header.packet_type != QuicPacketType.INITIAL:
+        if header.packet_type != QuicPacketType.INITIAL or len(header.destination_cid) < CONNECTION_ID_BYTES:
             return None
-        if not self._accepting or self._half_open >= HALF_OPEN_MAX or len(self.peers) >= self.connections_max:
+        if (
+            not self._accepting
+            or len(self._handshaking) >= HALF_OPEN_MAX
+            or self._handshaking_of[address[0]] >= HALF_OPEN_HOST_MAX
+            or len(self.peers) >= self.connections_max
+        ):
             self.handshakes["refused"] += 1
             return None
         return self._begin(channel, header, address)
@@ -353,7 +369,7 @@ class QuicEndpoint:
                     address=address, destination_cid=header.destination_cid, token=header.token, now=time.monotonic()
                 )
                 retry_id = header.destination_cid
-        if retry_id is None and self._half_open >= HALF_OPEN_RETRY:
+        if retry_id is None and len(self._handshaking) >= HALF_OPEN_RETRY:
             self._send_retry(channel, header, address)
             return None
         quic = BoundedQuic(
@@ -368,7 +384,8 @@ class QuicEndpoint:
         self.peers.add(peer)
         self._ids[peer] = set()
         self._of[peer] = channel
-        self._half_open += 1
+        self._handshaking[peer] = address[0]
+        self._handshaking_of[address[0]] += 1
         self.connection_id_issued(peer, header.destination_cid)
         self.connection_id_issued(peer, quic.host_cid)
         return peer

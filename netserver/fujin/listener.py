@@ -103,7 +103,7 @@ class FujinListener:
     def connected(self, connection: FujinConnection) -> None:
         """A handshake is complete."""
         self._connections[connection.peer] = connection
-        self.endpoint.handshake_completed()
+        self.endpoint.handshake_completed(connection.peer)
         counters = self._services.counters
         counters.connections += 1
         counters.connections_total += 1

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from aioquic import tls
 
-from netserver import quic_core
+from netserver import quic_core, quic_server
 from netserver.app import Server
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer, Op
@@ -143,6 +143,42 @@ def test_a_handshake_is_short(at: int) -> None:
                     attacker.listen()
 
             await in_thread(attack)
+
+    serve(test)
+
+
+def test_a_host_has_its_share_of_the_handshakes_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that begins as many as there may be kept everybody else from connecting."""
+    monkeypatch.setattr(quic_server, "HALF_OPEN_HOST_MAX", 3)
+
+    async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
+        endpoint = listener.endpoint
+        for _ in range(10):
+            with Attacker(address) as attacker:
+                ((data, _),) = attacker.quic.datagrams_to_send(now=time.monotonic())
+                attacker.udp.sendto(data, address)
+        await until(lambda: endpoint.handshakes["refused"] == 7)
+        assert len(endpoint.peers) == 3
+        with Attacker(address) as other:
+            other.udp.bind(("127.0.0.2", 0))
+            await in_thread(other.handshake)
+        assert endpoint.handshakes == {"completed": 1, "failed": 0, "refused": 7}
+        await until(lambda: endpoint.handshakes["failed"] == 3)
+        with await in_thread(lambda: Attacker(address).handshake()):
+            assert endpoint.handshakes["completed"] == 2
+
+    serve(test, handshake_timeout=1500)
+
+
+def test_names_of_connections_have_a_length() -> None:
+    async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
+        with Attacker(address) as attacker:
+            for size in (0, 1, 7, 8):
+                head = b"\xc0\0\0\0\1" + bytes([size]) + b"x" * size + b"\0\0\x44\x00"
+                attacker.udp.sendto(head.ljust(1200, b"\0"), address)
+            await until(lambda: bool(listener.endpoint.peers))
+            assert len(listener.endpoint.peers) == 1
+            assert b"x" * 8 in listener.endpoint._by_id
 
     serve(test)
 
