@@ -42,7 +42,7 @@ def test_help_teaches(name: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(("name", "line"), [(name, line) for name, lines in EXAMPLES.items() for line in lines])
 def test_examples_are_understood(name: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    for path in ("data/topics/1/0/00000000000000000001.log", "blipmq.wal", "data/VERSION"):
+    for path in ("data/topics/1/0/00000000000000000001.log", "blipmq.wal", "data/VERSION", "topics.json"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     words = shlex.split(line)

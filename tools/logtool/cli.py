@@ -35,6 +35,11 @@ COMMANDS = {
     ),
     "subscriptions": ("tools.logtool.subscriptions", "subscriptions", "List, show and change durable subscriptions."),
     "keys": ("tools.logtool.keys", "keys", "List, make and revoke API keys of BlipMQ clients."),
+    "definitions": (
+        "tools.logtool.definitions",
+        "definitions",
+        "Topics and their settings as a file: write it, bring a log to it.",
+    ),
     "import": ("tools.logtool.importing", "importing", "Take in the files of other brokers."),
     "config": ("tools.logtool.config", "config", "Show and check the server's configuration; reload it."),
     "generate": ("tools.logtool.generate", "generate", "Completion for shells, a unit for systemd."),

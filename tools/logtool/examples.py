@@ -47,6 +47,11 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "keys list": ("keys list",),
     "keys add": ("keys add shop --publish 'orders*'", "keys add billing --subscribe orders --file keys.jsonl"),
     "keys revoke": ("keys revoke shop",),
+    "definitions export": ("definitions export >topics.json", "definitions export 'order*' >orders.json"),
+    "definitions import": (
+        "definitions import topics.json --dry-run",
+        "--server http://127.0.0.1:9180 definitions import topics.json --yes",
+    ),
     "import blipmq-wal": ("import blipmq-wal blipmq.wal",),
     "config show": ("config show --config quintlog.toml --changed",),
     "config check": ("config check --config quintlog.toml",),

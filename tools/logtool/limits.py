@@ -31,3 +31,6 @@ MANIFEST_BYTES_MAX = 1 << 30
 
 BENCH_RECORDS_MAX = 100_000_000
 """Records of one measurement: the times of their groups are kept, half a gigabyte where each is a group of its own."""
+
+DEFINITIONS_BYTES_MAX = 64 << 20
+"""A file of definitions: 100,000 topics have about 20 MB."""

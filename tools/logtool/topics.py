@@ -46,7 +46,7 @@ def topics() -> None:
     """List, show, make, change, trim and delete topics."""
 
 
-def _items(settings: Settings, pattern: str | None) -> list[dict[str, Any]]:
+def topic_items(settings: Settings, pattern: str | None) -> list[dict[str, Any]]:
     """The topics from the directory's files, or from the server when that is the address."""
     if settings.data_dir is None:
         admin = admin_of(settings)
@@ -89,18 +89,19 @@ def _summary(item: dict[str, Any]) -> dict[str, Any]:
 @click.pass_obj
 def list_topics(settings: Settings, pattern: str | None) -> None:
     """List the topics, or those whose name matches GLOB (*, ?, [..]). From files or server."""
-    lines = [_summary(item) for item in _items(settings, pattern)]
+    lines = [_summary(item) for item in topic_items(settings, pattern)]
     if settings.output.form == "table":
         for line in lines:
-            line["name"] = name_text(_topic_name(line))
+            line["name"] = name_text(name_of(line))
     settings.output.items(LIST_COLUMNS, lines)
 
 
-def _topic_name(item: dict[str, Any]) -> bytes:
+def name_of(item: dict[str, Any]) -> bytes:
+    """A topic's name, from its form in documents. Raises ValueError: its base64 is none."""
     if "name_base64" in item:
         import base64
 
-        return base64.b64decode(item["name_base64"])
+        return base64.b64decode(item["name_base64"], validate=True)
     return _name(item["name"])
 
 
