@@ -90,6 +90,9 @@ KEEPALIVE_PROBES: Final = 3
 TLS_HANDSHAKE_S: Final = 10.0
 """A TLS handshake takes milliseconds; a peer that never finishes holds a connection for so long at most."""
 
+LOG_PIECE_BYTES: Final = 256
+"""Bytes of the log written at once to a terminal or socket that says it can take some: so many it always takes."""
+
 DRAIN_LOG_S: Final = 1.5
 """After the connections are gone the disk has so long to take what was appended and is acknowledged to nobody."""
 

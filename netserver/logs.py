@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import select
+import stat
 import sys
 import time
+from contextlib import suppress
 from typing import Final, TextIO
+
+from netserver.limits import LOG_PIECE_BYTES
 
 OURS: Final = ("engine", "netserver", "tools", "quintlog")
 """Roots of this product's logger names."""
@@ -74,9 +80,59 @@ class RepetitionFilter(logging.Filter):
         return count < self._lines_max
 
 
+class LogHandler(logging.StreamHandler[TextIO]):
+    """Writes lines without waiting for who reads them.
+
+    A pipe that nobody reads, or a terminal that was stopped, would hold up the event loop and all clients with it: what
+    it does not take now is left out, and the next line that goes through says how many were.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._left_out = 0
+        self._rest = b""
+        self._fd = -1
+        with suppress(OSError, ValueError):  # no descriptor: it is in memory
+            fd = stream.fileno()
+            mode = os.fstat(fd).st_mode
+            if not stat.S_ISREG(mode):  # writing to a file waits for the disk at most
+                self._fd = fd
+                self._piece_bytes = select.PIPE_BUF if stat.S_ISFIFO(mode) else LOG_PIECE_BYTES
+                self._poll = select.poll()
+                self._poll.register(fd, select.POLLOUT)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Writes the line, or leaves it out."""
+        if self._fd < 0:
+            super().emit(record)
+            return
+        try:
+            if not self._push() or not self._poll.poll(0):
+                self._left_out += 1
+                return
+            line = self.format(record) + self.terminator
+            if self._left_out:
+                line = f"({self._left_out} lines were left out: nobody read them){self.terminator}{line}"
+            self._left_out = 0
+            self._rest = line.encode(errors="backslashreplace")
+            self._push()
+        except OSError:  # closed at the other end: nobody wants it
+            self._rest = b""
+        except Exception:  # noqa: BLE001 - as logging has it: a line that cannot be made must not end what it is about
+            self.handleError(record)
+
+    def _push(self) -> bool:
+        """Writes on with a line that was begun; whether all of it is written."""
+        while self._rest:
+            if not self._poll.poll(0):
+                return False
+            self._rest = self._rest[os.write(self._fd, self._rest[: self._piece_bytes]) :]
+        return True
+
+
 def set_up(form: str, level: str, stream: TextIO | None = None) -> None:
     """Write the log to ``stream`` (stderr) from now on; also of libraries, from warnings up."""
-    handler = logging.StreamHandler(stream if stream is not None else sys.stderr)
+    handler = LogHandler(stream if stream is not None else sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else TextFormatter())
     handler.addFilter(RepetitionFilter())
     root = logging.getLogger()

@@ -37,6 +37,7 @@ log = logging.getLogger("tools.engine_server")  # also when it runs as __main__
 SWITCH_INTERVAL_S = 0.0005
 """The committer's thread gets the interpreter within this time of asking for it, not within 5 ms."""
 EXIT_NOT_COMMITTED = 1
+EXIT_UNUSABLE = 3
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
@@ -64,12 +65,25 @@ def contract(config: ServerConfig) -> str:
 
 
 def say(text: str) -> None:
-    """A line on stdout; whoever closed it does not want it."""
+    """A line on stdout; whoever closed it, or has no room for it, does not get it."""
     try:
         click.echo(text)
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def open_standard_streams() -> None:
+    """Opens what the caller closed of stdin, stdout and stderr on nothing: else the next file, one of the log perhaps,
+    would get that descriptor, and whatever a library says there."""
+    for fd in range(3):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
+    for name, fd in (("stdout", 1), ("stderr", 2)):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(fd, "w", closefd=False))  # noqa: SIM115 - as long as the process
 
 
 class Process:
@@ -227,6 +241,7 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
     def load() -> ServerConfig:
         return configuration.load(Path(config_file) if config_file else None, os.environ, _layer(flags))
 
+    open_standard_streams()
     try:
         config = load()
         if print_config:
@@ -250,6 +265,11 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         click.echo(f"engine-server: {error}", err=True)
         sys.exit(error.exit_code)
     except Exception as error:
+        if isinstance(error, MemoryError) or "start new thread" in str(error):
+            click.echo(
+                f"engine-server: not enough memory, or too many threads: {error}; see ulimit -v and -u", err=True
+            )
+            sys.exit(EXIT_UNUSABLE)
         log.exception("internal error: %s", error)
         sys.exit(EXIT_BUG)
 

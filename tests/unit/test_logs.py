@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -81,3 +82,25 @@ def test_repetitions_are_left_out_and_counted() -> None:
     following = line(12.0)
     assert rule.filter(following)
     assert following.getMessage() == "text 5"
+
+
+def test_a_log_that_nobody_reads_holds_nothing_up(stream: io.StringIO) -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    with os.fdopen(reader, "rb") as reading, os.fdopen(writer, "w") as writing:
+        set_up("text", "info", writing)
+        log = logging.getLogger("netserver.x")
+        for number in range(1000):
+            log.error("%d %s", number, "x" * 9000)  # would wait for ever with the eighth
+        begun = reading.read()
+        assert begun.startswith(b"2")
+        log.error("goes through")
+        lines = (begun + reading.read()).decode().splitlines()
+        written = len(lines) - 2
+        assert [line.split()[2] for line in lines[:written]] == [str(number) for number in range(written)]
+        assert all(line.endswith("x" * 9000) for line in lines[:written]), "none is cut short"
+        assert lines[-2] == f"({1000 - written} lines were left out: nobody read them)"
+        assert lines[-1].endswith("goes through")
+        reading.close()
+        log.error("to nobody")
+        log.error("to nobody")
