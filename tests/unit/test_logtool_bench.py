@@ -15,7 +15,7 @@ import pytest
 
 from netserver.testing import ServerProcess, server
 from tests.unit.conftest import Logtool
-from tools.logtool.loads import Times
+from tools.logtool.loads import Times, different
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -122,3 +122,9 @@ def test_percentiles() -> None:
     assert times.item("ack") == {"ack_p50_ms": 100.0, "ack_p95_ms": 190.0, "ack_p99_ms": 198.0, "ack_max_ms": 200.0}
     assert Times([0.5]).item("x") == {"x_p50_ms": 500.0, "x_p95_ms": 500.0, "x_p99_ms": 500.0, "x_max_ms": 500.0}
     assert Times().item("x") == {}
+
+
+def test_records_differ() -> None:
+    values = [record.value for record in different(100)]
+    assert (len(values), len(set(values)), {len(value) for value in values}) == (256, 256, {100})
+    assert [len(different(size)) for size in (1, 1 << 20, 4 << 20, 16 << 20)] == [256, 4, 1, 1]

@@ -16,6 +16,8 @@ from tools.logtool.splitting import Input
 
 HISTORY = {"figg", "tank", "blipmq"}
 """Protocols whose readers may begin at the first record."""
+GROUP_BYTES = 4 << 20
+"""... and as few as have so many bytes together."""
 
 
 @dataclass(slots=True)
@@ -43,6 +45,12 @@ class Times:
         return found | {f"{name}_max_ms": round(ordered[-1] * 1000, 3)}
 
 
+def different(size_bytes: int) -> list[Input]:
+    """Records for one group, which no compression makes smaller; of large ones a few at a time."""
+    count = max(1, min(GROUP_RECORDS, GROUP_BYTES // size_bytes))
+    return [Input(os.urandom(size_bytes)) for _ in range(count)]
+
+
 @dataclass(slots=True)
 class Load:
     """A load on one partition: what it consists of, and what it has measured so far.
@@ -67,12 +75,12 @@ class Load:
 
     async def publish(self) -> None:
         """Sends the records as fast as the window lets it. Times are those of groups that are sent as one."""
-        value = os.urandom(self.size_bytes)
+        values = different(self.size_bytes)
         async with self.client as client:
             send = sender(self.protocol, client, self.topic, 0)
             self.started = time.perf_counter()
-            for first in range(0, self.records, GROUP_RECORDS):
-                group = [Input(value)] * min(GROUP_RECORDS, self.records - first)
+            for first in range(0, self.records, len(values)):
+                group = values[: self.records - first]
                 began = time.perf_counter()
                 for future, count in await send(group):
                     self.progress.add(future, count)
