@@ -21,6 +21,7 @@ COMPLETION_VARIABLE = "_LOGTOOL_COMPLETE"
 
 COMMANDS = {
     "status": ("tools.logtool.status", "status", "The log at a glance: server, topics, sizes, room on the disk."),
+    "top": ("tools.logtool.top", "top", "What the server is doing now: rates, times, busiest topics."),
     "check": ("tools.logtool.check", "check", "Is the server well? For monitors: disk, damage, syncs, lag."),
     "topics": ("tools.logtool.topics", "topics", "List, show, make, change, trim and delete topics."),
     "cat": ("tools.logtool.cat", "cat", "Print records up to what is committed now."),

@@ -6,6 +6,7 @@ from typing import Final
 
 EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "status": ("status", "status --watch 2", "--server http://127.0.0.1:9180 status -o json"),
+    "top": ("top", "top --every 0.5", "top --once -o json"),
     "check": ("check --disk-free 10 --lag 100000", "check --format nagios"),
     "topics list": ("topics list", "topics list 'order*' -o json"),
     "topics show": ("topics show orders",),
