@@ -22,6 +22,7 @@ from engine.recovery import SET_ASIDE, Known, Recovered, recover_partition
 from engine.scan import Damage, Found, walk
 from engine.segment import HEADER_BYTES, parse_header
 from tests.damage import UnsyncedFiles
+from tests.disks import memory_directory
 from tests.engine_log import EngineLog, segments
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
@@ -168,10 +169,19 @@ def lengths(batches: Batches) -> Iterator[int]:
     yield from range(max(HEADER_BYTES, size - TAIL_BYTES), size, TAIL_STEP)
 
 
+@pytest.fixture
+def in_memory(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory, if there is one: thousands of files are made and removed."""
+    path = memory_directory(tmp_path)
+    yield path
+    if path != tmp_path:
+        shutil.rmtree(path)
+
+
 @pytest.mark.parametrize("fill", ["nothing", "zeros", "garbage", "a copy"])
 @pytest.mark.timeout(7200 if NIGHTLY else 120)
-def test_a_tail_torn_at_every_byte_keeps_all_whole_batches(tmp_path: Path, fill: str) -> None:
-    path = make(tmp_path / "d", TAIL_BYTES)
+def test_a_tail_torn_at_every_byte_keeps_all_whole_batches(in_memory: Path, fill: str) -> None:
+    path = make(in_memory / "d", TAIL_BYTES)
     file = segments(path)[0]
     batches = Batches(file)
     dice = random.Random(5)
