@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from engine.errors import EngineError, OutOfRange
+from netserver.errors import ProtocolError
 
 from .hot import ChunkCut
 from .limits import (
@@ -24,6 +25,7 @@ from .limits import (
     CHUNK_BYTES_TARGET,
     FETCH_BYTES_MAX,
     FETCH_BYTES_MIN,
+    FETCHES_PER_TURN,
     SHARE_BYTES_MIN,
     SLICE_BYTES_MIN,
     WAIT_MS_MAX,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from engine.partition import Partition, Slab
+    from engine.topics import Topic
 
     from .session import TankSession
 
@@ -48,11 +51,23 @@ AT_END: Final = 1
 DONE: Final = 2
 
 
+class Unwritten:
+    """Stands for a partition that nobody has written to: it costs no object of the engine until it is waited for."""
+
+    is_open = True
+    log_start = 1
+    committed_seq = last_seq = 0
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+
+
 class Fetch:
     """One partition of a request.
 
     Attributes:
         state: PENDING, AT_END (there is nothing to read, one may wait) or DONE (records or an error).
+        partition: None when there is no such one.
         start_seq: number that reading begins with, 0 until it is known.
         position: number to read next.
         limit_bytes: chunk size after which no further bundle is begun.
@@ -72,12 +87,14 @@ class Fetch:
         "start_seq",
         "state",
         "tail_seq",
+        "topic",
     )
 
-    def __init__(self, job: ConsumeJob, request: ConsumePartition, partition: Partition | None) -> None:
+    def __init__(self, job: ConsumeJob, request: ConsumePartition, topic: Topic) -> None:
         self.job = job
         self.request = request
-        self.partition = partition
+        self.topic = topic
+        self.partition: Partition | Unwritten | None = None
         self.state = PENDING
         self.code: int = ConsumeCode.OK
         self.start_seq = 0
@@ -104,12 +121,30 @@ class Fetch:
         self.pieces = []
         self.size_bytes = 0
 
+    def _look(self) -> None:
+        """Find the partition, and again as long as nobody has written to it."""
+        if self.partition is None or isinstance(self.partition, Unwritten):
+            if self.job.node.is_written(self.topic, self.request.partition_id):
+                self._take_object()
+            else:
+                self.partition = Unwritten(self.topic)
+
+    def _take_object(self) -> None:
+        try:
+            self.partition = self.job.node.partition(self.topic, self.request.partition_id)
+        except ProtocolError:  # a Consume has a code for it
+            self._fail(ConsumeCode.SYSTEM_ERROR)
+
     def step(self) -> None:
         """Get as far as is possible without waiting."""
+        if not self.topic.deleting:
+            self._look()
         partition = self.partition
-        if partition is None or partition.topic.deleting:
+        if self.state == DONE:
+            return
+        if partition is None or self.topic.deleting:
             self._fail(ConsumeCode.UNKNOWN_PARTITION)
-        elif partition.is_open:
+        elif isinstance(partition, Unwritten) or partition.is_open:
             if self.start_seq or self._begin(partition):
                 self._read(partition)
         elif not self.opening:
@@ -122,7 +157,7 @@ class Fetch:
         self.code = code
         self.state = DONE
 
-    def _begin(self, partition: Partition) -> bool:
+    def _begin(self, partition: Partition | Unwritten) -> bool:
         """Find out where to read from; False when the number asked for is not there."""
         seq = self.request.seq
         if seq == 0:
@@ -135,9 +170,9 @@ class Fetch:
         self.start_seq = self.position = seq
         return True
 
-    def _read(self, partition: Partition) -> None:
+    def _read(self, partition: Partition | Unwritten) -> None:
         job = self.job
-        while self.position <= partition.committed_seq:
+        while not isinstance(partition, Unwritten) and self.position <= partition.committed_seq:
             if job.is_last:  # it waited here: what retention took meanwhile is not missed
                 self.position = max(self.position, partition.log_start)
             # what is there already is not kept waiting for the disk
@@ -178,17 +213,21 @@ class Fetch:
 
     def has_more(self) -> bool:
         """Whether it was at its end and no longer is."""
+        if self.state == AT_END and not self.topic.deleting:
+            self._look()
         return self.state == AT_END and self.partition is not None and self.position <= self.partition.committed_seq
 
     def begin_wait(self) -> None:
         """Have ``ready`` called at the next commit."""
         self.tail_seq = self.position
-        if self.partition is not None:
+        if isinstance(self.partition, Unwritten) and not self.topic.deleting:
+            self._take_object()
+        if self.partition is not None and not isinstance(self.partition, Unwritten):
             self.partition.read(self.position, 1, self.ready)
 
     def end_wait(self) -> None:
         """No longer."""
-        if self.partition is not None:
+        if self.partition is not None and not isinstance(self.partition, Unwritten):
             self.partition.forget(self.ready)
 
     def arrived_bytes(self) -> int:
@@ -199,6 +238,7 @@ class Fetch:
         """
         partition = self.partition
         assert partition is not None, "only known partitions wait"
+        assert not isinstance(partition, Unwritten), "what is waited for has an object"
         found = 0
         cut = ChunkCut()
         while (slab := partition.read(self.tail_seq, CHUNK_BYTES_TARGET, self.ready)) is not None:
@@ -234,7 +274,7 @@ class ConsumeJob:
     """One request of a session on its way to its answer."""
 
     def __init__(self, session: TankSession, request: ConsumeRequest) -> None:
-        node = session.node
+        node = self.node = session.node
         self._session = session
         self.connection = session.connection
         self.state = READING
@@ -250,7 +290,7 @@ class ConsumeJob:
             if topic is None:
                 self._topics.append(None)
                 continue
-            fetches = [Fetch(self, entry, node.partition(topic, entry.partition_id)) for entry in partitions]
+            fetches = [Fetch(self, entry, topic) for entry in partitions]
             self._topics.append(fetches)
             self.fetches += fetches
         self._pending = 0
@@ -262,11 +302,22 @@ class ConsumeJob:
         if self.state != READING:
             return
         self.size_bytes = 0
-        self._pending = 0
-        for fetch in self.fetches:
+        self._pending = 1  # this pass itself, until it has been through all partitions
+        self._step(0)
+
+    def _step(self, at: int) -> None:
+        """Begin with the partitions from the ``at``-th on, some in one turn of the loop."""
+        if self.state != READING:
+            return
+        behind = at + FETCHES_PER_TURN
+        for fetch in self.fetches[at:behind]:
             fetch.again()
             fetch.step()
             self._pending += fetch.state == PENDING
+        if behind < len(self.fetches):
+            self.connection.loop.call_soon(self.connection.guarded(lambda: self._step(behind)))
+            return
+        self._pending -= 1
         if not self._pending:
             self._settle()
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from engine.partition import Partition
     from engine.topics import Topic
 
-    from .consume import ConsumeJob, Fetch
+    from .consume import ConsumeJob, Fetch, Unwritten
 
 
 class WaitingRequests:
@@ -53,7 +53,7 @@ class Waiting:
         self.partitions = 0
         self._everybody = everybody
         self._jobs: dict[ConsumeJob, None] = {}
-        self._fetches: dict[Partition, dict[Fetch, None]] = {}
+        self._fetches: dict[Partition | Unwritten, dict[Fetch, None]] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)

@@ -84,6 +84,13 @@ class Node:
         except NotStored as error:
             raise ProtocolError(str(error), "unavailable") from None
 
+    def is_written(self, topic: Topic, index: int) -> bool:
+        """Whether a partition may hold records: it has a number, or at least files (of which the state is too old to
+        know). There is none: then it is not for this to say."""
+        if index in topic.numbers or index >= topic.partition_count:
+            return True
+        return self.log.files.exists(self.log.data_dir / "topics" / str(topic.id) / str(index))
+
     def status(self, request_id: int) -> bytes:
         """The answer to Status."""
         open_partitions = sum(partition.is_open for partition in self.log.known_partitions())

@@ -371,11 +371,66 @@ def test_a_partition_whose_files_cannot_be_looked_for(caplog: pytest.LogCaptureF
         directory = log.data_dir / "topics" / str(topic.id)
         directory.mkdir()
         (directory / "0").write_bytes(b"no directory")
-        for request in (produce(1, b"t", bundle(b"x")), consume(2, b"t", (0, 0))):
-            peer = await place.peer()
-            peer.send(request)
-            await peer.closed_by_server()
+        peer = await place.peer()
+        (found,) = await peer.consume(b"t", (0, 0))
+        assert found.code == messages.ConsumeCode.SYSTEM_ERROR
+        peer.send(produce(1, b"t", bundle(b"x")))  # there is no code for it
+        await peer.closed_by_server()
 
     with_server(test)
     assert "error in the session" not in caplog.text
-    assert caplog.text.count("cannot look for files") == 2
+    assert "cannot look for files" in caplog.text
+
+
+def all_partitions(topic: bytes, count: int) -> list[messages.ConsumeTopic]:
+    """Entries of a Consume for so many partitions (a multiple of 250)."""
+    entries = [[(index, 0) for index in range(at, at + 250)] for at in range(0, count, 250)]
+    return [consume(1, topic, *some).topics[0] for some in entries]
+
+
+def test_a_consume_of_all_partitions_costs_no_object_for_those_without_records() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.create(b"t", 3000) == 0
+        assert await peer.produce(b"t", bundle(b"x"), partition_id=2999) == b"\0"
+        topics = [
+            consume(1, b"t", *((index, 0) for index in range(at, at + 250))).topics[0] for at in range(0, 3000, 250)
+        ]
+        request = messages.ConsumeRequest(1, tuple(topics), 0, 0)
+        peer.send(request)
+        answer = await peer.answer(messages.ConsumeResponse)
+        found = [partition for topic in answer.topics for partition in topic.partitions]
+        assert [partition.partition_id for partition in found if partition.chunk] == [2999]
+        assert len(found) == 3000
+        assert len(list(place.server.log.known_partitions())) == 1
+        peer.send(request._replace(max_wait_ms=60_000, min_bytes=1, topics=tuple(topics[:4])))
+        peer.send(messages.StatusRequest(2))
+        await peer.answer(messages.StatusResponse)
+        await until(lambda: len(list(place.server.log.known_partitions())) == 1001)  # it waits for these
+        other = await place.peer()
+        assert await other.produce(b"t", bundle(b"y"), partition_id=17) == b"\0"
+        answer = await peer.answer(messages.ConsumeResponse)
+        assert [p.partition_id for topic in answer.topics for p in topic.partitions if p.chunk] == [17]
+
+    with_server(test)
+
+
+def test_a_topic_is_deleted_while_its_partitions_are_gone_through() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.create(b"t", 5000) == 0
+        topics = [
+            consume(1, b"t", *((index, 0) for index in range(at, at + 250))).topics[0] for at in range(0, 5000, 250)
+        ]
+        peer.send(messages.ConsumeRequest(1, tuple(topics), 60_000, 1))
+        (connection,) = place.server.shell.connections
+        await until(lambda: connection.session._jobs)  # type: ignore[attr-defined]
+        topic = place.server.log.catalog.get(b"t")
+        assert topic is not None
+        place.server.log.catalog.delete(topic)
+        answer = await peer.answer(messages.ConsumeResponse)
+        codes = {partition.code for topic in answer.topics for partition in topic.partitions}
+        assert codes <= {messages.ConsumeCode.UNKNOWN_PARTITION, messages.ConsumeCode.OK}
+        assert len(codes) > 0
+
+    with_server(test)
