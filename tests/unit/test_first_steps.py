@@ -177,3 +177,13 @@ def test_settings_of_streams_are_reloaded() -> None:
                     await numbers.next(0.2)
 
     asyncio.run(main())
+
+
+def test_the_nearest_topic_is_named(tmp_path: Path, logtool: Logtool) -> None:
+    with server(tmp_path / "data") as process:
+        for name in ("orders", "clicks"):
+            process.admin("POST", "/v1/topics", {"name": name})
+    code, _, err = logtool("--data-dir", str(tmp_path / "data"), "cat", "ordres")
+    assert (code, "did you mean 'orders'?" in err) == (5, True)
+    code, _, err = logtool("--data-dir", str(tmp_path / "data"), "cat", "x")
+    assert (code, "did you mean" in err) == (5, False)

@@ -56,3 +56,9 @@ def test_examples_are_understood(name: str, line: str, tmp_path: Path, monkeypat
         return
     with ALL[name].make_context(name, words[len(parts) :], obj=Settings(environment={})) as context:
         assert context.command is ALL[name]
+
+
+def test_lists_of_commands_are_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    for name in sorted({name.split()[0] for name in ALL if " " in name}):
+        assert run([name, "--help"]) == 0
+        assert "..." not in capsys.readouterr().out.split("Commands:")[1]

@@ -202,6 +202,13 @@ class Group(NearestGroup):
 
     command_class = Command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, each with the whole first sentence of its help."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.commands[name].get_short_help_str(10_000)) for name in sorted(self.commands)]
+            )
+
 
 class LazyGroup(NearestGroup):
     """Imports a command's module when the command is called; the list of commands needs none of them."""

@@ -85,8 +85,8 @@ def repair(settings: Settings, place: Path | None, apply: bool) -> None:
     if not apply:
         show_plan(output, items)
         output.note(
-            f"{len(items)} findings, {len(changes)} to be mended, {given_up} record numbers given up"
-            + ("; nothing was changed: --apply does it" if changes else "")
+            f"{len(items)} finding{'' if len(items) == 1 else 's'}, {len(changes)} to be mended, "
+            f"{given_up} record numbers given up" + ("; nothing was changed: --apply does it" if changes else "")
         )
         if items:
             raise Finding

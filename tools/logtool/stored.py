@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import struct
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,9 +11,11 @@ from typing import Any
 from engine.errors import Corrupt, EngineError, UnknownTopic
 from engine.reader import DirectoryReader, PartitionReader, StoredTopic
 from engine.state import TOPIC, StateReader
-from tools.logtool.output import bytes_fields
+from tools.logtool.output import bytes_fields, name_text
 
 STATE = "state"
+NAMES_COMPARED = 1000
+"""Of so many topics the nearest name is looked for."""
 _TOPIC_KEY = struct.Struct(">Q")
 
 
@@ -43,10 +46,14 @@ def topics_of_state(path: Path, on_corrupt: Callable[[Corrupt], None]) -> list[S
 
 def find_topic(reader: DirectoryReader, name: bytes) -> StoredTopic:
     """The topic of this name. Raises UnknownTopic."""
-    for topic in stored_topics(reader):
+    topics = stored_topics(reader)
+    for topic in topics:
         if topic.name == name:
             return topic
-    raise UnknownTopic(f"no topic {name.decode('utf-8', 'backslashreplace')!r} in {reader.data_dir}")
+    names = [name_text(topic.name) for topic in topics[:NAMES_COMPARED]]
+    near = difflib.get_close_matches(name_text(name), names, n=1)
+    meant = f"; did you mean {near[0]!r}?" if near else ""
+    raise UnknownTopic(f"no topic {name.decode('utf-8', 'backslashreplace')!r} in {reader.data_dir}{meant}")
 
 
 def partitions_of(reader: DirectoryReader, topic: StoredTopic) -> Iterator[PartitionReader]:
