@@ -104,6 +104,7 @@ FAULTS = "tests/crash/test_faults.py"
 POWER = "tests/crash/test_power_cut.py"
 STATE = "tests/unit/test_state_lost.py"
 CLOCK = "tests/unit/test_clock.py"
+HOSTILE = "tests/unit/test_quic_hostile.py --timeout 60"
 QUICK = "tests/unit/test_quick_rounds.py"
 
 MUTANTS = (
@@ -543,6 +544,28 @@ MUTANTS = (
         "        dry = None if self.apply else DryFiles()\n",
         "        dry = None\n",
         "tests/unit/test_repair.py",
+    ),
+    # --- QUIC and Fujin
+    Mutant(
+        "keep every gap of a QUIC stream",
+        "netserver/quic_core.py",
+        "        if stream is not None and len(stream.receiver._ranges) >= QUIC_GAPS_MAX:\n            return False\n",
+        "",
+        f"{HOSTILE} -k gaps_in_a_stream",
+    ),
+    Mutant(
+        "take a handshake of any length",
+        "netserver/quic_core.py",
+        "            if offset + size > QUIC_CRYPTO_BYTES_MAX:\n",
+        "            if False:\n",
+        f"{HOSTILE} -k handshake_is_short",
+    ),
+    Mutant(
+        "carry out commands whose answers nobody reads",
+        "netserver/fujin/session.py",
+        "                if not stream.writable:\n",
+        "                if False:\n",
+        f"{HOSTILE} -k not_read",
     ),
 )
 
