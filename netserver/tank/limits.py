@@ -55,6 +55,10 @@ copying so much."""
 WAIT_MS_MAX: Final = 3_600_000
 """Longest wait of a Consume, as in the original."""
 
+REQUESTS_PER_TURN: Final = 100
+"""Requests of one connection (but for usual Produces) that are handled in one turn of the loop: a Status of 9 bytes
+looks at all partitions."""
+
 FETCHES_PER_TURN: Final = 1000
 """Partitions of one Consume that are looked at in one turn of the loop, about 10 ms: a request can name 65,025."""
 

@@ -22,7 +22,7 @@ from .codec import decode_request, encode_response, frame_bounds
 from .consume import ConsumeJob
 from .discover import DiscoverJob
 from .errors import FormatError
-from .limits import BUSY_REQUESTS_MAX, DEFERRED_REQUESTS_MAX, FRAME_BYTES_MAX
+from .limits import BUSY_REQUESTS_MAX, DEFERRED_REQUESTS_MAX, FRAME_BYTES_MAX, REQUESTS_PER_TURN
 from .longpoll import Waiting
 from .messages import (
     ConsumeRequest,
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from engine.partition import Partition
     from netserver.connection import Connection, Services, Session
 
+TURN: Final = "many requests at once"
 OPENING: Final = "a partition is being opened"
 DEFERRED: Final = "requests wait for earlier publishes"
 BUSY: Final = "requests wait for the disk"
@@ -94,7 +95,7 @@ class TankSession:
             self._is_silent = False
             self.node.silent.remove(self.connection)
         connection = self.connection
-        position = 0
+        position = requests = 0
         try:
             while not connection.held:
                 frame = frame_bounds(data, position, length)
@@ -113,6 +114,10 @@ class TankSession:
                         continue
                 self._frame(message_id, data[start:end])
                 position = end
+                requests += 1
+                if requests == REQUESTS_PER_TURN:
+                    connection.hold(TURN)
+                    connection.loop.call_soon(connection.release, TURN)
         except FormatError as error:
             raise ProtocolError(str(error)) from None
         return position

@@ -434,3 +434,20 @@ def test_a_topic_is_deleted_while_its_partitions_are_gone_through() -> None:
         assert len(codes) > 0
 
     with_server(test)
+
+
+def test_a_flood_of_small_requests_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "REQUESTS_PER_TURN", 1)
+
+    async def test(place: Place) -> None:
+        flood, other = await place.peer(), await place.peer()
+        first = min(place.server.shell.connections, key=lambda connection: connection.number)
+        before = first.bytes_out
+        flood.send(*[messages.StatusRequest(number) for number in range(2000)])
+        other.send(messages.StatusRequest(7))
+        assert (await other.answer(messages.StatusResponse)).request_id == 7
+        assert first.bytes_out - before < 2000 * 35
+        for number in range(2000):
+            assert (await flood.answer(messages.StatusResponse)).request_id == number
+
+    with_server(test)
