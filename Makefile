@@ -99,7 +99,7 @@ coverage:
 
 nightly: compile
 	@.ci/venv $(VENV) editable test
-	QUINTLOG_NIGHTLY=1 $(PY) -m pytest --timeout=7200 tests
+	QUINTLOG_NIGHTLY=1 $(PY) -m pytest -s --timeout=7200 tests
 
 build:
 	@.ci/venv $(VENV) editable base
