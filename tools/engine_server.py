@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -37,9 +37,11 @@ log = logging.getLogger("tools.engine_server")  # also when it runs as __main__
 SWITCH_INTERVAL_S = 0.0005
 """The committer's thread gets the interpreter within this time of asking for it, not within 5 ms."""
 EXIT_NOT_COMMITTED = 1
+EXIT_UNWRITTEN = 1
 EXIT_UNUSABLE = 3
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
+EXIT_CLOSED_PIPE = 141  # as a program that SIGPIPE ended
 
 CONTRACTS = {
     "always": (
@@ -71,6 +73,24 @@ def say(text: str) -> None:
         sys.stdout.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def answer(text: str) -> None:
+    """What the command was called for, on stdout. Raises SystemExit: it could not be written."""
+    try:
+        click.echo(text)
+        sys.stdout.flush()
+    except OSError as error:
+        unwritten(error)
+
+
+def unwritten(error: OSError) -> NoReturn:
+    """Ends the process: quietly when nobody reads stdout any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit's flush fails quietly
+    if isinstance(error, BrokenPipeError):
+        sys.exit(EXIT_CLOSED_PIPE)
+    click.echo(f"engine-server: stdout: {(error.strerror or str(error)).lower()}", err=True)
+    sys.exit(EXIT_UNWRITTEN)
 
 
 def open_standard_streams() -> None:
@@ -209,6 +229,8 @@ class ServerCommand(click.Command):
             sys.exit(done.exit_code)
         except click.Abort:  # Ctrl-C before the server's own handlers are there
             sys.exit(EXIT_INTERRUPTED)
+        except OSError as error:  # of --help and --version: the server itself tells its errors
+            unwritten(error)
         except click.ClickException as error:
             click.echo(f"engine-server: {error.format_message()}", err=True)
             click.echo("  `engine-server --help` lists the options, --print-config the settings", err=True)
@@ -245,13 +267,13 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
     try:
         config = load()
         if print_config:
-            say(configuration.as_toml(config))
+            answer(configuration.as_toml(config))
             return
         if print_contract:
-            say(contract(config))
+            answer(contract(config))
             return
         if check_config:
-            say("the configuration is valid")
+            answer("the configuration is valid")
             return
         if not config.server.data_dir:
             raise ConfigError("no data directory: name one with --data-dir DIR or [server] data_dir")

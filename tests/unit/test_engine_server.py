@@ -323,3 +323,16 @@ def test_the_test_server_says_why_it_cannot_start() -> None:
         server(settings={"topics": {"record_bytes_max": "none"}}),
     ):
         pass
+
+
+@pytest.mark.parametrize(("option", "closed"), [("--print-config", 141), ("--help", 1)])  # help: as click ends it
+def test_an_answer_that_nobody_gets_is_no_success(option: str, closed: int) -> None:
+    command = [sys.executable, "-m", "tools.engine_server", option]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (1, "engine-server: stdout: no space left on device\n")
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (closed, "")
