@@ -461,3 +461,30 @@ def test_an_io_error_where_room_cannot_even_be_asked_for_is_no_full_disk(tmp_pat
     shutil.move(tmp_path / "env", tmp_path / "gone")
     assert isinstance(environment._failed(error), ReadOnly)
     environment.close()
+
+
+def test_a_copy_holds_the_same_and_says_why_it_cannot_be_made(tmp_path: Path) -> None:
+    environment = Environment(tmp_path / "env", 1 << 30, FILES, create=True)
+    fill(environment, 0, 100)
+    environment.close()
+    reader = ReadOnlyEnvironment(tmp_path / "env")
+    (tmp_path / "copy").mkdir()
+    reader.copy(tmp_path / "copy")
+    with pytest.raises(DataDirectoryError, match=r"cannot copy .*/env to .*/missing: "):
+        reader.copy(tmp_path / "missing")
+    full = lmdb.Error("mdb_env_copy2")
+    full.code = errno.ENOSPC
+    lmdb_environment = reader._environment
+
+    class Full:
+        def copy(self, path: str) -> None:
+            raise full
+
+    reader._environment = Full()
+    with pytest.raises(DiskFull, match="no space for a copy"):
+        reader.copy(tmp_path / "copy")
+    reader._environment = lmdb_environment
+    reader.close()
+    copied = ReadOnlyEnvironment(tmp_path / "copy")
+    assert entries(copied) == 100
+    copied.close()
