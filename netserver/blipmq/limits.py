@@ -51,6 +51,9 @@ TTL_DIGITS_MAX = 10
 CONNECTION_CURSORS_MAX = 10_000
 """Cursors that a connection may have pushed, one for each topic of a pattern: each is about 1.5 KiB."""
 
+CONNECTION_PATTERNS_MAX = 1000
+"""Patterns of a connection, which may stand for no topic at all: each topic that is made is compared with them all."""
+
 PUSH_RANGES_MAX = 1024
 """Ranges remembered of what a group's member was given; what is older comes back by the back-off timer only."""
 

@@ -9,7 +9,7 @@ from engine.errors import EngineError, NotStored, TooLarge
 from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import FrameType, PayloadError
 from netserver.blipmq.frames import TTL_HEADER
-from netserver.blipmq.limits import CONNECTION_CURSORS_MAX, KEY_BYTES_MAX, SUBSCRIPTIONS_MAX
+from netserver.blipmq.limits import CONNECTION_CURSORS_MAX, CONNECTION_PATTERNS_MAX, KEY_BYTES_MAX, SUBSCRIPTIONS_MAX
 from netserver.blipmq.node import OWNER
 from netserver.blipmq.polling import cid_at
 from netserver.blipmq.push import Pusher
@@ -138,6 +138,8 @@ class VersionTwo:
         session = self._session
         if request.group or request.offset is not None:
             raise PayloadError("a pattern has no group and no offset")
+        if len(self._patterns) >= CONNECTION_PATTERNS_MAX:
+            raise PayloadError("too many patterns")
         topics = [topic for topic in self._node.log.catalog if self._wants(request.topic, topic)]
         if len(topics) + self.pusher.count > CONNECTION_CURSORS_MAX:
             raise PayloadError("the pattern stands for too many topics")

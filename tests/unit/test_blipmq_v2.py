@@ -495,6 +495,20 @@ def test_a_connection_has_a_limit_of_pushed_cursors(monkeypatch: pytest.MonkeyPa
     with_server(test)
 
 
+def test_a_connection_has_a_limit_of_patterns_that_stand_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netserver.blipmq.session_v2.CONNECTION_PATTERNS_MAX", 2)
+
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        await peer.join(b"no.*")
+        await peer.join(b"none.*")
+        peer.send(codec_v2.subscribe(1, b"nothing.*", 1))
+        assert await peer.nack() == (1, 400, "too many patterns")
+        await peer.join(b"t")
+
+    with_server(test)
+
+
 # --- the client
 
 
