@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from types import ModuleType
 
 import pytest
@@ -304,3 +305,15 @@ def test_both_agree_on_random_input() -> None:
                 found = [hot.ack_ranges(data, position, results[0][2], 10) for hot in (frames, frames_pure)]
                 assert found[0] == found[1]
             position = results[0][1]
+
+
+def test_messages_outlive_the_time_that_their_publisher_gave_them() -> None:
+    """The compiled twin has it as a C function, and is tested by what it delivers."""
+    now_ms = int(time.time() * 1000)
+    ttl = frames_pure.TTL_HEADER
+    assert not frames_pure.has_expired((), 0)
+    assert not frames_pure.has_expired((b"other", b"1"), 0), "another header"
+    assert frames_pure.has_expired((b"other", b"1", ttl, b"5000"), now_ms - 60_000)
+    assert not frames_pure.has_expired((ttl, b"120000"), now_ms - 60_000)
+    for text in (b"", b"-5", b"5s", b"9" * 200):
+        assert not frames_pure.has_expired((ttl, text), 0), "what other protocols' publishers write there means nothing"

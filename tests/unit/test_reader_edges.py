@@ -229,7 +229,7 @@ def test_without_watermarks_the_last_transaction_does_not_count(tmp_path: Path) 
     """Only its marker could tell whether it is committed, and that is in the state, which readers do not have."""
     path = tmp_path / "d"
     with EngineLog(path) as engine:
-        transaction(engine, b"1", b"2")
+        transaction(engine, b"1" * 100_000, b"2" * 100_000)  # a batch each
         (path / "watermarks").unlink()
         assert opened(path)[1].committed_seq == 0, "it is all there is"
         transaction(engine, b"3")
