@@ -91,6 +91,21 @@ def test_nothing_is_stored_in_a_directory_that_was_moved_away(tmp_path: Path, ca
         assert engine.values("a") == [b"1"]
 
 
+def test_no_segment_is_begun_in_a_directory_that_was_moved_away(tmp_path: Path) -> None:
+    """Housekeeping has not looked yet: the round that would begin it finds out."""
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        partition.roll_wanted = True
+        (tmp_path / "d").rename(tmp_path / "elsewhere")
+        chunk = engine.settle(partition.append([b"2"]))
+        assert isinstance(chunk.error, ReadOnly)
+        assert "was moved, replaced or removed" in str(chunk.error)
+        (tmp_path / "elsewhere").rename(tmp_path / "d")
+    with EngineLog(tmp_path / "d") as engine:
+        assert engine.values() == [b"1"]
+
+
 def test_nothing_is_stored_in_a_file_that_was_moved_away(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"1"], "moved")

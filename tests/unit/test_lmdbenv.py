@@ -488,3 +488,17 @@ def test_a_copy_holds_the_same_and_says_why_it_cannot_be_made(tmp_path: Path) ->
     copied = ReadOnlyEnvironment(tmp_path / "copy")
     assert entries(copied) == 100
     copied.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_nothing_is_written_into_a_file_that_nobody_would_find(tmp_path: Path, replaced: bool) -> None:
+    made(tmp_path / "env", 10)
+    environment = Environment(tmp_path / "env", 1 << 30, FILES, create=False)
+    (tmp_path / "env" / DATA_FILE).rename(tmp_path / "elsewhere")
+    if replaced:
+        shutil.copy(tmp_path / "elsewhere", tmp_path / "env" / DATA_FILE)
+    with pytest.raises(ReadOnly, match="was moved, replaced or removed"):
+        fill(environment, 10, 1)
+    with pytest.raises(ReadOnly):
+        fill(environment, 10, 1)
+    environment.close()
