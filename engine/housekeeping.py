@@ -21,6 +21,7 @@ from engine.clock import RetentionClock
 from engine.committer import is_aged
 from engine.directory import LOCK_FILE
 from engine.errors import EngineError, LogLocked, ReadOnly
+from engine.limits import FILES_CHECKED_MS
 from engine.segment import HEADER_BYTES
 from engine.watermarks import Owner
 
@@ -296,10 +297,13 @@ class Housekeeping:
 
     def _check_files(self) -> None:
         log = self._log
+        since_ms = log.steady_ms() - FILES_CHECKED_MS
         for partition in log.known_partitions():
             if not partition.has_files or partition.error is not None:
                 continue
             active = partition.active_segment
+            if active.appended_steady_ms < since_ms:
+                continue
             if log.files.exists(active.path) or partition.active_segment is not active or partition.is_deleted:
                 continue
             error = ReadOnly(

@@ -219,6 +219,10 @@ were last synced, about a second before."""
 TRANSACTION_BYTES_MAX = 64 << 20
 """A transaction is in memory until its round, which takes it whole."""
 
+FILES_CHECKED_MS = 60_000
+"""Segments are looked for each second while they have been written to in this time: a look at each of very many idle
+ones would cost more than it tells."""
+
 LEDGER_WRITERS_MAX = 100_000
 """Writers whose last batch is remembered; some 100 bytes each, and all are walked when old ones are looked for."""
 
