@@ -13,6 +13,7 @@ import pytest
 from engine import directory
 from engine.directory import LOCK_FILE, DirectoryLock, holder_of, is_in_use
 from engine.errors import LogLocked, NotStored, ReadOnly
+from engine.limits import FILES_CHECKED_MS
 from tests.engine_log import EngineLog
 
 
@@ -124,6 +125,22 @@ def test_nothing_is_stored_in_a_file_that_was_moved_away(tmp_path: Path) -> None
     with EngineLog(tmp_path / "d") as engine:
         assert engine.values("moved") == [b"1"]
         assert engine.values("stays") == [b"1", b"2"]
+
+
+def test_a_file_that_was_moved_away_while_idle_is_missed_once_it_is_written_to(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"])
+        partition = engine.partition()
+        active = partition.active_segment
+        active.appended_steady_ms -= FILES_CHECKED_MS + 1
+        active.path.rename(tmp_path / "elsewhere")
+        engine.log.housekeeping._check_place()
+        engine.append([b"2"])
+        engine.log.housekeeping._check_place()
+        engine.inbox.run_until(lambda: partition.error is not None)
+        (tmp_path / "elsewhere").rename(active.path)
+    with EngineLog(tmp_path / "d") as engine:
+        assert engine.values() == [b"1", b"2"]
 
 
 def test_a_lock_file_that_was_removed_is_put_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -33,6 +33,7 @@ def test_records_of_several_partitions_become_visible_together(tmp_path: Path) -
         for number in range(600):
             transaction.append(engine.partition("ab"[number % 2]), b"%d" % number, key=b"k", headers=(b"n", b"v"))
         assert engine.partition("a").last_seq == 0, "nothing has a number before the commit"
+        assert transaction.partitions == (engine.partition("a"), engine.partition("b"))
         assert not transaction.is_pending
         assert not transaction.is_committed
         outcome: list[EngineError | None] = []

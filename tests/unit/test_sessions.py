@@ -356,6 +356,17 @@ def test_drop() -> None:
     assert bench.sessions.stored_bytes == 0
 
 
+def test_drop_one_that_nobody_has() -> None:
+    bench = Bench()
+    bench.make("u", 1)
+    answers: list[EngineError | None] = []
+    bench.sessions.drop("u", answers.append)
+    bench.store.run()
+    assert answers == [None]
+    assert len(bench.sessions) == 0
+    assert bench.store.durable == {}
+
+
 def test_what_tools_see() -> None:
     bench = Bench()
     bench.make("u", 3)
