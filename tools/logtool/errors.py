@@ -32,7 +32,7 @@ _KNOWN: dict[str, tuple[int, str, str]] = {
     "TopicExists": (CONFLICT, "topic_exists", ""),
     "InvalidConfig": (USAGE, "invalid_setting", ""),
     "LogLocked": (CONFLICT, "in_use", "stop the process that holds the directory, or let it do the work"),
-    "Corrupt": (FINDING, "corrupt", "`logtool verify` shows everything that is damaged"),
+    "Corrupt": (FINDING, "corrupt", "`logtool verify DIR` checks a whole data directory"),
     "UnsupportedFormat": (UNREACHABLE, "unsupported_format", ""),
     "DataDirectoryError": (UNREACHABLE, "data_directory", ""),
     "DiskFull": (NO_ROOM, "no_space", ""),
