@@ -82,6 +82,13 @@ def test_files(logtool: Logtool, tmp_path: Path) -> None:
     assert logtool("publish", "files", str(tmp_path / "missing"))[0] == 3
 
 
+def test_a_text_where_a_file_belongs(logtool: Logtool) -> None:
+    code, out, error = logtool("publish", "t", "hello")
+    assert (code, out) == (3, "")
+    assert "hello: no such file" in error
+    assert "echo TEXT | logtool publish TOPIC" in error
+
+
 def test_what_cat_wrote_can_be_published_again(logtool: Logtool) -> None:
     logtool("publish", "first", stdin=b"x\n\xff\xfe\n\xc3\xbc\n")
     lines = logtool("cat", "first", "-o", "jsonl")[1].encode()

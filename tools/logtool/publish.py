@@ -15,7 +15,7 @@ from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -302,6 +302,15 @@ def refusal(error: Exception, protocol: str, topic: str) -> Failure | None:
     return None
 
 
+def _opened(path: Path) -> BinaryIO:
+    """The file, to read records from. Raises Failure, OSError."""
+    try:
+        return path.open("rb")
+    except FileNotFoundError:
+        hint = "records come from files or from standard input: `echo TEXT | logtool publish TOPIC` publishes one"
+        raise Failure(errors.UNREACHABLE, "cannot_open", f"{path}: no such file or directory", hint) from None
+
+
 @click.command(cls=Command)
 @click.argument("topic", metavar="TOPIC[:PARTITION]")
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
@@ -368,7 +377,7 @@ def publish(
     try:
         with contextlib.ExitStack() as stack:
             inputs = [
-                sys.stdin.buffer if str(path) == "-" else stack.enter_context(path.open("rb"))
+                sys.stdin.buffer if str(path) == "-" else stack.enter_context(_opened(path))
                 for path in files or (Path("-"),)
             ]
             asyncio.run(main([file.fileno() for file in inputs]))
