@@ -17,8 +17,10 @@ import pytest
 from engine import batch, batch_pure, bundle, bundle_pure
 from engine.bundle_encode import encode_bundle
 from engine.record import BatchError, BundleError
+from engine.unlocked import COMPILED
 
-ROUNDS = 700_000 if os.environ.get("QUINTLOG_NIGHTLY") == "1" else 2000
+NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
+ROUNDS = 700_000 if NIGHTLY else 25_000 if COMPILED else 2000
 TIME = 1_700_000_000_000
 INTERESTING = (0, 1, 2, 4, 5, 7, 8, 15, 16, 0x3F, 0x40, 0x44, 0x45, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
 

@@ -27,13 +27,15 @@ from engine.errors import EngineError, OutOfRange
 from engine.files import SystemFiles
 from engine.index import Index
 from engine.partition import Partition
+from engine.quick import AVAILABLE
 from engine.transactions import Transaction
 from tests.crash.world import Life
 from tests.simulated_files import SimulatedFiles, disk_with
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-EXAMPLES = int(os.environ.get("QUINTLOG_MODEL_EXAMPLES", "50000" if NIGHTLY else "120"))
-STEPS = 100 if NIGHTLY else 30
+COMMON = (1000, 50) if AVAILABLE else (120, 30)  # plain Python would take minutes
+EXAMPLES, STEPS = (50_000, 100) if NIGHTLY else COMMON
+pytestmark = pytest.mark.timeout(86_400 if NIGHTLY else 900)
 TOPICS = (b"a", b"b")
 
 values = st.binary(max_size=40) | st.integers(1, 9000).map(lambda size: b"v" * size)
