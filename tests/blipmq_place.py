@@ -26,13 +26,14 @@ Settings = dict[str, dict[str, Any]]
 class Place:
     """A running server and peers of it."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, kind: type[AsyncPeer]) -> None:
         self.server = server
         self.peers: list[AsyncPeer] = []
+        self._kind = kind
 
-    async def peer(self, **options: Any) -> AsyncPeer:
+    async def peer(self, kind: type[AsyncPeer] | None = None, **options: Any) -> Any:
         address = self.server.addresses["blipmq"]
-        peer = await AsyncPeer.open((address.host, address.port), **options)
+        peer = await (kind or self._kind).open((address.host, address.port), **options)
         self.peers.append(peer)
         return peer
 
@@ -46,6 +47,7 @@ def with_server(
     test: Callable[[Place], Awaitable[None]],
     loop: str = "uvloop",
     data_dir: Path | None = None,
+    kind: type[AsyncPeer] = AsyncPeer,
     **sections: dict[str, Any],
 ) -> None:
     """Run ``test`` with a server in the same event loop; keyword arguments are sections of its configuration."""
@@ -54,7 +56,7 @@ def with_server(
 
     async def main() -> None:
         async with running(data_dir, settings) as server:
-            place = Place(server)
+            place = Place(server, kind)
             try:
                 await test(place)
             finally:

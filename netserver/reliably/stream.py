@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -34,7 +35,7 @@ log = logging.getLogger(__name__)
 NO_LIMIT: Final = 1 << 62
 
 
-class SessionStream:
+class SessionStream(ABC):
     """What the streams of both applications have in common; see the module.
 
     Args:
@@ -66,17 +67,17 @@ class SessionStream:
 
     # --- what an application fills in
 
+    @abstractmethod
     def is_finished(self, state: State) -> bool:
         """Whether no message can follow after ``state``."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, limit: int) -> int:
         """Make up to ``limit`` messages by `put_many`; 0: not now (then `advance` is called when it may go on)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def lines(self, first_id: int, messages: Sequence[Message]) -> tuple[bytes | bytearray, int]:
         """Lines of the first messages, and of how many; none: not now (then `advance` is called ...)."""
-        raise NotImplementedError
 
     # --- for the connection's session
 

@@ -18,9 +18,10 @@ from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import Frame, FrameType, PayloadError
 from netserver.blipmq.codec_v2 import Deliver
 from netserver.blipmq.frames import TTL_HEADER
-from netserver.testing import running
+from tests import blipmq_place
 from tests.blipmq_peer import AsyncPeer
-from tests.echo import ALONE, run, until
+from tests.blipmq_place import Place
+from tests.echo import until
 
 
 class Peer2(AsyncPeer):
@@ -70,34 +71,11 @@ class Peer2(AsyncPeer):
         return [deliver.body for deliver in await self.delivered(count)]
 
 
-class Place:
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.peers: list[AsyncPeer] = []
-
-    async def peer(self, kind: type[AsyncPeer] = Peer2, **options: Any) -> Any:
-        address = self.server.addresses["blipmq"]
-        peer = await kind.open((address.host, address.port), **options)
-        self.peers.append(peer)
-        return peer
-
-
 def with_server(
     test: Callable[[Place], Awaitable[None]], data_dir: Path | None = None, **sections: dict[str, Any]
 ) -> None:
-    own = {"listen": "127.0.0.1:0", "retry_backoff_ms": "20s", **sections.get("blipmq", {})}
-    settings = {**ALONE, **sections, "blipmq": own}
-
-    async def main() -> None:
-        async with running(data_dir, settings) as server:
-            place = Place(server)
-            try:
-                await test(place)
-            finally:
-                for peer in place.peers:
-                    peer.writer.transport.abort()
-
-    run("uvloop", main())
+    own = {"retry_backoff_ms": "20s", **sections.get("blipmq", {})}
+    blipmq_place.with_server(test, data_dir=data_dir, kind=Peer2, **{**sections, "blipmq": own})
 
 
 # --- payloads
