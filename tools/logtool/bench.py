@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +41,29 @@ def bench() -> None:
     """
 
 
-def _options(records: int, window: int | None) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """The options that the commands share; `window` None: there is none."""
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the commands are given."""
 
-    def add(command: Callable[..., None]) -> Callable[..., None]:
+    via: str
+    records: int
+    size: int
+    topic: str | None
+    durability: str | None
+    ca: Path | None
+    window: int = 16
+    """This many where there is no such option."""
+
+
+def _options(records: int, window: int | None) -> Callable[[Callable[[Settings, Options], None]], Callable[..., None]]:
+    """The options that the commands share, as one argument; `window` None: there is none."""
+
+    def add(command: Callable[[Settings, Options], None]) -> Callable[..., None]:
+        @click.pass_obj
+        @functools.wraps(command)
+        def with_options(settings: Settings, /, **given: Any) -> None:
+            command(settings, Options(**given))
+
         options = [
             click.option(
                 "--via", metavar="PROTOCOL[=HOST:PORT]", default="figg", help="figg (default), tank, blipmq or fujin."
@@ -75,17 +96,18 @@ def _options(records: int, window: int | None) -> Callable[[Callable[..., None]]
             options.append(
                 click.option("--window", type=click.IntRange(1), default=window, metavar="N", help=text),
             )
+        decorated: Callable[..., None] = with_options
         for option in reversed(options):
-            command = option(command)
-        return command
+            decorated = option(decorated)
+        return decorated
 
     return add
 
 
-def _target(via: str, settings: Settings, ca: Path | None) -> tuple[str, str]:
+def _target(options: Options, settings: Settings) -> tuple[str, str]:
     """Protocol and address. Raises click.UsageError."""
-    protocol, address = parse_via(via, settings)
-    if ca is not None and protocol not in ENCRYPTED:
+    protocol, address = parse_via(options.via, settings)
+    if options.ca is not None and protocol not in ENCRYPTED:
         raise click.UsageError(f"{protocol} is not encrypted: it has no use for --ca")
     return protocol, address
 
@@ -194,86 +216,57 @@ def _measure(
 
 @bench.command()
 @_options(100_000, 4096)
-@click.pass_obj
-def publish(
-    settings: Settings,
-    via: str,
-    records: int,
-    size: int,
-    topic: str | None,
-    durability: str | None,
-    ca: Path | None,
-    window: int,
-) -> None:
+def publish(settings: Settings, options: Options) -> None:
     """Publish records as fast as the window lets it, and wait for every acknowledgement.
 
     Shows records a second, and how long acknowledgements took: the time from sending a group of 256 records (through
     BlipMQ: each record) until it was acknowledged, in percentiles. A larger window means more a second and longer
     times.
     """
-    protocol, address = _target(via, settings, ca)
-    with _topic(settings, topic, durability) as (name, meaning, _):
-        client = connect(protocol, address, settings, window, 0.0, ca)
-        load = Load(protocol, client, name, records, size, Progress(settings.output))
+    protocol, address = _target(options, settings)
+    with _topic(settings, options.topic, options.durability) as (name, meaning, _):
+        client = connect(protocol, address, settings, options.window, 0.0, options.ca)
+        load = Load(protocol, client, name, options.records, options.size, Progress(settings.output))
         _measure(settings, load, load.publish(), "publish", address, meaning)
 
 
 @bench.command()
 @_options(100_000, 4096)
-@click.pass_obj
-def consume(
-    settings: Settings,
-    via: str,
-    records: int,
-    size: int,
-    topic: str | None,
-    durability: str | None,
-    ca: Path | None,
-    window: int,
-) -> None:
+def consume(settings: Settings, options: Options) -> None:
     """Read a topic from its first record, as fast as it goes.
 
     The topic that is made is filled first, which is not measured; of --topic the first N records are read. Not through
     Fujin: its readers begin with what comes next.
     """
-    protocol, address = _target(via, settings, ca)
+    protocol, address = _target(options, settings)
     if protocol not in HISTORY:
         raise click.UsageError(f"readers through {protocol} begin with what comes next: there is no history to read")
-    with _topic(settings, topic, durability) as (name, meaning, present):
-        progress = Progress(settings.output)
-        if topic is None:
-            client = connect(protocol, address, settings, window, 0.0, ca)
-            filling = Load(protocol, client, name, records, size, progress)
+    with _topic(settings, options.topic, options.durability) as (name, meaning, present):
+        progress, records = Progress(settings.output), options.records
+        if options.topic is None:
+            client = connect(protocol, address, settings, options.window, 0.0, options.ca)
+            filling = Load(protocol, client, name, options.records, options.size, progress)
             _run(settings, filling.publish(), filling, "filling the topic")
         elif not present:
-            raise Failure(errors.NOT_FOUND, "empty", f"topic {topic} has no records in partition 0")
+            raise Failure(errors.NOT_FOUND, "empty", f"topic {options.topic} has no records in partition 0")
         else:
             records = min(records, present)
         version = {"version": 2} if protocol == "blipmq" else {}
-        reader = connect(protocol, address, settings, window, 0.0, ca, **version)
-        load = Load(protocol, reader, name, records, size, progress)
+        reader = connect(protocol, address, settings, options.window, 0.0, options.ca, **version)
+        load = Load(protocol, reader, name, records, options.size, progress)
         _measure(settings, load, load.consume(settings.timeout_s), "consume", address, meaning)
 
 
 @bench.command()
 @_options(1000, None)
-@click.pass_obj
-def latency(
-    settings: Settings,
-    via: str,
-    records: int,
-    size: int,
-    topic: str | None,
-    durability: str | None,
-    ca: Path | None,
-) -> None:
+def latency(settings: Settings, options: Options) -> None:
     """Publish one record at a time, and show how long each took.
 
     ack is the time until the publisher has the acknowledgement, delivery the time until a subscriber on the same
     connection has the record. The next one is sent when both are there.
     """
-    protocol, address = _target(via, settings, ca)
-    with _topic(settings, topic, durability) as (name, meaning, _):
-        client = connect(protocol, address, settings, 16, 0.0, ca)
-        load = Load(protocol, client, name, records, size, Progress(settings.output))
+    protocol, address = _target(options, settings)
+    with _topic(settings, options.topic, options.durability) as (name, meaning, _):
+        client = connect(protocol, address, settings, options.window, 0.0, options.ca)
+        load = Load(protocol, client, name, options.records, options.size, Progress(settings.output))
         _measure(settings, load, load.latency(settings.timeout_s), "latency", address, meaning)
