@@ -1,4 +1,6 @@
-"""In CI no test that needs root is skipped: there it would be a test that nobody ever runs; and shared fixtures."""
+"""What holds for all tests: none that needs root is skipped in CI, where it would be one that nobody ever runs;
+examples that are drawn have as long as they need, and are the same in each CI run of the same tests.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,14 @@ from collections.abc import Generator
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+IN_CI = os.environ.get("QUINTLOG_CI") == "1"
+# A deadline would measure the machine. New examples are looked for by every run elsewhere, and by the nightly one.
+settings.register_profile(
+    "quintlog", deadline=None, derandomize=IN_CI, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("quintlog")
 
 # What a script runs in the background ignores SIGINT, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -17,7 +27,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Generator[None, Any, Any]:
     """Makes the skipping of a test marked `root` a failure where QUINTLOG_CI is set."""
     report = yield
-    if report.skipped and os.environ.get("QUINTLOG_CI") == "1" and item.get_closest_marker("root") is not None:
+    if report.skipped and IN_CI and item.get_closest_marker("root") is not None:
         report.outcome = "failed"
         report.longrepr = f"{item.nodeid} needs root and was skipped: CI has to run it"
     return report

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine import batch, batch_pure, bundle, bundle_pure
 from engine.bundle_encode import encode_bundle
 from engine.record import BatchError, BundleError, Record
 
-# A loaded machine is no failure.
-unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 SEGMENT = 0x0123_4567_89AB_CDEF
 BUNDLES = (bundle, bundle_pure)
 BATCHES = (batch, batch_pure)
@@ -76,7 +74,6 @@ def bundles(draw: st.DrawFn, first_seq: int = 1) -> tuple[bytes, list[Record]]:
 
 
 @given(bundles())
-@settings(unhurried)
 def test_bundles_round_trip(made: tuple[bytes, list[Record]]) -> None:
     data, records = made
     sparse = bool(data[0] & 0x40)
@@ -89,7 +86,6 @@ def test_bundles_round_trip(made: tuple[bytes, list[Record]]) -> None:
 
 @given(st.binary(max_size=80))
 @example(b"\x05\xff\xff\xff\x7f" + b"\xfe\x01\x00" * 20)
-@settings(unhurried)
 def test_any_bytes_are_a_bundle_or_refused(data: bytes) -> None:
     found = info_of(bundle, data)
     assert info_of(bundle_pure, data) == found
@@ -99,7 +95,7 @@ def test_any_bytes_are_a_bundle_or_refused(data: bytes) -> None:
 
 
 @given(bundles(), st.data())
-@settings(unhurried, max_examples=300)
+@settings(max_examples=300)
 def test_damaged_bundles_decode_or_are_refused(made: tuple[bytes, list[Record]], draw: st.DataObject) -> None:
     data = bytearray(made[0])
     for _ in range(draw.draw(st.integers(1, 3))):
@@ -166,7 +162,7 @@ class Model:
 
 
 @given(st.data())
-@settings(unhurried, max_examples=150)
+@settings(max_examples=150)
 def test_what_is_written_is_read(draw: st.DataObject) -> None:
     model = Model(draw.draw(st.sampled_from([500, 20_000, 200_000])))
     for _ in range(draw.draw(st.integers(0, 30))):
@@ -215,7 +211,6 @@ def batches(draw: st.DrawFn) -> bytes:
 
 
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda tail: b"\xd9QLB\x01" + tail)))
-@settings(unhurried)
 def test_any_bytes_are_batches_or_refused(data: bytes) -> None:
     assert batch.verify(data, 0, len(data), SEGMENT, 0) == batch_pure.verify(data, 0, len(data), SEGMENT, 0)
     assert records_of(batch, data) == records_of(batch_pure, data)
@@ -227,7 +222,7 @@ def test_any_bytes_are_batches_or_refused(data: bytes) -> None:
 
 
 @given(batches(), st.data())
-@settings(unhurried, max_examples=300)
+@settings(max_examples=300)
 def test_damaged_batches_never_verify_and_never_break_the_reader(data: bytes, draw: st.DataObject) -> None:
     damaged = bytearray(data)
     position = draw.draw(st.integers(0, len(data) - 1))

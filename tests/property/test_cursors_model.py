@@ -211,6 +211,4 @@ class CursorMachine(RuleBasedStateMachine):
 
 
 TestCursor = CursorMachine.TestCase
-TestCursor.settings = settings(
-    max_examples=20_000 if NIGHTLY else 200, stateful_step_count=50, deadline=None, print_blob=True
-)
+TestCursor.settings = settings(max_examples=20_000 if NIGHTLY else 200, stateful_step_count=50)

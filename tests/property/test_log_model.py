@@ -2,6 +2,9 @@
 
 The disk and the state are simulated, the index is real. A crash is a kill: the next process finds what the last one
 wrote, synced or not, so every record must be there that was committed, and nothing that was never appended.
+
+No rule has a precondition: whether a record that nobody waited for is found after a kill is up to the threads, so a
+rule open only then would make Hypothesis draw differently when it repeats a history.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine import retention
 from engine.batch import records
@@ -244,7 +247,6 @@ class LogMachine(RuleBasedStateMachine):
             row = model.rows[record.seq]
             assert (record.value, record.key, record.headers) == (row.value, row.key, row.headers)
 
-    @precondition(lambda self: any(model.rows for model in self.models.values()))
     @rule(topic=st.sampled_from(TOPICS), timestamp_ms=timestamps, flush=st.booleans())
     def seek_by_time(self, topic: bytes, timestamp_ms: int, flush: bool) -> None:
         if flush:
@@ -268,5 +270,5 @@ class LogMachine(RuleBasedStateMachine):
             assert PENDING == 0
 
 
-LogMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=STEPS)
 TestTheLogReadsLikeAList = LogMachine.TestCase

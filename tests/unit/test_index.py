@@ -268,7 +268,7 @@ def test_read_by_several_threads_while_it_commits(tmp_path: Path) -> None:
 
 
 @given(st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_same_answers_as_a_model(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("model") / "index"
     seqs: dict[int, list[int]] = {1: [], 2: []}
