@@ -202,6 +202,7 @@ class Committer:
             part.roll = part.roll or partition.roll_wanted
             partition.roll_wanted = False
             if chunk is not None:
+                part.roll = part.roll or partition.leaves_out_numbers
                 part.chunks.append(chunk)
                 bytes_left -= chunk.end
             if partition.has_pending:
@@ -230,7 +231,8 @@ class Committer:
             chunks = partition.take_apart(transaction)
             for chunk in chunks:
                 chunk.transaction_id = transaction.id
-            parts.append(Part(partition, partition.active_segment, chunks, transaction=transaction))
+            active, roll = partition.active_segment, partition.leaves_out_numbers
+            parts.append(Part(partition, active, chunks, transaction=transaction, roll=roll))
         self._in_flight = True
         self.on_thread(parts, lambda: self._commit(parts))
 
@@ -357,8 +359,8 @@ class Committer:
         """Whether the round is to begin a new segment."""
         config = part.partition.config
         active = part.active
-        if active.position == HEADER_BYTES:
-            return False  # an empty segment never rolls
+        if active.position == HEADER_BYTES:  # an empty segment never rolls, unless numbers are left out behind it
+            return part.roll and part.partition.leaves_out_numbers and bool(part.chunks)
         if part.roll:
             return True
         size = active.position + sum(chunk.end for chunk in part.chunks)

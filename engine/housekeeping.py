@@ -214,7 +214,7 @@ class Housekeeping:
             self._graves.append(_Grave(due_s, partition, segments))
 
     def _bury(self) -> None:
-        now = time.monotonic()
+        now, marks = time.monotonic(), self._log.watermarks
         graves, self._graves = self._graves, []
         for grave in graves:
             partition = grave.partition
@@ -222,7 +222,7 @@ class Housekeeping:
                 continue  # its files go with it
             if grave.due_s > now:
                 self._graves.append(grave)
-            elif partition.marked_log_start <= grave.segments[-1].last_seq:
+            elif partition.marked_log_start <= grave.segments[-1].last_seq or not marks.covers(partition.number):
                 self._graves.append(grave)
                 self._log.committer.touch(partition)
             else:

@@ -67,6 +67,9 @@ class Partition:
         self.sealed: list[SealedSegment] = []
         self.roll_wanted = False
         """The next round begins a new segment."""
+        self.leaves_out_numbers = False
+        """Numbers before the next record were reserved, but not given out: a new segment begins with it, so that they
+        are no part of any, and damage beside them is not told as their loss."""
         self.queued = False
         """It stands in the committer's queue."""
         self.mark_failed = False
@@ -227,8 +230,7 @@ class Partition:
         stored = self._log.state.get(self._reserved_key) or 0
         self._reserved = max(stored, self._log.lost_bounds.get((self.topic.id, self.index), 0))
         self.last_seq = max(result.next_seq, self._reserved) - 1
-        # The numbers left out are no part of any segment then: damage beside them is not told as their loss.
-        self.roll_wanted = self.last_seq >= result.next_seq and result.active.position > SEGMENT_HEADER_BYTES
+        self.leaves_out_numbers = self.last_seq >= result.next_seq
         self.committed_seq = result.committed_seq
         self.committed_end = result.active.position
         self._append_ms = result.active.last_append_ms
@@ -468,6 +470,8 @@ class Partition:
         """Takes the outcome of a round: chunks become visible or fail."""
         self.sealed.extend(part.sealed)
         self._active = part.active
+        if part.sealed and part.chunks:
+            self.leaves_out_numbers = False
         log = self._log
         if part.error is not None:
             for chunk in part.chunks:

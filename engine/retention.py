@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from engine.errors import NotStored
 from engine.limits import CLOCK_STEP_MS
 
 if TYPE_CHECKING:
@@ -99,9 +100,12 @@ def remove_files(log: Log, number: int, segments: list[SealedSegment]) -> None:
 
     Raises:
         OSError: some of them may be there; to be called again.
+        NotStored: the raised start has to be written again first; to be called again, too.
     """
     directory, behind = segments[0].path.parent, segments[-1].last_seq + 1
     log.watermarks.sync()  # the raised start is on disk before what lies below it goes
+    if not log.watermarks.covers(number):
+        raise NotStored("a sync of the watermarks failed, and the start of the log is written again")
     for segment in segments:
         with suppress(FileNotFoundError):  # removed by an attempt that failed later
             log.files.remove(segment.path)

@@ -14,6 +14,9 @@ again after a deletion, and given anew when the state was lost, and nobody may t
 own. Slots are written after each commit round, before the
 acknowledgement; the file is synced by the maintenance thread about once a second and at a clean stop, never in the
 way of an acknowledgement: the file may therefore be older than the segments, and recovery takes it as a lower bound.
+
+After a failed sync the kernel calls clean what it did not write, so that a later sync proves nothing of slots from
+before: only one that was written again since then is made durable by it (`covers`).
 """
 
 from __future__ import annotations
@@ -106,6 +109,9 @@ class Watermarks:
         """The file was not there, or its header was not usable, and another was made."""
         self.dirty = False
         self._sync_lock = threading.Lock()
+        self._failed_syncs = 0
+        self._written_after: dict[int, int] = {}
+        """Partition number -> how many syncs had failed when its slot was last written; 0 where there is none."""
         try:
             self.fd = files.open(path, write=not read_only)
         except FileNotFoundError:
@@ -184,6 +190,8 @@ class Watermarks:
             counter = self._counters[owner.number] = newest[0] if newest is not None else 0
         counter += 1
         slot = _pack_slot(self._seed(owner), counter, mark)
+        if self._failed_syncs:
+            self._written_after[owner.number] = self._failed_syncs
         return slot, owner.number * PAIR_BYTES + (counter & 1) * SLOT_BYTES
 
     def written(self, owner: Owner) -> None:
@@ -195,7 +203,12 @@ class Watermarks:
         """Empties both slots of a partition number that is free again. Raises OSError."""
         self._files.write(self.fd, [bytes(PAIR_BYTES)], number * PAIR_BYTES)
         self._counters.pop(number, None)
+        self._written_after.pop(number, None)
         self.dirty = True
+
+    def covers(self, number: int) -> bool:
+        """Whether a sync that succeeds now, or did last, has made the last slot of this partition durable."""
+        return self._written_after.get(number, 0) == self._failed_syncs
 
     def sync(self) -> None:
         """Makes all slots durable. Raises OSError."""
@@ -204,6 +217,7 @@ class Watermarks:
             try:
                 self._files.sync_data(self.fd)
             except OSError:
+                self._failed_syncs += 1
                 self.dirty = True
                 raise
 

@@ -167,6 +167,20 @@ MUTANTS = (
         f"{EVERY_CALL} -k lose",
     ),
     Mutant(
+        "believe the sync of watermarks that follows a failed one",
+        "engine/watermarks.py",
+        "                self._failed_syncs += 1\n",
+        "",
+        f"{REMOVAL} -k behind_a_failed",
+    ),
+    Mutant(
+        "begin no new segment behind numbers that were left out",
+        "engine/committer.py",
+        "                part.roll = part.roll or partition.leaves_out_numbers\n",
+        "",
+        "tests/unit/test_recovery_files.py -k reserved_for",
+    ),
+    Mutant(
         "do not sync a new file before its name is changed",
         "engine/files.py",
         "        files.write(fd, [content], 0)\n        files.sync_data(fd)\n",

@@ -381,8 +381,8 @@ class Life:
                 continue
             may_lose = self.disk_fails and not is_synced(partition.topic)
             assert may_lose or not slab.lost, f"{partition.title} lost {slab.lost}"
-            begins = {partition.log_start, partition.active_segment.header.first_seq if slab.lost else 0}
-            begins |= {segment.first_seq for segment in partition.sealed}  # what an empty one left out is not known
+            # What is not known: what lies below the oldest segment, and what an empty one left out.
+            begins = {partition.log_start, *(segment.first_seq for segment in partition.sealed)}
             large = [pair for pair in slab.lost if pair[1] - pair[0] >= SEQ_RESERVATION // 2 and pair[0] not in begins]
             assert not large, f"numbers never given out: {large}"
             for record in records(slab.buffer, 0, len(slab.buffer), seq):

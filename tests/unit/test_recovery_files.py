@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import logging
+import random
 import shutil
 from pathlib import Path
 
 import pytest
 
 from engine.active import create_segment, new_header
+from engine.batch import records
 from engine.errors import OutOfRange
 from engine.files import SystemFiles
 from engine.handles import Handles
 from engine.headers import Place
+from engine.limits import SEQ_RESERVATION
+from engine.partition import Partition
+from engine.reader import DirectoryReader, Loss
+from engine.record import Record
 from engine.recovery import Known, recover_partition
-from engine.segment import parse_header
+from engine.segment import HEADER_BYTES, parse_header
+from engine.transactions import Transaction
+from tests.crash.world import Life
 from tests.damage import UnsyncedFiles, make, mark_of, read_beside, recover
 from tests.engine_log import SMALL, EngineLog, segments
+from tests.simulated_files import LoseAll, SimulatedFiles, disk_with
 
 
 def test_a_missing_last_segment_is_told_and_its_numbers_are_not_given_again(
@@ -107,6 +116,76 @@ def test_a_gap_before_an_empty_segment_in_the_middle_is_no_loss(tmp_path: Path) 
         for start in (1, 3, 4, 7):
             assert [record.seq for record in engine.read(start=start)][-1:] == [11]
             assert engine.lost == []
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["append", "transaction"])
+def test_numbers_that_were_reserved_for_nothing_are_no_loss(tmp_path: Path, apart: bool) -> None:
+    """A power cut took all records of the only segment; the first one behind the reserved numbers is damaged."""
+    files = disk_with(tmp_path)
+    life = Life(tmp_path, random.Random(1), files, {})
+    life.put(life.partition(b"never"), b"gone")
+    life.settle()
+    life = after_power_cut(life)
+    partition = life.partition(b"never")
+    first = partition.last_seq + 1
+    assert first >= SEQ_RESERVATION
+    assert (partition.log_start, partition.committed_seq) == (1, 0)
+    partition.roll_wanted = True
+    life.log.committer.touch(partition)  # a round without records, to no avail
+    life.settle()
+    if apart:
+        transaction = Transaction(life.log)
+        transaction.append(partition, b"0")
+        transaction.commit(lambda error: None)
+        life.settle()
+    for number in range(apart, 3):
+        life.put(partition, b"%d" % number)
+        life.settle()
+    life.close()
+    assert [segment.last_seq for segment in partition.sealed] == [0]
+    damage_first_batch(life.files, partition.active_segment.path)
+    reader = DirectoryReader(tmp_path, life.files)
+    beside = reader.partition(reader.topic(b"never"))
+    life = Life(tmp_path, random.Random(1), life.files, life.state.durable)
+    partition = life.partition(b"never")
+    assert partition.log_start == 1, "a reader that waited for the first record is not told that anything was removed"
+    lost, seqs = told(life, partition)
+    assert lost == [(first, first)]
+    assert seqs == [first + 1, first + 2]
+    items = list(beside.records(1, first + 10))
+    assert [(item.damage.first_seq, item.damage.last_seq) for item in items if isinstance(item, Loss)] == lost
+    assert [item.seq for item in items if isinstance(item, Record)] == seqs
+    life.close()
+
+
+def after_power_cut(life: Life) -> Life:
+    """The next life, of which nothing is left that was not synced."""
+    files, state = life.files.after_power_cut(LoseAll()), dict(life.state.durable)
+    life.close()
+    return Life(life.path, random.Random(1), files, state)
+
+
+def damage_first_batch(files: SimulatedFiles, path: Path) -> None:
+    fd = files.open(path)
+    changed = files.read(fd, 1, HEADER_BYTES + 30)[0] ^ 1
+    files.write(fd, [bytes([changed])], HEADER_BYTES + 30)
+
+
+def told(life: Life, partition: Partition) -> tuple[list[tuple[int, int]], list[int]]:
+    """(what a reader is told to be lost, numbers that it gets)."""
+    lost: list[tuple[int, int]] = []
+    seqs: list[int] = []
+    seq = partition.log_start
+    while seq <= partition.committed_seq:
+        ready: list[bool] = []
+        slab = partition.read(seq, 1 << 20, lambda ready=ready: ready.append(True))  # type: ignore[misc]
+        if slab is None:
+            life.inbox.run_until(lambda ready=ready: bool(ready))  # type: ignore[misc]
+            continue
+        lost += slab.lost
+        seqs += [record.seq for record in records(slab.buffer, 0, len(slab.buffer), seq)]
+        seq = slab.last_seq + 1
+    return lost, seqs
 
 
 def test_files_set_aside_replace_nothing(tmp_path: Path) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import logging
+import random
 from pathlib import Path
 
 import pytest
 
 from engine import retention
-from engine.errors import OutOfRange
+from engine.errors import NotStored, OutOfRange
+from tests.crash.world import Life
 from tests.engine_log import SMALL, EngineLog, fill, segments
 from tests.hooked_files import HookedFiles, held
+from tests.simulated_files import LoseAll, disk_with
 
 
 def test_a_reader_in_a_file_that_is_removed_is_told_where_the_log_begins(tmp_path: Path) -> None:
@@ -62,6 +65,45 @@ def test_no_file_goes_before_the_raised_start_is_on_disk(tmp_path: Path) -> None
     marked = calls.index(("write", "watermarks"))
     synced = calls.index(("sync_data", "watermarks"), marked)
     assert synced < min(at for at, (call, _) in enumerate(calls) if call == "remove")
+
+
+def test_no_file_goes_on_the_word_of_a_sync_behind_a_failed_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The kernel calls clean what it failed to write: the next sync succeeds, and the raised start is not on disk."""
+    files = disk_with(tmp_path)
+    life = Life(tmp_path, random.Random(1), files, {})
+    partition = life.partition(b"a")
+    for number in range(20):
+        life.put(partition, b"%d" % number + b"." * 9000)
+        life.settle()
+    life.log.watermarks.sync()
+    oldest = partition.sealed[:1]
+    retention.trim(life.log, partition, 15)
+    life.inbox.run_until(lambda: partition.marked_log_start == 15)
+
+    def fail(call: str, path: Path) -> None:
+        if (call, path.name) == ("sync_data", "watermarks"):
+            raise OSError(errno.EIO, "Input/output error")
+
+    files.dice, files.hook = LoseAll(), fail
+    with pytest.raises(OSError, match="Input/output"):
+        life.log.watermarks.sync()
+    files.hook = None
+    with pytest.raises(NotStored, match="written again"):  # it failed since housekeeping looked
+        retention.remove_files(life.log, partition.number, oldest)
+    while ("remove", tmp_path / "topics/1/0/00000000000000000001.log") not in files.calls:
+        life.log.housekeeping.clean()
+        life.settle()
+    images = files.after_power_cut(LoseAll())
+    state = dict(life.state.durable)
+    life.close()
+    with caplog.at_level(logging.ERROR):
+        after = Life(tmp_path, random.Random(1), images, state)
+        assert after.partition(b"a").log_start == 15
+        assert after.log.lost_records == 0
+        after.close()
+    assert "lost" not in caplog.text
 
 
 def test_no_file_goes_before_the_watermark_tells_where_the_log_begins_now(tmp_path: Path) -> None:
