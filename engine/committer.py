@@ -22,9 +22,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVarTuple
 
 from engine.active import ActiveSegment, SealedSegment, State, create_segment, new_header
 from engine.chunk import Chunk, Waiter
@@ -50,6 +49,8 @@ if TYPE_CHECKING:
     from engine.state import Post
     from engine.transactions import Transaction
 
+Args = TypeVarTuple("Args")
+
 
 @dataclass(slots=True)
 class Part:
@@ -58,6 +59,9 @@ class Part:
     partition: Partition
     active: ActiveSegment
     chunks: list[Chunk] = field(default_factory=list)
+    records: int = 0
+    size_bytes: int = 0
+    """Of the chunks, as `records`."""
     sync: bool = True
     """The acknowledgement waits for the disk (durability "always")."""
     transaction: Transaction | None = None
@@ -67,6 +71,12 @@ class Part:
     state: State | None = None
     """Of `active`, before the chunks were written."""
     error: EngineError | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        """Has the round write a further chunk."""
+        self.chunks.append(chunk)
+        self.records += chunk.records
+        self.size_bytes += chunk.end
 
 
 @dataclass(slots=True)
@@ -203,7 +213,7 @@ class Committer:
             partition.roll_wanted = False
             if chunk is not None:
                 part.roll = part.roll or partition.leaves_out_numbers
-                part.chunks.append(chunk)
+                part.add(chunk)
                 bytes_left -= chunk.end
             if partition.has_pending:
                 self._dirty.append(partition)
@@ -214,10 +224,14 @@ class Committer:
         self._in_flight = True
         taken = list(parts.values())
         self._shared_rounds = SHARED_ROUNDS if len(taken) > 1 else max(self._shared_rounds - 1, 0)
-        if bytes_left >= round_bytes - INLINE_BYTES_MAX and not any(map(self._waits, taken)):
-            self.fenced(taken, lambda: self._commit(taken), self._log.soon)
+        self._quick.begin(taken, round_bytes - bytes_left, self._begin)
+
+    def _begin(self, parts: list[Part], size_bytes: int) -> None:
+        """Begins a round in the usual way."""
+        if size_bytes <= INLINE_BYTES_MAX and not any(map(self._waits, parts)):
+            self.fenced(parts, lambda: self._commit(parts), self._log.soon)
         else:
-            self._quick.begin(taken, lambda: self.on_thread(taken, lambda: self._commit(taken)))
+            self.on_thread(parts, lambda: self._commit(parts))
 
     def on_thread(self, parts: list[Part], work: Callable[[], None]) -> None:
         """Has the committer's thread do something for the round in flight, which it ends."""
@@ -229,10 +243,12 @@ class Committer:
         parts = []
         for partition in {chunk.partition: None for chunk in transaction.chunks}:
             chunks = partition.take_apart(transaction)
+            active, roll = partition.active_segment, partition.leaves_out_numbers
+            part = Part(partition, active, transaction=transaction, roll=roll)
             for chunk in chunks:
                 chunk.transaction_id = transaction.id
-            active, roll = partition.active_segment, partition.leaves_out_numbers
-            parts.append(Part(partition, active, chunks, transaction=transaction, roll=roll))
+                part.add(chunk)
+            parts.append(part)
         self._in_flight = True
         self.on_thread(parts, lambda: self._commit(parts))
 
@@ -305,10 +321,10 @@ class Committer:
         self.guarded(parts, work)
         post(lambda: self._finish(parts))
 
-    def guarded(self, parts: list[Part], work: Callable[[], None]) -> None:
+    def guarded(self, parts: list[Part], work: Callable[[*Args], None], *args: *Args) -> None:
         """Does something for some of the round in flight; what it does not manage is not stored."""
         try:
-            work()
+            work(*args)
         except Exception as problem:  # noqa: BLE001 - whatever it was, nothing may be acknowledged and nobody may hang
             for part in parts:
                 part.error = ReadOnly(f"internal error in a commit round: {problem!r}; restart the server")
@@ -316,7 +332,7 @@ class Committer:
 
     def _commit(self, parts: list[Part]) -> None:
         for part in parts:
-            self.guarded([part], partial(self._write, part))
+            self.guarded([part], self._write, part)
         started = time.perf_counter()
         if parts[0].transaction is not None:
             self._undo_all_if_one_failed(parts)
@@ -326,7 +342,7 @@ class Committer:
             self._undo_all_if_one_failed(parts)
         for part in parts:
             if part.error is None:
-                self.guarded([part], partial(self._written, part))
+                self.guarded([part], self._written, part)
         self.count(parts, sync_seconds)
 
     def _written(self, part: Part) -> None:
@@ -363,8 +379,9 @@ class Committer:
             return part.roll and part.partition.leaves_out_numbers and bool(part.chunks)
         if part.roll:
             return True
-        size = active.position + sum(chunk.end for chunk in part.chunks)
-        return size > segment_bytes(config) or is_aged(config, active.header.created_ms, self._log.now_ms())
+        return active.position + part.size_bytes > segment_bytes(config) or is_aged(
+            config, active.header.created_ms, self._log.now_ms()
+        )
 
     def _roll(self, part: Part) -> None:
         """Seals the active segment and begins the next one, both durable. Raises OSError."""
@@ -473,10 +490,14 @@ class Committer:
     def count(self, parts: list[Part], sync_seconds: float) -> None:
         """Counts a round, failed or not."""
         counters = self.counters
-        records = sum(chunk.records for part in parts if part.error is None for chunk in part.chunks)
-        size = sum(chunk.end for part in parts if part.error is None for chunk in part.chunks)
+        records = size = 0
+        for part in parts:
+            if part.error is None:
+                records += part.records
+                size += part.size_bytes
+            else:
+                counters.failed_parts += 1
         counters.rounds += 1
-        counters.failed_parts += sum(part.error is not None for part in parts)
         counters.records += records
         counters.bytes += size
         counters.files += len(parts)

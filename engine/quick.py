@@ -1,8 +1,9 @@
 """Rounds of a few files by threads without the interpreter (`engine.unlocked`), where they can be had.
 
 The usual case of a round: a few partitions, no new segment, no transaction. What is to be done to the files is what
-`engine.committer` does; here everything but the system calls is done on the owner's thread, before and after them. What
-fails of a round is handed to the committer's own thread, which takes it back.
+`engine.committer` does; here everything but the system calls is done on the owner's thread, before and after them; of a
+small round that needs no sync, they are too. What fails of a round is handed to the committer's own thread, which takes
+it back.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.files import SystemFiles
-from engine.limits import ROUND_PARTS_MAX, ROUND_PIECES_MAX
+from engine.limits import INLINE_BYTES_MAX, ROUND_PARTS_MAX, ROUND_PIECES_MAX
 from engine.unlocked import COMPILED, DONE, SYNC, RoundWriter
 from engine.watermarks import Owner, Watermark
 
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 AVAILABLE = COMPILED and os.environ.get("QUINTLOG_PURE") != "1"
 
+Begin = Callable[["list[Part]", int], None]
+"""Begins a round of parts, together of so many bytes."""
+
 Watch = Callable[[int, Callable[[], None]], Callable[[], object]]
 """Has a function called on the owner's thread whenever a descriptor is readable; returns what ends that."""
 
@@ -34,9 +38,9 @@ Watch = Callable[[int, Callable[[], None]], Callable[[], object]]
 class UsualRounds:
     """Where there are none: every round goes the usual way."""
 
-    def begin(self, parts: list[Part], otherwise: Callable[[], None]) -> None:
-        """Begins a round of these parts, by `otherwise`."""
-        otherwise()
+    def begin(self, parts: list[Part], size_bytes: int, otherwise: Begin) -> None:
+        """Begins a round of these parts, together of so many bytes, by `otherwise`."""
+        otherwise(parts, size_bytes)
 
     def look_up(self) -> None:
         """Ends the round under way if it is done."""
@@ -50,10 +54,9 @@ class _Placed(NamedTuple):
 
     part: Part
     handle: Handle
-    end: int
-    """Position behind its chunks."""
-    log_start: int
-    """What its watermark says."""
+    owner: Owner
+    mark: Watermark
+    """As it will be when the chunks are committed."""
 
 
 class QuickRounds(UsualRounds):
@@ -77,14 +80,14 @@ class QuickRounds(UsualRounds):
         thread.start()
         self._threads.append(thread)
 
-    def begin(self, parts: list[Part], otherwise: Callable[[], None]) -> None:
+    def begin(self, parts: list[Part], size_bytes: int, otherwise: Begin) -> None:
         """Begins a round; one of many parts, or with a new segment, by `otherwise`."""
-        if not self._has_begun(parts):
-            otherwise()
+        if not self._has_begun(parts, size_bytes):
+            otherwise(parts, size_bytes)
 
-    def _has_begun(self, parts: list[Part]) -> bool:
+    def _has_begun(self, parts: list[Part], size_bytes: int) -> bool:
         try:
-            if len(parts) <= ROUND_PARTS_MAX and all(map(self._is_usual, parts)) and self._begin(parts):
+            if len(parts) <= ROUND_PARTS_MAX and all(map(self._is_usual, parts)) and self._begin(parts, size_bytes):
                 return True
         except Exception:  # noqa: BLE001, S110 - the usual way meets it again, behind a fence, and says so
             pass
@@ -102,27 +105,39 @@ class QuickRounds(UsualRounds):
             self._syncing.append(active)
         return not active.sync_failed
 
-    def _begin(self, parts: list[Part]) -> bool:
+    def _begin(self, parts: list[Part], size_bytes: int) -> bool:
         """False: it has to go the usual way, and nothing has happened."""
-        if sum(len(part.chunks) for part in parts) > ROUND_PIECES_MAX:
+        if sum([len(part.chunks) for part in parts]) > ROUND_PIECES_MAX:
             return False
-        while len(self._threads) < len(parts):
-            self._start_thread(self._writer.help)
         for part in parts:
             self._place(part)
         for part in parts:
             part.active.has_rest = True
+        if size_bytes <= INLINE_BYTES_MAX and not self._syncing:
+            self._writer.perform()
+            self._log.soon(self._end)
+            return True
+        while len(self._threads) < len(parts):
+            self._start_thread(self._writer.help)
         self._writer.submit()
         return True
 
     def _place(self, part: Part) -> None:
         """Makes a part ready. Raises OSError, which the usual way meets again."""
-        log, active, writer = self._log, part.active, self._writer
+        log, partition, active, writer = self._log, part.partition, part.active, self._writer
         handle = log.handles.acquire(active.path)
-        mark = _mark(part)
-        self._placed.append(_Placed(part, handle, mark.committed_position, mark.log_start))
-        slot, at = log.watermarks.prepare(owner_of(part.partition), mark)
-        part.state = active.state()
+        owner = owner_of(partition)
+        end = active.position + part.size_bytes
+        mark = Watermark(
+            partition.log_start,
+            active.header.first_seq,
+            part.chunks[-1].last_seq,
+            end,
+            end if part.sync else active.durable_position,
+            active.header.segment_id,
+        )
+        self._placed.append(_Placed(part, handle, owner, mark))
+        slot, at = log.watermarks.prepare(owner, mark)
         writer.part(handle.fd, active.position, part.sync, log.watermarks.fd, slot, at)
         active.place(part.chunks)
         for chunk in part.chunks:
@@ -156,6 +171,10 @@ class QuickRounds(UsualRounds):
             os.eventfd_read(self._done_fd)
         except BlockingIOError:
             return
+        self._end()
+
+    def _end(self) -> None:
+        """Takes the outcome of the round, and ends it."""
         committer = self._committer
         ends, sync_seconds = self._writer.take()
         for one, (failed_at, _, _) in zip(self._placed, ends, strict=True):
@@ -168,38 +187,36 @@ class QuickRounds(UsualRounds):
                 failed.append((one.part, OSError(code, os.strerror(code))))
                 continue
             problem = OSError(mark_code, os.strerror(mark_code)) if mark_code else None
-            committer.guarded([one.part], partial(self._stored, one, problem))
+            committer.guarded([one.part], self._stored, one, problem)
         if failed:
             committer.on_thread(parts, partial(self._take_back, parts, failed, sync_seconds))
         else:
-            committer.fenced(parts, lambda: committer.count(parts, sync_seconds), _at_once)
+            committer.count(parts, sync_seconds)
+            committer.settle(parts)
 
     def _take_back(self, parts: list[Part], failed: list[tuple[Part, OSError]], sync_seconds: float) -> None:
         """What the failed parts wrote is taken back, which may take time."""
         committer = self._committer
         for part, problem in failed:
-            committer.guarded([part], partial(committer.undo, part, problem))
+            part.state = part.active.state()  # nothing of the round was counted
+            committer.guarded([part], committer.undo, part, problem)
         committer.count(parts, sync_seconds)
 
     def _stored(self, placed: _Placed, problem: OSError | None) -> None:
         """It is on disk; but its watermark is not written if there is a problem."""
         log, part = self._log, placed.part
         active = part.active
-        active.take(part.chunks, placed.end)
+        active.take(part.chunks, placed.mark.committed_position)
         active.appended_steady_ms = log.steady_ms()
         if part.sync:
-            active.durable_position = placed.end
+            active.durable_position = active.position
         else:
             log.housekeeping.sync_later(part.partition, active)
         if problem is None:
-            log.watermarks.written(owner_of(part.partition))
-        self._committer.marked(part.partition, placed.log_start, problem)
+            log.watermarks.written(placed.owner)
+        self._committer.marked(part.partition, placed.mark.log_start, problem)
         for chunk in part.chunks:
             log.note_index(part, chunk)
-
-
-def _at_once(callback: Callable[[], None]) -> None:
-    callback()
 
 
 def rounds_for(log: Log, committer: Committer, watch: Watch | None) -> UsualRounds:
@@ -212,17 +229,3 @@ def rounds_for(log: Log, committer: Committer, watch: Watch | None) -> UsualRoun
 def owner_of(partition: Partition) -> Owner:
     """To whom a partition's watermark belongs."""
     return Owner(partition.number, partition.topic.id, partition.index)
-
-
-def _mark(part: Part) -> Watermark:
-    """The watermark as it will be when the chunks of `part`, not yet written, are committed."""
-    active = part.active
-    end = active.position + sum(chunk.end for chunk in part.chunks)
-    return Watermark(
-        part.partition.log_start,
-        active.header.first_seq,
-        part.chunks[-1].last_seq,
-        end,
-        end if part.sync else active.durable_position,
-        active.header.segment_id,
-    )

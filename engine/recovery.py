@@ -307,7 +307,7 @@ class _Recovery:
             self.files.sync_data(fd)
         found.append((segment.path, header))
         found.sort(key=lambda segment: segment[1].first_seq)
-        held = replace(mark, durable_position=mark.committed_position, segment_id=header.segment_id)
+        held = mark._replace(durable_position=mark.committed_position, segment_id=header.segment_id)
         self.known = replace(self.known, mark=held)
         self.report.notes.append(
             f"{place.directory / segment_name(mark.active_first_seq)} is missing; an empty file holds its place"

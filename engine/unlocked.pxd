@@ -167,6 +167,12 @@ cdef extern from *:
         Py_END_ALLOW_THREADS
     }
 
+    static void ql_perform_here(ql_round *r) {
+        Py_BEGIN_ALLOW_THREADS
+        ql_perform(r);
+        Py_END_ALLOW_THREADS
+    }
+
     static void ql_wake(int wake_fd) {
         uint64_t one = 1;
         while (write(wake_fd, &one, sizeof one) < 0 && errno == EINTR) {}
@@ -219,6 +225,7 @@ cdef extern from *:
     ql_round *ql_new()
     void ql_serve(ql_round *job, int wake_fd, int done_fd)
     void ql_help(ql_round *job)
+    void ql_perform_here(ql_round *job)
     void ql_wake(int wake_fd)
     int ql_is_done(ql_round *job)
     void ql_begin(ql_round *job)
@@ -251,6 +258,7 @@ cdef class RoundWriter:
     cpdef add(self, bytearray buffer, Py_ssize_t size)
     cpdef clear(self)
     cpdef submit(self)
+    cpdef perform(self)
     cpdef bint is_done(self)
     cpdef tuple take(self)
     cpdef serve(self)

@@ -23,8 +23,8 @@ from __future__ import annotations
 
 import struct
 import threading
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import xxhash
 
@@ -44,8 +44,7 @@ _OWNER = struct.Struct("<QQII")
 _MAGIC = b"QLWATERM"
 
 
-@dataclass(frozen=True, slots=True)
-class Owner:
+class Owner(NamedTuple):
     """The partition that a slot belongs to."""
 
     number: int
@@ -54,8 +53,7 @@ class Owner:
     partition: int
 
 
-@dataclass(frozen=True, slots=True)
-class Watermark:
+class Watermark(NamedTuple):
     """What is known of one partition."""
 
     log_start: int
@@ -71,15 +69,7 @@ class Watermark:
 
 
 def _pack_slot(seed: int, counter: int, mark: Watermark) -> bytes:
-    body = _SLOT.pack(
-        counter,
-        mark.log_start,
-        mark.active_first_seq,
-        mark.committed_seq,
-        mark.committed_position,
-        mark.durable_position,
-        mark.segment_id,
-    )
+    body = _SLOT.pack(counter, *mark)
     return body + _HASH.pack(xxhash.xxh3_64_intdigest(body, seed))
 
 
@@ -89,8 +79,8 @@ def _parse_slot(data: bytes, seed: int) -> tuple[int, Watermark] | None:
     body = data[: _SLOT.size]
     if _HASH.unpack_from(data, _SLOT.size)[0] != xxhash.xxh3_64_intdigest(body, seed):
         return None
-    counter, log_start, active, committed_seq, committed_position, durable_position, segment_id = _SLOT.unpack(body)
-    return counter, Watermark(log_start, active, committed_seq, committed_position, durable_position, segment_id)
+    counter, *mark = _SLOT.unpack(body)
+    return counter, Watermark(*mark)
 
 
 class Watermarks:

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from engine.chunk import COMMITTED, FAILED, PENDING, Chunk
-from engine.committer import Part
+from engine.committer import Committer, Part
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import NotStored, ReadOnly
 from engine.files import SystemFiles
 from engine.index import Index
 from engine.inline import Inbox
-from engine.limits import ROUND_PARTS_MAX, ROUND_PIECES_MAX
+from engine.limits import INLINE_BYTES_MAX, ROUND_PARTS_MAX, ROUND_PIECES_MAX
 from engine.log import Log
 from engine.partition import Partition
 from engine.quick import AVAILABLE, QuickRounds
@@ -126,6 +126,22 @@ def test_a_part_that_fails_is_one_of_several(writer: Writer, tmp_path: Path) -> 
     assert (tmp_path / "marks").read_bytes() == bytes(MARK_BYTES) + MARK + bytes(19 * MARK_BYTES) + MARK
 
 
+def test_a_round_without_a_thread(writer: Writer, tmp_path: Path) -> None:
+    read_only = os.open(tmp_path / "data", os.O_RDONLY)
+    for number in range(3):
+        writer.part(b"%d" % number, b"abc", position=4 * number)
+    writer.part(b"unwritten", position=12, fd=read_only)
+    writer.writer.perform()
+    assert not writer.writer.is_done()
+    with pytest.raises(ValueError, match="under way"):
+        writer.writer.perform()
+    ends, _ = writer.writer.take()
+    assert ends == [(DONE, 0, 0)] * 3 + [(WRITE, errno.EBADF, 0)]
+    assert (tmp_path / "data").read_bytes() == b"0abc1abc2abc"
+    assert not select.select([writer.done_fd], [], [], 0)[0]
+    os.close(read_only)
+
+
 def test_failures_say_where(writer: Writer, tmp_path: Path) -> None:
     read_only = os.open(tmp_path / "data", os.O_RDONLY)
     reader, pipe = os.pipe()
@@ -165,8 +181,9 @@ def test_misuse_is_refused(writer: Writer) -> None:
     for size in (-1, 4):
         with pytest.raises(ValueError, match="piece"):
             writer.writer.add(bytearray(3), size)
-    with pytest.raises(ValueError, match="nothing"):
-        writer.writer.submit()
+    for begin in (writer.writer.submit, writer.writer.perform):
+        with pytest.raises(ValueError, match="nothing"):
+            begin()
     with pytest.raises(ValueError, match="size"):
         writer.writer.part(writer.file, 0, True, writer.marks, MARK[1:], 0)
     for _ in range(ROUND_PARTS_MAX - 1):
@@ -282,6 +299,39 @@ def test_segments_roll_in_between(tmp_path: Path) -> None:
         assert engine.values() == [value] * 60
 
 
+@pytest.mark.parametrize("durability", ["never", "interval"])
+def test_what_waits_for_no_disk_is_written_on_the_owners_thread(
+    tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = TopicConfig(durability=durability, segment_bytes=1 << 20)
+    usual: list[int] = []
+    begin = Committer._begin
+    monkeypatch.setattr(
+        Committer, "_begin", lambda self, parts, size_bytes: usual.append(size_bytes) or begin(self, parts, size_bytes)
+    )
+    with QuickLog(tmp_path / "log", config) as engine:
+        values = [b"%d" % number * 100 for number in range(100)]
+        engine.append([b"first"])
+        for value in values:
+            engine.append([value])
+        assert engine.watching.calls == 0
+        assert usual == []
+        size = segments(tmp_path / "log")[0].stat().st_size
+        with largest_file(size + 50):
+            assert type(fail(engine, engine.partition(), b"x" * 1000)) is NotStored
+        assert segments(tmp_path / "log")[0].stat().st_size == size
+        large = [b"y" * (1 + INLINE_BYTES_MAX)] * 20
+        for value in large:
+            engine.append([value])
+        assert len(segments(tmp_path / "log")) == 2
+        assert engine.watching.calls + len(usual) == len(large)
+        assert engine.values() == [b"first", *values, *large]
+        image = engine.image(tmp_path / "killed")
+    for path in (tmp_path / "log", image):
+        with EngineLog(path) as again:
+            assert again.values() == [b"first", *values, *large]
+
+
 def test_a_failed_write_is_taken_back_and_leaves_a_gap(tmp_path: Path) -> None:
     with QuickLog(tmp_path / "log") as engine:
         engine.append([b"before"])
@@ -326,8 +376,8 @@ def test_many_small_chunks_go_the_usual_way(tmp_path: Path) -> None:
         sizes = []
         monkey = QuickRounds._begin
 
-        def begin(self: QuickRounds, parts: list[Part]) -> bool:
-            begun = monkey(self, parts)
+        def begin(self: QuickRounds, parts: list[Part], size_bytes: int) -> bool:
+            begun = monkey(self, parts, size_bytes)
             sizes.append((len(parts[0].chunks), begun))
             return begun
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import logging
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -239,7 +238,7 @@ def test_numbers_go_on_behind_what_the_watermark_knows_even_when_the_records_are
     path = make(tmp_path / "d")
     mark = mark_of(path)
     assert mark is not None
-    seen = replace(mark, committed_seq=500, durable_position=HEADER_BYTES)
+    seen = mark._replace(committed_seq=500, durable_position=HEADER_BYTES)
     recovered = recover(path, seen)
     assert (recovered.committed_seq, recovered.next_seq) == (120, 501)
     assert any("records 121 to 500 were acknowledged, but are not in the files" in t for t in recovered.report.texts)
@@ -368,7 +367,7 @@ def test_acknowledged_records_that_are_cut_with_a_torn_tail_are_named(tmp_path: 
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     file.write_bytes(content)
-    recovered = recover(path, replace(mark, durable_position=HEADER_BYTES))
+    recovered = recover(path, mark._replace(durable_position=HEADER_BYTES))
     (cut,) = recovered.report.cut
     assert cut.judgement == f"ACKNOWLEDGED: records {cut.first_seq} to 120 are damaged"
     assert recovered.next_seq == 121

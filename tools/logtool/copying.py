@@ -228,7 +228,7 @@ class Backup:
         if mark is not None and mark.active_first_seq in firsts:
             log_start = max(mark.log_start, firsts[0])
             self.copied.records += max(mark.committed_seq + 1 - log_start, 0)
-            return replace(mark, log_start=log_start)
+            return mark._replace(log_start=log_start)
         header = read_segment(SystemFiles(), self._target / place / names[0]).header
         return Watermark(
             log_start=firsts[0], active_first_seq=firsts[0], committed_seq=firsts[0] - 1,
