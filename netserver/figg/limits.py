@@ -42,6 +42,10 @@ RETRY_LATEST_S: Final = 30.0
 """A publisher whose records could not be stored is sent to try again at the latest after this time, whatever we think
 of the disk; its client redials at once, so this is the rate of fruitless attempts."""
 
+RESENT_S: Final = 1.0
+"""A connection is closed so long after a frame above a limit. Its client has no error to read: it redials at once and
+sends the frame again, so this is the rate of fruitless attempts (and of warnings in the log)."""
+
 UNREADABLE_S: Final = 5.0
 """A connection with a subscription whose topic cannot be opened or read is closed after this time: the protocol has no
 error, and who only waits learns nothing. Its client redials at once, so this is the rate of fruitless attempts."""

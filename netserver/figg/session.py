@@ -9,6 +9,8 @@
 - A publish that cannot be stored ends the acknowledging on its connection, which stays open: its client would redial a
   closed one without pause. Further publishes are read and dropped (the client has them until they are acknowledged),
   everything else goes on. When the topic takes records again the connection is closed: the client redials and resends.
+- A frame that is too large for us closes the connection too, a second later: its client redials a closed one without
+  pause and sends the same frame again, for ever.
 - A subscription of a topic that is there and cannot be read (its partition is offline) closes the connection after some
   seconds, with the reason in the log: the protocol has no error, and silence would look like a topic without records.
 """
@@ -22,7 +24,7 @@ from engine.errors import EngineError, NotStored
 from netserver.errors import ProtocolError
 from netserver.figg import codec
 from netserver.figg.hot import pack_publishes
-from netserver.figg.limits import HEADER_BYTES, SUBSCRIPTIONS_MAX, TOPICS_REMEMBERED_MAX, TURN_BYTES
+from netserver.figg.limits import HEADER_BYTES, RESENT_S, SUBSCRIPTIONS_MAX, TOPICS_REMEMBERED_MAX, TURN_BYTES
 from netserver.figg.shared import Shared
 from netserver.figg.subscription import Subscription
 from netserver.outstanding import Outstanding, Released
@@ -38,6 +40,8 @@ RUN_BYTES = 256
 """What a run of publishes takes besides its data. With more than `RUNS_FREE` of them outstanding it is charged, so that
 a flood of empty ones, to many topics by turns, reaches the connection's bound too."""
 RUNS_FREE = 64
+RESENT = frozenset(("frame_size", "record_size", "topic_size", "subscriptions"))
+"""What a sane client may send, and sends again on its next connection: see `limits.RESENT_S`."""
 
 
 def factory(services: Services) -> SessionFactory:
@@ -71,6 +75,7 @@ class FiggSession:
         self._refused = False  # something could not be stored: nothing is acknowledged from there on
         self._refused_from = NUMBERS  # lowest number of what was not stored
         self._ending = False
+        self._closes_later = False
         self._turn_scheduled = False
 
     # --- input
@@ -100,6 +105,7 @@ class FiggSession:
                     self._detach(codec.read_topic(data, start, end))
                 position = end
         except codec.FiggError as error:
+            self._closes_later = error.kind in RESENT
             raise ProtocolError(str(error), error.kind) from None
         finally:
             self._flush()
@@ -209,8 +215,8 @@ class FiggSession:
         if self._runs_charged:
             self._discharge_runs(max(len(self._runs) - RUNS_FREE, 0))
         self._write_ack()
-        if self._ending and not self._outstanding:
-            self.connection.close()
+        if self._ending:
+            self._close_when_done()
 
     def _discharge_runs(self, charged: int) -> None:
         if charged < self._runs_charged:
@@ -351,9 +357,12 @@ class FiggSession:
     # --- the connection's life
 
     def eof(self) -> None:
+        if self._closes_later:
+            self.connection.loop.call_later(RESENT_S, self.connection.guarded(self.drain))
         self._end()
 
     def drain(self) -> None:
+        self._closes_later = False
         self._end()
 
     def _end(self) -> None:
@@ -361,7 +370,10 @@ class FiggSession:
         self._ending = True
         for topic in list(self._subscriptions):
             self._stop(topic)
-        if not self._outstanding:
+        self._close_when_done()
+
+    def _close_when_done(self) -> None:
+        if not self._outstanding and not self._closes_later:
             self.connection.close()
 
     def resume_output(self) -> None:

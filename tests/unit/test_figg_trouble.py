@@ -63,6 +63,47 @@ def test_a_malformed_frame_ends_its_connection_after_the_answers(raw: bytes) -> 
     with_server(test)
 
 
+SENT_AGAIN = {
+    "payload": b"\0\5\0\1" + (limits.FRAME_BYTES_MAX + 1).to_bytes(4),
+    "record": codec.publish(b"t", 1, b"x" * 65_537),
+    "topic": codec.publish(b"t" * (limits.TOPIC_BYTES_MAX + 1), 1, b"x"),
+}
+
+
+@pytest.mark.parametrize("raw", SENT_AGAIN.values(), ids=SENT_AGAIN)
+def test_a_client_that_redials_and_resends_without_pause_is_slowed_down(raw: bytes) -> None:
+    """As the original's does with its window: each of its attempts used to end at once, thousands in a second."""
+
+    async def test(place: Place) -> None:
+        loop = asyncio.get_running_loop()
+        for attempt in range(2):
+            peer = await place.peer()
+            begun = loop.time()
+            peer.publish(b"t", 0, b"%d" % attempt)
+            peer.send(raw)
+            await peer.acked(0)  # what came before is answered at once
+            assert await peer.closed_by_server() == []
+            assert loop.time() - begun >= limits.RESENT_S - 0.05
+        assert place.partition(b"t").last_seq == 2
+        assert sum(place.server.counters["figg"].protocol_errors.values()) == 2
+
+    with_server(test, {"topics": {"record_bytes_max": "64 KiB"}})
+
+
+def test_a_stop_of_the_server_does_not_wait_for_such_a_connection() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        peer.send(b"\0\5\0\1\xff\xff\xff\xff")
+        await until(lambda: place.server.counters["figg"].protocol_errors == {"frame_size": 1})
+        begun = asyncio.get_running_loop().time()
+        for connection in tuple(place.server.shell.connections):
+            connection.drain()
+        assert await peer.closed_by_server() == []
+        assert asyncio.get_running_loop().time() - begun < limits.RESENT_S
+
+    with_server(test)
+
+
 @pytest.mark.parametrize("cut", range(1, len(codec.publish(b"topic", 1, b"value")), 3))
 def test_a_frame_cut_off_by_the_end_is_dropped(cut: int) -> None:
     async def test(place: Place) -> None:
