@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -86,6 +87,14 @@ class Chunk:
         self.batches = writer.batches
         self.max_timestamp_ms = writer.max_timestamp_ms
         self.append_time_ms = writer.append_time_ms
+
+
+def outcome(chunks: Sequence[Chunk]) -> tuple[int, EngineError | None]:
+    """What became of chunks that belong together: PENDING while one is; FAILED, with the first error, if one has."""
+    if any(chunk.state == PENDING for chunk in chunks):
+        return PENDING, None
+    failed = next((chunk for chunk in chunks if chunk.state == FAILED), None)
+    return (COMMITTED, None) if failed is None else (FAILED, failed.error)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from engine import reading
 from engine.batch import BatchWriter
@@ -323,7 +323,11 @@ class Partition:
             self._make_files()
         return chunk
 
-    def append(
+    def append(self, values: Sequence[bytes], **options: Any) -> Chunk:
+        """`append_many` for one record, or where it is enough to know what becomes of the last one: its chunk."""
+        return self.append_many(values, **options)[-1]
+
+    def append_many(
         self,
         values: Sequence[bytes],
         *,
@@ -332,10 +336,11 @@ class Partition:
         headers: Sequence[tuple[bytes, ...]] | None = None,
         qos0: bool = False,
         waiter: Waiter | None = None,
-    ) -> Chunk:
-        """Appends records; the last one's number is `last_seq`. The chunk returned is the last one's.
+    ) -> list[Chunk]:
+        """Appends records; the last one's number is `last_seq`.
 
-        Records may spread over several chunks; those before it are committed, or fail, in earlier rounds or the same.
+        Returns:
+            their chunks, oldest first. Each is committed or fails by itself: `engine.chunk.outcome` tells of all.
 
         Raises:
             ValueError: no records.
@@ -347,6 +352,7 @@ class Partition:
         self._check_sizes(values, headers)
         attributes = QOS0_ATTRIBUTE if qos0 else 0
         now_ms = self._log.now_ms()
+        chunks: list[Chunk] = []
         writer = self.writer(len(values[0]), attributes)
         size = 0
         for row, value in enumerate(values):
@@ -355,11 +361,12 @@ class Partition:
             flat = headers[row] if headers is not None else ()
             while not writer.put_record(value, key, timestamp_ms, flat):
                 if size:
-                    self.appended(waiter, size)
+                    chunks.append(self.appended(waiter, size))
                     size = 0
                 writer = self.writer(len(value) + len(key) + sum(map(len, flat)) + 16 * len(flat), attributes)
             size += len(value) + len(key) + RECORD_OVERHEAD_BYTES
-        return self.appended(waiter, size)
+        chunks.append(self.appended(waiter, size))
+        return chunks
 
     def append_apart(self, rows: Sequence[Row], transaction: Transaction) -> list[Chunk]:
         """Numbers the records of a transaction and closes them in chunks of their own (for `Transaction.commit`)."""

@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from engine.chunk import COMMITTED, PENDING, Chunk
+from engine.chunk import COMMITTED, PENDING, Chunk, outcome
 from engine.cursor_entries import CURSOR, CursorJournal, Entry, id_of, parse_entry
 from engine.cursor_reader import BatchError, BundleError, Reader
 from engine.deliveries import GIVEN_UP, NEVER_MS, QUEUED, DeliveryPolicy, Plan, load
@@ -194,14 +194,14 @@ class Redrive:
             REDRIVE_OWNER, source, after_seq=source.log_start - 1, name=name
         )
         self._cursor.pins += 1
-        self._chunk: Chunk | None = None
-        self._appended = 0  # records in the chunk, ...
+        self._chunks: list[Chunk] = []
+        self._appended = 0  # records in the chunks, ...
         self._last = 0  # ... and the last number in the source that it stands for
         self._ended = False
 
     def work(self) -> None:
         """One step: look at the next records, a slab's at most, and append what is wanted of them."""
-        if self._chunk is not None or self._ended:
+        if self._chunks or self._ended:
             return
         try:
             seq = max(self._cursor.deliveries.next_seq, self._source.log_start)
@@ -236,7 +236,7 @@ class Redrive:
             return
         self._last = last
         self._appended = len(found)
-        self._chunk = self._target.append(
+        self._chunks = self._target.append_many(
             [record.value for record in found],
             keys=[record.key for record in found],
             timestamps_ms=[record.timestamp_ms for record in found],
@@ -253,12 +253,14 @@ class Redrive:
 
     def round_done(self) -> None:
         """A commit round has stored what was appended, or failed to."""
-        chunk = self._chunk
-        if chunk is None or chunk.state == PENDING or self._ended:
+        if not self._chunks or self._ended:
             return
-        self._chunk = None
-        if chunk.state != COMMITTED:
-            self._end(chunk.error or EngineError("not stored"))
+        state, error = outcome(self._chunks)
+        if state == PENDING:
+            return
+        self._chunks = []
+        if state != COMMITTED:
+            self._end(error or EngineError("not stored"))
             return
         self._count += self._appended
         self._left -= self._appended

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from engine import retention
-from engine.chunk import COMMITTED, PENDING, Chunk
+from engine.chunk import COMMITTED, PENDING, Chunk, outcome
 from engine.config import TopicConfig
 from engine.errors import DiskFull, EngineError, UnknownTopic
 from engine.partition import Partition
@@ -46,14 +46,14 @@ class Conflict(Exception):
 
 
 class _Publish:
-    """Waits for the chunk of one publish (a ``Waiter`` of the engine)."""
+    """Waits for the chunks of one publish (a ``Waiter`` of the engine)."""
 
     def __init__(self) -> None:
-        self.chunk: Chunk | None = None
+        self.chunks: list[Chunk] = []
         self.done = asyncio.Event()
 
     def round_done(self) -> None:
-        if self.chunk is not None and self.chunk.state != PENDING:
+        if self.chunks and outcome(self.chunks)[0] != PENDING:
             self.done.set()
 
 
@@ -172,7 +172,7 @@ class Api:
             topic = self._server.log.catalog.get_or_create(name)
             partition = await self.opened(topic, int_field(body, "partition", 0))
             waiter = _Publish()
-            chunk = partition.append(
+            waiter.chunks = partition.append_many(
                 values,
                 keys=keys if any(keys) else None,
                 timestamps_ms=timestamps_ms,
@@ -181,11 +181,11 @@ class Api:
                 waiter=waiter,
             )
             last = partition.last_seq
-            waiter.chunk = chunk
             waiter.round_done()
             await waiter.done.wait()
-        if chunk.state != COMMITTED:
-            raise chunk.error or EngineError("not stored")
+        state, error = outcome(waiter.chunks)
+        if state != COMMITTED:
+            raise error or EngineError("not stored")
         published = self._server.admin_published
         published[0] += len(values)
         published[1] += sum(map(len, values))

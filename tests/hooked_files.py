@@ -56,6 +56,20 @@ class HookedFiles(SystemFiles):
 
         self.hook = hook
 
+    def failing_once(self, call: str, suffix: str, code: int = errno.EIO) -> None:
+        """The next such call fails, those behind it do not."""
+        self.failing(call, suffix, code)
+        fails = self.hook
+
+        def hook(made: str, path: Path) -> None:
+            try:
+                fails(made, path)
+            except OSError:
+                self.hook = lambda call, path: None
+                raise
+
+        self.hook = hook
+
 
 @contextmanager
 def held(files: HookedFiles, call: str, suffix: str) -> Iterator[threading.Event]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import json
 import stat
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,7 @@ import aiohttp
 import pytest
 
 from engine.errors import DiskFull, NotStored
+from engine.files import Buffer, SystemFiles
 from netserver import admin_api
 from netserver.admin import TOKEN_FILE, read_token
 from netserver.app import Server
@@ -295,6 +297,31 @@ def test_errors_of_the_engine(
 
     with_admin(test)
     assert ("a defect" in caplog.text) == (expected[0] == 500)
+
+
+@pytest.mark.usefixtures("replaceable_files")
+def test_a_publish_is_not_stored_unless_all_its_rounds_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk refuses the first of its rounds, and there is room for the others."""
+
+    async def test(call: Caller) -> None:
+        path = "/v1/topics/orders/records"
+        assert (await call("POST", path, {"records": [{"value": "before"}]}))[0] == 200
+        write, left = SystemFiles.write, [1]
+
+        def refuse_once(self: SystemFiles, fd: int, buffers: Sequence[Buffer], position: int) -> None:
+            if sum(map(len, buffers)) > 100_000 and left:
+                left.pop()
+                raise OSError(errno.ENOSPC, "no space left")
+            write(self, fd, buffers, position)
+
+        monkeypatch.setattr(SystemFiles, "write", refuse_once)
+        body = {"records": [{"value": "x" * 400_000}] * 3}
+        assert await call.error("POST", path, body) == (507, "disk_full")
+        assert not left
+        status, document = await call("POST", path, body)
+        assert (status, document["last_offset"] - document["first_offset"]) == (200, 2)
+
+    with_admin(test)
 
 
 def test_a_body_that_is_announced_too_large_is_refused_before_it_comes() -> None:

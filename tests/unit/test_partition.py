@@ -14,7 +14,7 @@ import pytest
 
 from engine import committer, retention
 from engine.active import ActiveSegment
-from engine.chunk import COMMITTED, FAILED, PENDING
+from engine.chunk import COMMITTED, FAILED, PENDING, outcome
 from engine.committer import segment_age_ms, segment_bytes
 from engine.config import TopicConfig
 from engine.errors import DataDirectoryError, DiskFull, NotStored, ReadOnly
@@ -64,6 +64,21 @@ def test_records_that_were_put_and_never_registered_have_numbers_of_their_own(tm
         engine.settle(partition.appended(None, 1))
         engine.inbox.run_until(lambda: engine.log.pending_chunks == 0)
         assert [(record.seq, record.value) for record in engine.read()] == [(1, b"1"), (2, b"2"), (3, b"3")]
+
+
+def test_records_of_an_earlier_round_that_failed_are_told_of(tmp_path: Path) -> None:
+    """A full disk refuses the first round, and there is room for the second: not all of the records are stored."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        engine.append([b"before"])
+        files.failing_once("write", ".log", errno.ENOSPC)
+        chunks = engine.partition().append_many([b"1" * 400_000, b"2" * 400_000, b"3" * 400_000])
+        engine.inbox.run_until(lambda: outcome(chunks)[0] != PENDING)
+        assert [chunk.state for chunk in chunks] == [FAILED, COMMITTED, COMMITTED]
+        state, error = outcome(chunks)
+        assert state == FAILED
+        assert isinstance(error, DiskFull)
+        assert [value[:1] for value in engine.values()] == [b"b", b"2", b"3"]
 
 
 def test_waiters_of_everything_that_fails_are_told(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from engine.bundle_encode import encode_bundle
 from engine.cursor_entries import entry_key, entry_of
 from engine.cursors import CursorPolicy
 from engine.deliveries import DeliveryPolicy
-from engine.errors import Corrupt, EngineError
+from engine.errors import Corrupt, DiskFull, EngineError
 from engine.state import Put
 from engine.subscriptions import (
     REDRIVE_OWNER,
@@ -222,6 +222,20 @@ def test_a_disk_that_cannot_be_read_ends_it_and_another_goes_on(
     assert "Cannot allocate memory" in str(error)
     files.code = 0
     assert redrive(log, 1) == (1, None)
+    log.close()
+
+
+def test_dead_letters_of_which_a_full_disk_took_only_the_last_are_redriven_again(tmp_path: Path) -> None:
+    files = HookedFiles()
+    log = CursorLog(tmp_path / "d", files=files)
+    log.engine.append([b"x"])
+    log.engine.append([b"%d" % n * 60_000 for n in range(4)], "t.dead", headers=[marks(1, n) for n in range(4)])
+    log.restart()  # so that they are read from the file, several at once
+    files.failing_once("write", ".log", errno.ENOSPC)
+    count, error = redrive(log, 1)
+    assert (count, type(error)) == (0, DiskFull)
+    assert redrive(log, 1) == (4, None)
+    assert {value[:1] for value in log.engine.values()} == {b"x", b"0", b"1", b"2", b"3"}
     log.close()
 
 

@@ -194,13 +194,14 @@ class FileChanges:
 
     def append(self, name: bytes, values: Sequence[bytes], qos0: bool) -> None:
         """Appends records to partition 0 of a topic, which is made when it is missing. Raises EngineError."""
-        from engine.chunk import COMMITTED, PENDING
+        from engine.chunk import COMMITTED, PENDING, outcome
 
         partition = self._opened(self._log.catalog.get_or_create(name), 0)
-        chunk = partition.append(values, qos0=qos0)
-        self._inbox.run_until(lambda: chunk.state != PENDING, max(self._timeout_s, 60.0))
-        if chunk.state != COMMITTED:
-            raise chunk.error or EngineError("not stored")
+        chunks = partition.append_many(values, qos0=qos0)
+        self._inbox.run_until(lambda: outcome(chunks)[0] != PENDING, max(self._timeout_s, 60.0))
+        state, error = outcome(chunks)
+        if state != COMMITTED:
+            raise error or EngineError("not stored")
 
 
 @contextlib.contextmanager
