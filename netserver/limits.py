@@ -182,7 +182,7 @@ QUIC_PACING_S: Final = 0.002
 QUIC_ACK_S: Final = 0.005
 """Packets are acknowledged after this time, or along with data: longer than most commit rounds take."""
 
-QUIC_BULK_ACK_S: Final = 0.001
+QUIC_BULK_ACK_S: Final = 0.002
 """The same once ``QUIC_ACK_PACKETS`` wait for it: a peer that sends much is not to wait for room."""
 
 QUIC_ACK_PACKETS: Final = 8

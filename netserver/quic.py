@@ -17,7 +17,6 @@ the peer's windows allow, so that no turn of the loop has to build more packets 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections import deque
@@ -117,8 +116,10 @@ class QuicPeer:
     def datagram(self, data: bytes, address: object, now: float) -> None:
         """Take a datagram; ``process`` must follow soon."""
         self._now = now
-        with contextlib.suppress(PacketDropped):
+        try:
             self.quic.receive_datagram(data, address, now)
+        except PacketDropped:
+            return
 
     def process(self) -> None:
         """Handle what the datagrams of this turn, or a timer, have brought."""
@@ -148,7 +149,11 @@ class QuicPeer:
         for stream in tuple(self.barriers):
             stream.check_barrier(quic)
         self.move_window()
-        self.host.wants_flush(self)
+        at = quic.sends_nothing_before()
+        if at is None or at <= self._now:
+            self.host.wants_flush(self)
+        elif self._timer is None or self._timer_at > at + TIMER_SLACK_S:
+            self._set_timer(at)
 
     def flush(self) -> None:
         """Send what there is to send, as far as this turn allows."""
@@ -185,12 +190,14 @@ class QuicPeer:
         if end - sent >= STREAM_WINDOW_BYTES // 2 or (end > sent and sent - stream.delivered_bytes < UNCOUNTED_BYTES):
             stream.window_end = end
             self.quic.open_stream_window(stream.id, end)
-            self.host.wants_flush(self)
+            if sent - stream.delivered_bytes < STREAM_WINDOW_BYTES // 4 or self.quic.sends_nothing_before() is None:
+                self.host.wants_flush(self)  # otherwise it goes along with the acknowledgement, which is soon
 
     def ended(self, stream: QuicStream) -> None:
         """FIN was given to QUIC."""
         if self.quic.is_receiving(stream.id):
             self.quic.stop_stream(stream.id, 0)
+            self.host.wants_flush(self)
         if stream.id & 1 != self._own_streams:
             self._finished.add(stream.id)
         self._drop(stream)
@@ -200,7 +207,8 @@ class QuicPeer:
         end = self._delivered_bytes - self.held_bytes + PEER_WINDOW_BYTES
         if end - self.quic.window_end >= PEER_WINDOW_BYTES // 2:
             self.quic.open_window(end)
-            self.host.wants_flush(self)
+            if self.quic.sends_nothing_before() is None:
+                self.host.wants_flush(self)
 
     # --- inside
 
@@ -294,9 +302,11 @@ class QuicPeer:
         at = self.quic.get_timer()
         if at is None:
             return
+        if self._timer is None or self._timer_at > at + TIMER_SLACK_S:
+            self._set_timer(at)
+
+    def _set_timer(self, at: float) -> None:
         if self._timer is not None:
-            if self._timer_at <= at + TIMER_SLACK_S:
-                return
             self._timer.cancel()
         self._timer_at = at
         self._timer = self.loop.call_at(at, self._time)

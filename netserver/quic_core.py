@@ -1,6 +1,7 @@
 """One QUIC connection without I/O: aioquic's, with bounds that its public interface does not offer.
 
-This is the only module that touches what aioquic does not document (version 1.7; its tests look at every name used):
+This module and `netserver.quic_receive` are the only ones that touch what aioquic does not document (version 1.7; their
+tests look at every name used). What is different:
 
 - *receive windows*: aioquic doubles them as data arrives, whether or not anybody has taken it. Here a window moves
   only when its owner says so, so it is a promise of memory;
@@ -21,7 +22,6 @@ from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import (
     CONNECTION_LIMIT_FRAME_CAPACITY,
     MAX_STREAM_DATA_FRAME_CAPACITY,
-    QuicConnection,
     QuicConnectionError,
     QuicReceiveContext,
 )
@@ -42,12 +42,11 @@ from netserver.limits import (
     QUIC_PACING_S,
     QUIC_SENT_MAX,
 )
+from netserver.quic_receive import STREAM_HAS_LENGTH, STREAM_HAS_OFFSET, QuickReceiving
 
 __all__ = ["BoundedQuic", "OutOfOrder", "PacketDropped", "QuicConfiguration"]
 
 GONE = -1
-STREAM_HAS_OFFSET, STREAM_HAS_LENGTH = 4, 2
-"""Bits in the type of a STREAM frame."""
 
 
 class PacketDropped(Exception):
@@ -67,7 +66,7 @@ class OutOfOrder:
         self.size_bytes = 0
 
 
-class BoundedQuic(QuicConnection):
+class BoundedQuic(QuickReceiving):
     """A connection whose windows move by ``open_window`` and ``open_stream_window`` only.
 
     Args:
@@ -185,20 +184,34 @@ class BoundedQuic(QuicConnection):
         space = self._spaces.get(tls.Epoch.ONE_RTT)
         if space is None:
             return super().datagrams_to_send(now)
-        at = space.ack_at
-        if at is not None and at > now:
+        if space.ack_at is not None and space.ack_at > now:
             if self.unsent_bytes > 0:  # goes along with data
                 space.ack_at = now
-            elif not self._ack_hurries and space.largest_received_packet - self._acked_packet >= QUIC_ACK_PACKETS:
-                self._ack_hurries = True
-                space.ack_at = at - (QUIC_ACK_S - QUIC_BULK_ACK_S)
+            else:
+                self._hurry_acknowledgement(space)
         found = super().datagrams_to_send(now)
+        self.is_quiet = True
         if space.ack_at is None:
             self._ack_hurries = False
             self._acked_packet = space.largest_received_packet
         if len(space.sent_packets) > self._sent_max:
             self._forget_acknowledgements(space)
         return found
+
+    def sends_nothing_before(self) -> float | None:
+        """When there is something to send at the earliest, if nothing more comes; None: maybe now."""
+        space = self._spaces.get(tls.Epoch.ONE_RTT) if self.is_quiet else None
+        if space is None or space.ack_at is None:
+            return None
+        self._hurry_acknowledgement(space)
+        return space.ack_at
+
+    def _hurry_acknowledgement(self, space: QuicPacketSpace) -> None:
+        """Of many packets it is not put off for that long."""
+        if not self._ack_hurries and space.largest_received_packet - self._acked_packet >= QUIC_ACK_PACKETS:
+            self._ack_hurries = True
+            assert space.ack_at is not None
+            space.ack_at -= QUIC_ACK_S - QUIC_BULK_ACK_S
 
     def _forget_acknowledgements(self, space: QuicPacketSpace) -> None:
         """Packets that carried nothing else need no acknowledgement; a peer that never sends one would pile them up."""

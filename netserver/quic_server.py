@@ -266,7 +266,15 @@ class QuicEndpoint:
             return
         is_short = data[0] < LONG_HEADER
         peer = self._by_id.get(data[1:9]) if is_short else self._peer_of_long(channel, data, channel.address)
-        if peer is not None and self._take(peer, data, channel.address, now):
+        if peer is None:
+            return
+        try:
+            peer.datagram(data, channel.address, now)
+        except Exception:  # it ends this connection
+            log.exception("%s %s: error while a datagram was handled; given up", self.name, peer.address)
+            self._bounds.counters.session_errors += 1
+            peer.forget()
+        else:
             self._touched[peer] = None
 
     def _handle(self) -> None:
@@ -276,17 +284,6 @@ class QuicEndpoint:
         for peer in touched:
             self._process(peer)
             self._look_up()
-
-    def _take(self, peer: QuicPeer, data: bytes, address: object, now: float) -> bool:
-        """Give a datagram to its connection; an error ends that one."""
-        try:
-            peer.datagram(data, address, now)
-        except Exception:
-            log.exception("%s %s: error while a datagram was handled; given up", self.name, peer.address)
-            self._bounds.counters.session_errors += 1
-            peer.forget()
-            return False
-        return True
 
     def _process(self, peer: QuicPeer) -> None:
         if peer not in self.peers:

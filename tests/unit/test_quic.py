@@ -54,8 +54,19 @@ def settled(peer: Peer) -> Any:
 
 
 def test_what_is_used_of_aioquics_insides_is_there() -> None:
-    """Who raises the version of aioquic has to look at ``netserver.quic_core`` when this fails."""
+    """Who raises the version of aioquic has to look at ``netserver.quic_core`` and ``quic_receive`` when this fails."""
     made = QuicConnection(configuration=client_configuration())
+    for name in (
+        "_ack_eliciting_sent_since_receipt",
+        "_close_at",
+        "_close_pending",
+        "_handshake_confirmed",
+        "_network_paths",
+        "_quic_logger",
+        "_spin_bit",
+        "_spin_highest_pn",
+    ):
+        assert hasattr(made, name)
     for name in ("_local_max_data", "_local_max_streams_bidi", "_local_max_streams_uni", "_remote_max_data_used"):
         assert hasattr(made, name)
     assert made._streams == {}
@@ -66,7 +77,7 @@ def test_what_is_used_of_aioquics_insides_is_there() -> None:
     for name in ("_buffer_start", "_buffer_stop", "_buffer_fin", "_reset_error_code", "highest_offset", "is_finished"):
         assert hasattr(sender, name)
     receiver = QuicStreamReceiver(0, True)
-    for name in ("_buffer", "_buffer_start", "_ranges", "highest_offset", "is_finished"):
+    for name in ("_buffer", "_buffer_start", "_ranges", "_final_size", "highest_offset", "is_finished"):
         assert hasattr(receiver, name)
     for name in (
         "_write_stream_limits",
