@@ -21,7 +21,7 @@ cpdef tuple pack_publishes(
     Py_ssize_t value_bytes_max,
 )
 @cython.locals(
-    name="const unsigned char[::1]", span=Py_ssize_t, cursor=RecordCursor, out="unsigned char[::1]", head=Py_ssize_t, room=Py_ssize_t,
+    name="const unsigned char*", topic_size=Py_ssize_t, span=Py_ssize_t, cursor=RecordCursor, buffer=bytearray, out="unsigned char*", head=Py_ssize_t, room=Py_ssize_t,
     used=Py_ssize_t, count=Py_ssize_t, skipped=Py_ssize_t, next_seq=u64, start=Py_ssize_t,
     size=Py_ssize_t, need=Py_ssize_t, larger=Py_ssize_t,
 )
@@ -34,7 +34,7 @@ cpdef tuple frame_data(
     Py_ssize_t bytes_max,
 )
 @cython.locals(
-    name="const unsigned char[::1]", head=Py_ssize_t, total=Py_ssize_t, index=Py_ssize_t, value=bytes, buffer=bytearray, out="unsigned char[::1]",
+    name="const unsigned char*", topic_size=Py_ssize_t, head=Py_ssize_t, total=Py_ssize_t, index=Py_ssize_t, value=bytes, buffer=bytearray, out="unsigned char*",
     position=Py_ssize_t, size=Py_ssize_t,
 )
 cpdef bytearray pack_values(bytes topic, u64 seq_num, list values, Py_ssize_t start, Py_ssize_t end)
@@ -50,18 +50,24 @@ cdef Py_ssize_t u32(const unsigned char[::1] src, Py_ssize_t position) except -1
 cdef u64 u64_at(const unsigned char[::1] src, Py_ssize_t position) except? 0xFFFFFFFFFFFFFFFF
 @cython.locals(size=Py_ssize_t, index=Py_ssize_t)
 cdef bint same(const unsigned char[::1] src, Py_ssize_t position, const unsigned char[::1] name) except -1
-@cython.locals(topic_size=Py_ssize_t, index=Py_ssize_t)
+@cython.locals(index=Py_ssize_t)
 cdef Py_ssize_t put_head(
-    unsigned char[::1] out, Py_ssize_t position, int kind, const unsigned char[::1] name, u64 number, Py_ssize_t size
+    unsigned char* out,
+    Py_ssize_t position,
+    int kind,
+    const unsigned char* name,
+    Py_ssize_t topic_size,
+    u64 number,
+    Py_ssize_t size,
 ) except -1
-cdef int put_u32(unsigned char[::1] out, Py_ssize_t position, u64 value) except -1
+cdef int put_u32(unsigned char* out, Py_ssize_t position, u64 value) except -1
 @cython.locals(index=Py_ssize_t)
 cdef Py_ssize_t put_bytes(
-    unsigned char[::1] out, Py_ssize_t position, const unsigned char* text, Py_ssize_t size
+    unsigned char* out, Py_ssize_t position, const unsigned char* text, Py_ssize_t size
 ) except -1
 @cython.locals(larger=bytearray)
 cdef bytearray enlarged(bytearray buffer, Py_ssize_t used, Py_ssize_t size_bytes)
 @cython.locals(index=Py_ssize_t)
 cdef Py_ssize_t copy(
-    unsigned char[::1] out, Py_ssize_t position, const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t size
+    unsigned char* out, Py_ssize_t position, const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t size
 ) except -1

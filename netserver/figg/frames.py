@@ -85,7 +85,8 @@ def frame_data(
         BatchError, BundleError: the slab was not written by us.
     """
     name = topic
-    head = _FIXED + len(topic)
+    topic_size = len(topic)
+    head = _FIXED + topic_size
     room = bytes_max
     if last_seq >= from_seq and last_seq - from_seq < MANY:
         span = last_seq - from_seq
@@ -114,7 +115,7 @@ def frame_data(
             room = used + need if used + need > larger else larger
             buffer = enlarged(buffer, used, room)
             out = buffer
-        used = put_head(out, used, 7, name, cursor.seq, size)
+        used = put_head(out, used, 7, name, topic_size, cursor.seq, size)
         used = copy(out, used, cursor.data, start, size)
         next_seq = cursor.seq + 1
         count += 1
@@ -124,7 +125,8 @@ def frame_data(
 def pack_values(topic: bytes, seq_num: int, values: list[bytes], start: int, end: int) -> bytearray:
     """PUBLISH frames of ``values[start:end]``, back to back, numbered from ``seq_num`` on."""
     name = topic
-    head = _FIXED + len(topic)
+    topic_size = len(topic)
+    head = _FIXED + topic_size
     total = 0
     for index in range(start, end):
         value = values[index]
@@ -135,7 +137,7 @@ def pack_values(topic: bytes, seq_num: int, values: list[bytes], start: int, end
     for index in range(start, end):
         value = values[index]
         size = len(value)
-        position = put_head(out, position, 5, name, seq_num, size)
+        position = put_head(out, position, 5, name, topic_size, seq_num, size)
         position = put_bytes(out, position, value, size)
         seq_num += 1
     return buffer
@@ -199,9 +201,8 @@ def same(src: Buffer, position: int, name: Buffer) -> bool:
     return True
 
 
-def put_head(out: bytearray | memoryview, position: int, kind: int, name: Buffer, number: int, size: int) -> int:
+def put_head(out: bytearray, position: int, kind: int, name: bytes, topic_size: int, number: int, size: int) -> int:
     """Writes a PUBLISH or DATA frame up to its data; the position behind it."""
-    topic_size = len(name)
     out[position] = 0
     out[position + 1] = kind
     out[position + 2] = 0
