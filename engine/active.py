@@ -170,12 +170,18 @@ class ActiveSegment:
         """Takes back what a failed round wrote: file and counts as they were at `state`. Raises OSError."""
         if not self.has_rest and self.position == state.position:
             return  # it did not come to writing: the file may not even have been opened
-        self.position, self.last_seq, self.records, self.batches, self.max_timestamp_ms, self.last_append_ms, n = state
-        self.durable_position = min(self.durable_position, self.position)
-        self.index = self.index[:n]  # another list: a reader may be searching this one
-        with self.sync_lock, handles.use(self.path) as fd:
-            files.truncate(fd, self.position)
-            self._sync(files, fd)
+        with self.sync_lock:  # first: a sync under way would call durable what is cut off here
+            self.position = state.position
+            self.last_seq = state.last_seq
+            self.records = state.records
+            self.batches = state.batches
+            self.max_timestamp_ms = state.max_timestamp_ms
+            self.last_append_ms = state.last_append_ms
+            self.durable_position = min(self.durable_position, self.position)
+            self.index = self.index[: state.index_entries]  # another list: a reader may be searching this one
+            with handles.use(self.path) as fd:
+                files.truncate(fd, self.position)
+                self._sync(files, fd)
         self.has_rest = False
 
     def footer(self) -> Footer:

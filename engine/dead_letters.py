@@ -44,6 +44,7 @@ class DeadLetters:
         self._store = store
         self._jobs: deque[Job] = deque()
         self._appended: deque[tuple[Chunk, Job]] = deque()
+        self._told: set[Cursor] = set()  # whose dead letters have to wait, as the operator was told
         self._reader = Reader(store.slabs)
 
     def __len__(self) -> int:
@@ -68,21 +69,31 @@ class DeadLetters:
             self._store.log.post(self.work)
 
     def work(self) -> None:
-        """Go on with the queue until something has to be waited for."""
+        """Go on with the queue as far as nothing has to be waited for; what waits holds up its own cursor only."""
+        waiting: list[Job] = []
+        held: set[Cursor] = set()
         while self._jobs and len(self._appended) < DEAD_LETTERS_PENDING_MAX:
             job = self._jobs.popleft()
-            try:
-                is_done = not job.cursor.alive or self._move_one(job)
-            except NotStored as problem:
-                log.warning("%s: dead letters have to wait: %s", job.cursor.title, problem)
-                is_done = False
-            except EngineError as problem:
-                log.error("%s: records %d to %d are dropped: %s", job.cursor.title, job.first, job.last, problem)
-                job.cursor.settle(job.first, job.last)
-                is_done = True
-            if not is_done:
-                self._jobs.appendleft(job)
-                return
+            if job.cursor in held or not self._moved(job):
+                held.add(job.cursor)
+                waiting.append(job)
+        self._jobs.extendleft(reversed(waiting))
+        self._told &= held
+
+    def _moved(self, job: Job) -> bool:
+        """Move the first record of a job, or drop it all. False: it has to wait."""
+        cursor = job.cursor
+        try:
+            return not cursor.alive or self._move_one(job)
+        except NotStored as problem:
+            if cursor not in self._told:
+                self._told.add(cursor)
+                log.warning("%s: dead letters have to wait: %s", cursor.title, problem)
+            return False
+        except EngineError as problem:
+            log.error("%s: records %d to %d are dropped: %s", cursor.title, job.first, job.last, problem)
+            cursor.settle(job.first, job.last)
+            return True
 
     def _move_one(self, job: Job) -> bool:
         """Append the first record of a job and queue the rest. False: try again later (the clock comes by anyway).
@@ -146,6 +157,7 @@ class DeadLetters:
     def round_done(self) -> None:
         """A commit round has stored dead letters, or failed to."""
         waiting = [entry for entry in self._appended if entry[0].state == PENDING]
+        has_failed = False
         for chunk, job in self._appended:
             if chunk.state == PENDING:
                 continue
@@ -154,6 +166,7 @@ class DeadLetters:
                 self._store.totals(job.cursor.owner).dead_letters += 1
             else:
                 self._jobs.append(job)
+                has_failed = True
         self._appended = deque(waiting)
-        if self._jobs:
+        if self._jobs and not has_failed:  # else the clock comes by, and a full disk is not asked without a pause
             self._store.log.post(self.work)

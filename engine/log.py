@@ -284,6 +284,20 @@ class Log:
         if found:
             self.report(f"topic {topic.name!r} partition {index} was not in the state: its files were found")
 
+    def reserved_bound(self, topic: Topic, index: int, next_seq: int) -> int:
+        """Up to which numbers of a partition, of which the next one is `next_seq`, were reserved.
+
+        0 unless the topic has, or had, a durability below "always", or numbers were once found without records.
+        """
+        key = reserved_key(topic.id, index)
+        try:
+            stored = int(self.state.get(key) or 0)
+        except Corrupt as problem:
+            stored = next_seq + LOST_RESERVATION
+            self.report(f"{problem}; numbers of {topic!r} partition {index} go on far behind the last one")
+            self.state.submit([Put(key, stored)])
+        return max(stored, self.lost_bounds.get((topic.id, index), 0))
+
     # --- use
 
     def partition(self, topic: Topic, index: int = 0) -> Partition:
@@ -390,14 +404,16 @@ class Log:
 
     def _wake_some(self) -> None:
         until = time.perf_counter() + WAKE_TURN_S
-        while self._to_wake:
-            for _ in range(min(WAKE_SLICE, len(self._to_wake))):
-                self._to_wake.popleft()()
-            if time.perf_counter() >= until:
-                break
-        self._waking = bool(self._to_wake)
-        if self._waking:
-            self.post(self._wake_some)
+        try:
+            while self._to_wake:
+                for _ in range(min(WAKE_SLICE, len(self._to_wake))):
+                    self._to_wake.popleft()()
+                if time.perf_counter() >= until:
+                    break
+        finally:  # one that raises costs no other its call, now or later
+            self._waking = bool(self._to_wake)
+            if self._waking:
+                self.post(self._wake_some)
 
     def note_index(self, part: Part, chunk: Chunk) -> None:
         """Puts a committed chunk into the index (owner's or committer's thread)."""

@@ -17,6 +17,7 @@ from engine import reading
 from engine.batch import BatchWriter
 from engine.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
 from engine.bundle import BundleInfo
+from engine.callbacks import call_each
 from engine.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly, TooLarge
 from engine.headers import Place
@@ -213,22 +214,20 @@ class Partition:
     def opened(self, result: Recovered | EngineError) -> None:
         """Called with the outcome of recovery."""
         callbacks, self._open_callbacks = self._open_callbacks, []
-        if self._phase == DELETED:
-            pass
-        elif isinstance(result, EngineError):
-            self._phase = CLOSED
-            self.error = result
-        else:
-            self._use(result)
-        for callback in callbacks:
-            callback()
+        try:
+            if self._phase != DELETED:
+                self._phase = CLOSED
+                if isinstance(result, EngineError):
+                    self.error = result
+                else:
+                    self._use(result)
+        finally:
+            call_each(callbacks)
 
     def _use(self, result: Recovered) -> None:
         """Takes over what recovery found."""
         self._active = result.active
-        # 0 unless the topic has, or had, a durability below "always", or numbers were once found without records.
-        stored = self._log.state.get(self._reserved_key) or 0
-        self._reserved = max(stored, self._log.lost_bounds.get((self.topic.id, self.index), 0))
+        self._reserved = self._log.reserved_bound(self.topic, self.index, result.next_seq)
         self.last_seq = max(result.next_seq, self._reserved) - 1
         self.leaves_out_numbers = self.last_seq >= result.next_seq
         self.committed_seq = result.committed_seq

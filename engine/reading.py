@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from engine.active import SealedSegment
 from engine.batch import locate
 from engine.batch_header import read_header
+from engine.callbacks import call_each
 from engine.chunk import Chunk, Slab
 from engine.errors import Corrupt, EngineError, OutOfRange
 from engine.limits import FETCHED_MAX, POSITION_HINTS_MAX, READ_BYTES_MIN
@@ -249,6 +250,9 @@ def _blocking(log: Log, request: Request) -> tuple[Found | None, list[Damage]] |
             )
     except OSError as problem:
         return EngineError(f"cannot read {request.path}: {problem.strerror or problem}")
+    except Exception as problem:  # noqa: BLE001 - whoever waits for the answer would wait for ever
+        log.report_exception(f"reading of {request.path}", problem)
+        return EngineError(f"cannot read {request.path}: {problem!r}")
     assert result is not None, "a blocking read always answers"
     return result
 
@@ -273,8 +277,7 @@ def _fetched(
     log.fetched[partition, request.seq] = answer
     while len(log.fetched) > FETCHED_MAX:
         log.fetched.popitem(last=False)
-    for callback in callbacks:
-        callback()
+    call_each(callbacks)
 
 
 def _rest_is_lost(partition: Partition, request: Request) -> Slab:

@@ -13,6 +13,7 @@ from engine import retention
 from engine.config import TopicConfig
 from engine.cursors import CursorPolicy
 from engine.deliveries import DeliveryPolicy
+from engine.errors import ReadOnly
 from engine.files import SystemFiles
 from engine.limits import TOPIC_NAME_BYTES_MAX
 from tests.cursor_log import OWNER, CursorLog, numbered
@@ -138,6 +139,44 @@ def test_dead_letters_wait_for_a_disk_that_fails(tmp_path: Path, caplog: pytest.
     settle(log)
     assert sorted(origins(log)) == [0, 1, 2, 3]
     assert log.store.totals(OWNER).dead_letters == 3
+    log.close()
+
+
+def test_dead_letters_that_wait_hold_up_no_other_subscription(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = opened(tmp_path / "d")
+    first, second = log.subscribe("a"), log.subscribe("b")
+    log.engine.partition("a.dead").stop_writing(ReadOnly("the disk is broken"))
+    for topic, cursor in (("a", first), ("b", second)):
+        log.engine.append(numbered(1, 3), topic)
+        assert log.seqs(cursor) == [1, 2, 3]
+    with caplog.at_level(logging.WARNING):
+        log.tick(1000)
+        log.engine.inbox.run_until(lambda: not second.deliveries.unacknowledged)
+        log.tick()
+        log.tick()
+    assert origins(log, "b.dead") == [1, 2, 3]
+    assert first.deliveries.unacknowledged == 3
+    assert caplog.text.count("dead letters have to wait") == 1
+    log.close()
+
+
+def test_a_full_disk_is_not_asked_for_dead_letters_without_a_pause(tmp_path: Path) -> None:
+    files = HookedFiles()
+    log = opened(tmp_path / "d", files=files)
+    cursor = log.subscribe()
+    dead = log.engine.partition("t.dead")
+    log.engine.append([b"other"], "t.dead")
+    log.engine.append(numbered(1, 3))
+    log.seqs(cursor)
+    files.failing("write", str(dead.active_segment.path), errno.ENOSPC)
+    log.tick(1000)
+    log.engine.inbox.run_until(lambda: dead.failing is not None and not log.engine.log.pending_chunks)
+    log.engine.inbox.run_posted()
+    assert log.engine.log.pending_chunks == 0, "the next attempt is the clock's"
+    files.hook = lambda call, path: None
+    log.tick()
+    settle(log)
+    assert len(log.engine.values("t.dead")) == 4
     log.close()
 
 

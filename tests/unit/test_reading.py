@@ -51,6 +51,56 @@ def test_all_who_wait_for_a_number_are_called_once_and_get_one_answer(tmp_path: 
         assert not partition.fetching
 
 
+def failing() -> None:
+    raise RuntimeError("a defect")
+
+
+def test_who_fails_when_called_costs_no_other_the_call(tmp_path: Path) -> None:
+    with EngineLog(filled(tmp_path / "d"), topic=SMALL, files=ColdFiles()) as engine:
+        called: list[str] = []
+        partition = engine.log.partition(engine.log.catalog.get_or_create(b"t"))
+        for callback in (failing, lambda: called.append("open")):
+            partition.when_open(callback)
+        with pytest.raises(RuntimeError, match="a defect"):
+            engine.inbox.run_until(lambda: partition.is_open)
+        for callback in (failing, lambda: called.append("read")):
+            assert partition.read(5, 1000, callback) is None
+        with pytest.raises(RuntimeError, match="a defect"):
+            engine.inbox.run_until(lambda: not partition.fetching)
+        wanted = partition.committed_seq + 1
+        for name in ("committed", "committed, too"):
+            assert partition.read(wanted, 1000, lambda: failing()) is None
+            assert partition.read(wanted, 1000, lambda name=name: called.append(name)) is None  # type: ignore[misc]
+        partition.append([b"x"])
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="a defect"):
+                engine.inbox.run_until(lambda: len(called) == 4)
+        engine.inbox.run_until(lambda: len(called) == 4)
+        assert called == ["open", "read", "committed", "committed, too"]
+        assert partition.read(partition.committed_seq + 1, 1000, lambda: called.append("again")) is None
+        engine.append([b"y"])
+        engine.inbox.run_until(lambda: called[-1] == "again")
+
+
+def test_a_defect_in_a_reader_thread_is_an_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = ColdFiles()
+    with EngineLog(filled(tmp_path / "d"), topic=SMALL, files=files) as engine:
+        partition = engine.partition()
+        files.read = failing_read  # type: ignore[method-assign]
+        called: list[int] = []
+        with caplog.at_level(logging.CRITICAL):
+            assert partition.read(5, 1000, lambda: called.append(1)) is None
+            engine.inbox.run_until(lambda: bool(called))
+        with pytest.raises(EngineError, match="MemoryError"):
+            partition.read(5, 1000, None)
+        del files.read
+        assert fetch(engine, partition, 5)[0] is not None
+
+
+def failing_read(fd: int, size_bytes: int, position: int) -> bytes:
+    raise MemoryError
+
+
 def test_a_wish_may_be_withdrawn(tmp_path: Path) -> None:
     with EngineLog(filled(tmp_path / "d"), topic=SMALL, files=ColdFiles()) as engine:
         partition = engine.partition()

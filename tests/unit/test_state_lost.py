@@ -16,6 +16,7 @@ from engine.limits import LOST_RESERVATION
 from engine.lmdbenv import DATA_FILE
 from engine.reader import DirectoryReader
 from engine.record import Record
+from engine.topics import reserved_key
 from engine.transactions import PREFIX, Transaction
 from tests.engine_log import EngineLog, segments
 
@@ -76,6 +77,22 @@ def test_numbers_that_were_seen_before_they_were_on_disk_are_not_given_again(tmp
         assert [record.seq for record in engine.read()] == list(range(1, 11))
         engine.append([b"y"])
         assert engine.partition().last_seq == 10 + LOST_RESERVATION
+
+
+def test_damaged_reservations_of_numbers_do_not_keep_a_partition_closed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with EngineLog(tmp_path / "d", topic=NEVER) as engine:
+        engine.append([b"seen"])
+        image = engine.image(tmp_path / "image")
+    with lmdb.open(str(image / "state"), lib_version=0) as environment, environment.begin(write=True) as transaction:
+        assert transaction.put(reserved_key(1, 0), b"no reservation")
+    for last_seq in (2 + LOST_RESERVATION, 3 + LOST_RESERVATION):
+        with caplog.at_level(logging.ERROR), EngineLog(image, topic=NEVER) as engine:
+            assert engine.values()[0] == b"seen"
+            engine.append([b"new"])
+            assert engine.partition().last_seq == last_seq
+    assert caplog.text.count("go on far behind the last one") == 1
 
 
 def test_partitions_get_the_numbers_back_that_their_files_say(tmp_path: Path) -> None:

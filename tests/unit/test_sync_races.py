@@ -77,3 +77,22 @@ def test_a_sync_of_a_round_that_fails_beside_housekeeping_is_not_made_good_by_th
         assert syncs == [True]
         assert active.durable_position == durable
         files.hook = lambda call, path: None
+
+
+def test_nothing_is_cut_off_while_a_sync_is_under_way(tmp_path: Path) -> None:
+    """At its end it would call durable what is no longer there."""
+    with EngineLog(tmp_path / "d", topic=INTERVAL) as engine:
+        engine.append([b"1"])
+        log, active = engine.log, engine.partition().active_segment
+        before = active.state()
+        engine.append([b"2"])
+        end = active.position
+        cutting = threading.Thread(target=active.cut, args=(log.files, log.handles, before))
+        with active.sync_lock:
+            cutting.start()
+            cutting.join(0.1)
+            assert active.position == end
+        cutting.join()
+        assert active.position == before.position
+        assert active.durable_position <= active.position
+        engine.partition().committed_seq = engine.partition().last_seq = 1  # as if the round had failed
