@@ -202,6 +202,12 @@ def write_new_file(files: Files, path: Path, content: bytes) -> None:
     Raises:
         OSError: nothing of an older file at `path` was changed.
     """
+    replace_file(files, path, content)
+    files.sync_dir(path.parent)
+
+
+def replace_file(files: Files, path: Path, content: bytes) -> None:
+    """Puts `content` at `path` all at once; durable when the directory is synced, too. Raises OSError."""
     aside = path.with_name(path.name + ".new")
     if aside.name in files.list_dir(path.parent):
         files.remove(aside)  # left by a crash; it was never in use
@@ -212,7 +218,6 @@ def write_new_file(files: Files, path: Path, content: bytes) -> None:
     finally:
         files.close(fd)
     files.rename(aside, path)
-    files.sync_dir(path.parent)
 
 
 def free_path(files: Files, path: Path) -> Path:

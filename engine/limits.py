@@ -198,6 +198,9 @@ ROUND_PARTS_MAX = 16
 """Files of a round that is done without the interpreter (as many places, and threads that sync, as the compiled code
 has): a round of more waits for the disk rather than for the interpreter."""
 
+PARTITIONS_MADE_TOGETHER = 256
+"""New partitions whose files are made together: as many as a round takes; later ones wait for about 0.2 s."""
+
 ROUND_PIECES_MAX = 64
 """Chunks of a round that one call writes (as many places as the compiled code has): a full round has four large ones;
 one of more and smaller goes the slower way."""

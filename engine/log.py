@@ -51,10 +51,10 @@ from engine.housekeeping import Housekeeping
 from engine.index import Index
 from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX, WAKE_SLICE, WAKE_TURN_S
 from engine.lmdbenv import DATA_FILE
-from engine.opener import TOPIC_FILE, Opener
+from engine.opener import Opener
 from engine.partition import Partition
 from engine.quick import Watch
-from engine.reader import FORMAT_VERSION, VERSION_FILE, read_version
+from engine.reader import FORMAT_VERSION, TOPIC_FILE, VERSION_FILE, read_version
 from engine.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.state import LmdbState, Post, Put, StateStore
 from engine.tail import TailCache

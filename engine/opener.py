@@ -1,6 +1,7 @@
 """The opener: one thread that makes the files of new partitions and recovers those of existing ones.
 
-So that neither a burst of new topics nor a long recovery holds up the owner's thread or anybody's acknowledgement.
+New partitions that wait at the same time are made together (`engine.making`). So that neither a burst of new topics nor
+a long recovery holds up the owner's thread or anybody's acknowledgement.
 """
 
 from __future__ import annotations
@@ -8,41 +9,38 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from queue import Empty, SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from engine.active import ActiveSegment
-from engine.errors import DataDirectoryError, DiskFull, EngineError
-from engine.files import NO_SPACE, write_new_file
-from engine.headers import Place
+from engine.errors import EngineError
+from engine.files import write_new_file
 from engine.index import HIGHEST
+from engine.limits import PARTITIONS_MADE_TOGETHER
+from engine.making import Job, Maker, attempt
+from engine.reader import TOPIC_FILE
 from engine.reading import load_footer
-from engine.recovery import Known, Recovered, Report, make_partition, recover_partition
-from engine.watermarks import Owner, Watermark
+from engine.recovery import Known, Recovered, Report, recover_partition
+from engine.watermarks import Owner
 
 if TYPE_CHECKING:
     from engine.log import Log
     from engine.partition import Partition
     from engine.topics import Topic
 
-TOPIC_FILE = "topic.json"
-
 
 def _description(log: Log, topic: Topic) -> bytes:
     return json.dumps(log.catalog.describe(topic), indent=1).encode() + b"\n"
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    """What the thread needs to know of a partition, as it was on the owner's thread."""
+class _Making(NamedTuple):
+    """A new partition that waits for its files."""
 
-    place: Place
-    description: bytes
-    """Content of ``topic.json``."""
-    synced: bool
-    """Whether every record is synced before it is acknowledged."""
+    job: Job
+    done: Callable[[Any], None]
+
+
+_Item: TypeAlias = "Callable[[], None] | _Making"
 
 
 class Opener:
@@ -50,9 +48,10 @@ class Opener:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._synced_topics: set[Path] = set()
-        """Directories of topics whose entries were synced since the start."""
+        self._jobs: SimpleQueue[_Item | None] = SimpleQueue()
+        self._ahead: list[_Item | None] = []
+        """What was taken out of `_jobs`, and comes next."""
+        self._maker = Maker(log)
         self._thread = threading.Thread(target=self._run, name="quintlog-opener", daemon=True)
         self._thread.start()
 
@@ -63,8 +62,7 @@ class Opener:
             if error is not None:
                 partition.files_made(error)
                 return
-            job = self._job(partition)
-            self.submit(lambda: self._make(job), partition.files_made)
+            self._jobs.put(_Making(self._job(partition), partition.files_made))
 
         try:
             self._log.catalog.number(partition.topic, partition.index, numbered)
@@ -77,8 +75,8 @@ class Opener:
         job = self._job(partition)
         self.submit(lambda: self._recover(job), partition.opened)
 
-    def _job(self, partition: Partition) -> _Job:
-        return _Job(partition.place, _description(self._log, partition.topic), partition.sync_each_round)
+    def _job(self, partition: Partition) -> Job:
+        return Job(partition.place, _description(self._log, partition.topic), partition.sync_each_round)
 
     def describe(self, topic: Topic) -> None:
         """Writes ``topic.json`` anew after a change of configuration, if there is one."""
@@ -123,7 +121,7 @@ class Opener:
                 files.remove_dir(directory / name)
             else:
                 files.remove(directory / name)
-        self._synced_topics.discard(directory)
+        self._maker.forget_topic(directory)
         if directory.name in files.list_dir(directory.parent):
             files.remove_dir(directory)
             files.sync_dir(directory.parent)
@@ -134,57 +132,62 @@ class Opener:
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Runs `job` on the thread and hands its result, or an EngineError, to `done` on the owner's thread."""
 
-        def run() -> None:
-            try:
-                self._log.check_place()
-                result = job()
-            except EngineError as problem:
-                result = problem
-            except OSError as problem:
-                kind = DiskFull if problem.errno in NO_SPACE else DataDirectoryError
-                result = kind(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
-            except Exception as problem:  # noqa: BLE001 - one bad partition must not stop the opening of others
-                self._log.report_exception("opening a partition", problem)
-                result = DataDirectoryError(f"internal error while opening: {problem!r}")
-            self._log.post(lambda: None if self._log.is_closed else done(result))
+        def checked() -> Any:
+            self._log.check_place()
+            return job()
 
-        self._jobs.put(run)
+        self._jobs.put(lambda: self._answer(done, attempt(self._log, checked)))
+
+    def _answer(self, done: Callable[[Any], None], result: object) -> None:
+        self._log.post(lambda: None if self._log.is_closed else done(result))
 
     def stop(self) -> None:
         """Ends the thread after the jobs so far; blocking."""
         self._jobs.put(None)
         self._thread.join()
+        self._maker.stop()
+
+    # --- the thread
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            job()
+        while (item := self._ahead.pop() if self._ahead else self._jobs.get()) is not None:
+            if isinstance(item, _Making):
+                self._make(self._with_next(item))
+            else:
+                item()
 
-    def _make(self, job: _Job) -> Recovered:
-        log, place = self._log, job.place
-        self._make_topic(job)
-        log.index.drop(place.number)  # a former owner of the number may have left something at a crash
-        if log.files.list_dir(place.directory):  # left by a crash before the first record, or nobody knew of it
-            return self._recover(job)
-        active = make_partition(log.files, log.handles, place, log.now_ms())
-        self._mark(place, active, 1, 0)
-        return Recovered([], active, 1, 0, 1, Report())
+    def _with_next(self, first: _Making) -> list[_Making]:
+        """New partitions that follow each other in the queue."""
+        found = [first]
+        while len(found) < PARTITIONS_MADE_TOGETHER:
+            try:
+                item = self._jobs.get_nowait()
+            except Empty:
+                break
+            if not isinstance(item, _Making):
+                self._ahead.append(item)
+                break
+            found.append(item)
+        return found
 
-    def _make_topic(self, job: _Job) -> None:
-        """The topic's directory with its description, durable; entries that a process left that was killed, too."""
-        files, directory = self._log.files, job.place.topic_directory
-        if directory in self._synced_topics:
-            return
-        if TOPIC_FILE in files.list_dir(directory):
-            files.sync_dir(directory)
-        else:
-            files.make_dir(directory)
-            files.sync_dir(directory.parent)
-            write_new_file(files, directory / TOPIC_FILE, job.description)
-        self._synced_topics.add(directory)
+    def _make(self, waiting: list[_Making]) -> None:
+        def make() -> list[Any]:
+            self._log.check_place()
+            return self._maker.make([making.job for making in waiting])
 
-    def _recover(self, job: _Job) -> Recovered:
+        made = attempt(self._log, make)
+        for at, making in enumerate(waiting):
+            active = made if isinstance(made, EngineError) else made[at]
+            if active is None:
+                self._answer(making.done, attempt(self._log, lambda job=making.job: self._recover(job)))  # type: ignore[misc]
+            elif isinstance(active, EngineError):
+                self._answer(making.done, active)
+            else:
+                self._answer(making.done, Recovered([], active, 1, 0, 1, Report()))
+
+    def _recover(self, job: Job) -> Recovered:
         log, place, number = self._log, job.place, job.place.number
-        self._make_topic(job)
+        self._maker.make_topic(job)
         known = Known(
             mark=log.watermarks.read(Owner(number, place.topic_id, place.partition)),
             entry=log.index.floor(number, HIGHEST),
@@ -195,7 +198,7 @@ class Opener:
         for text in recovered.report.texts:
             log.report(f"topic {place.topic_id} partition {place.partition}: {text}")
         log.lost_records += sum(lost.last_seq - lost.first_seq + 1 for lost in recovered.report.lost)
-        self._mark(place, recovered.active, recovered.log_start, recovered.committed_seq)
+        self._maker.mark(place, recovered.active, recovered.log_start, recovered.committed_seq)
         self._index(number, recovered)
         return recovered
 
@@ -222,16 +225,3 @@ class Opener:
             log.index.add(
                 number, found.first_seq, header.segment_id, header.first_seq, found.position, found.max_timestamp_ms
             )
-
-    def _mark(self, place: Place, active: ActiveSegment, log_start: int, committed_seq: int) -> None:
-        self._log.watermarks.write(
-            Owner(place.number, place.topic_id, place.partition),
-            Watermark(
-                log_start,
-                active.header.first_seq,
-                committed_seq,
-                active.position,
-                active.durable_position,
-                active.header.segment_id,
-            ),
-        )

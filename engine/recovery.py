@@ -164,8 +164,14 @@ class Known:
 
 def make_partition(files: Files, handles: Handles, place: Place, now_ms: int, first_seq: int = 1) -> ActiveSegment:
     """Directory and first segment of a partition without files, durable. Raises OSError."""
-    files.make_dir(place.directory)
+    active = begin_partition(files, handles, place, now_ms, first_seq)
     files.sync_dir(place.topic_directory)
+    return active
+
+
+def begin_partition(files: Files, handles: Handles, place: Place, now_ms: int, first_seq: int = 1) -> ActiveSegment:
+    """Directory and first segment of a partition; durable when the topic's directory is synced. Raises OSError."""
+    files.make_dir(place.directory)
     header = new_header(place.topic_id, place.partition, place.number, first_seq, now_ms)
     return create_segment(files, handles, place.directory, header)
 

@@ -154,16 +154,16 @@ MUTANTS = (
     ),
     Mutant(
         "do not sync the directory of a new partition",
-        "engine/recovery.py",
-        "    files.make_dir(place.directory)\n    files.sync_dir(place.topic_directory)\n",
-        "    files.make_dir(place.directory)\n",
+        "engine/making.py",
+        "        problems |= self._each([*begun], self._log.files.sync_dir)\n",
+        "",
         f"{EVERY_CALL} -k lose",
     ),
     Mutant(
         "do not sync the directory of topics",
-        "engine/opener.py",
-        "            files.make_dir(directory)\n            files.sync_dir(directory.parent)\n",
-        "            files.make_dir(directory)\n",
+        "engine/making.py",
+        '            self._log.files.sync_dir(self._log.data_dir / "topics")\n',
+        "",
         f"{EVERY_CALL} -k lose",
     ),
     Mutant(

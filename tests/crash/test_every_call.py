@@ -19,6 +19,9 @@ from tests.simulated_files import KeepAll, LoseAll, SimulatedFiles, disk_with
 
 def workload(life: Life) -> None:
     """Partitions are made, roll, are trimmed, configured, deleted, made anew; transactions and bundles between."""
+    for name in (b"together", b"interval"):
+        life.put(life.partition(name), name)
+    life.settle()  # both were made together
     for number in range(4):
         for name in (b"a", b"never"):
             partition = life.partition(name)

@@ -2,8 +2,8 @@
 
 One world lives several times. A life is random operations of all kinds; it ends at a random call to the disk by a power
 cut or by a kill (the page cache survives, unsynced), or in good order. The next life finds what is left, and what
-publishers and readers know must hold (`tests.crash.world`). Everything is chosen by the seed, but for the order in
-which threads happen to run.
+publishers and readers know must hold (`tests.crash.world`). Several ends of each life are tried; the world goes on
+behind one of them. Everything is chosen by the seed, but for the order in which threads happen to run.
 
 QUINTLOG_CRASHES sets how many (2,000; 200,000 with QUINTLOG_NIGHTLY=1).
 """
@@ -25,6 +25,8 @@ NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 CRASHES = int(os.environ.get("QUINTLOG_CRASHES", "200000" if NIGHTLY else "2000"))
 BLOCKS = 10
 STEPS = 40
+ENDS = 6
+"""Tried of each life."""
 RARE_CALLS = ("create", "make_dir", "rename", "remove", "sync_dir", "sync_dir", "truncate")
 
 
@@ -38,26 +40,45 @@ class Image:
 
 
 def end_by_chance(image: Image, power: bool, dice: random.Random, images: list[Image]) -> None:
-    """Keeps an image of the moment before some call; the life itself goes on, to no avail.
+    """Keeps images of the moments before some calls; the life itself goes on, to no avail.
 
     Half of the ends come at a call of one kind, as most calls are writes and syncs of segments.
     """
-    kind = dice.choice((None, None, *RARE_CALLS))
-    left = dice.randint(1, 250) if kind is None else dice.randint(1, 15)
-    fate = random.Random(dice.random())  # the hook is called by other threads
+    own = random.Random(dice.random())  # the hook is called by other threads
+
+    def next_end() -> tuple[str | None, int]:
+        kind = own.choice((None, None, *RARE_CALLS))
+        return kind, int((250 if kind is None else 15) ** own.random())
+
+    kind, left = next_end()
 
     def hook(call: str, path: Path) -> None:
-        nonlocal left
+        nonlocal kind, left
         left -= kind is None or call == kind
-        if left == 0 and not images:
-            files = image.files.after_power_cut(fate) if power else image.files.after_kill()
+        if left == 0:
+            files = image.files.after_power_cut(own) if power else image.files.after_kill()
             images.append(Image(files, dict(image.state), image.known.copy()))
+            kind, left = next_end() if len(images) < ENDS else (None, -1)
 
     image.files.hook = hook
 
 
+def survived(path: Path, dice: random.Random, image: Image) -> None:
+    """The log is opened, read and written to behind an end."""
+    life = Life(path, dice, image.files, image.state, image.known)
+    try:
+        found = life.check()
+        partition = life.partition(b"a")
+        life.put(partition, b"after")
+        life.settle()
+        again = life.check()
+        assert {key: again.get(key) for key in found} == found
+    finally:
+        life.close()
+
+
 def lives(path: Path, seed: int) -> int:
-    """The lives of one world; how many crashes ended them."""
+    """The lives of one world; how many crashes were looked behind."""
     dice = random.Random(seed)
     image = Image(disk_with(path), {}, Known())
     number = crashes = 0
@@ -73,30 +94,24 @@ def lives(path: Path, seed: int) -> int:
             for _ in range(dice.randint(1, STEPS)):
                 number += 1
                 life.step(number)
-                if images:
+                if len(images) == ENDS:
                     break
         finally:
             life.close()
         image.files.hook = None
-        crashes += bool(images)
-        image = images[0] if images else image
-    last = Life(path, dice, image.files, image.state, image.known)
-    try:
-        found = last.check()
-        partition = last.partition(b"a")
-        last.put(partition, b"after")
-        last.settle()
-        again = last.check()
-        assert {key: again.get(key) for key in found} == found
-    finally:
-        last.close()
+        crashes += len(images)
+        if images:
+            image = images.pop(dice.randrange(len(images)))
+        for other in images:
+            survived(path, dice, other)
+    survived(path, dice, image)
     return crashes
 
 
 @pytest.mark.timeout(60 + CRASHES)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_what_publishers_and_readers_know_survives_every_crash(block: int) -> None:
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
         seed, crashes = block, 0
         while crashes < CRASHES // BLOCKS:
             try:

@@ -204,14 +204,14 @@ def test_files_and_directories_are_on_disk_before_the_first_acknowledgement(
     )
     in_order = [
         place("mkdir", f'{topic}"'),
-        place("fsync", f"{topics}>"),
         place("fdatasync", f"{topic}/topic.json.new>"),
         place("rename", f"{topic}/topic.json"),
         place("mkdir", f'{partition}"'),
-        place("fsync", f"{topic}>", nth=1),
         place("openat", f"{partition}/0", "O_CREAT"),
         place("fdatasync", f"{partition}/0"),  # its header
         place("fsync", f"{partition}>"),
+        place("fsync", f"{topic}>"),
+        place("fsync", f"{topics}>"),
         place("pwritev2", f"{partition}/0", nth=1),  # the record
         place("fdatasync", f"{partition}/0", nth=1),
         acknowledged,

@@ -108,7 +108,7 @@ class Sent:
 class Known:
     """See the module's text."""
 
-    sent: dict[Key, set[bytes]] = field(default_factory=dict)
+    sent: dict[Key, tuple[bytes, ...]] = field(default_factory=dict)
     acked: dict[Key, bytes] = field(default_factory=dict)
     """Acknowledged, or read, with durability "always": has to stay."""
     seen: dict[Key, bytes] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Known:
     def copy(self) -> Known:
         """As it is now."""
         return Known(
-            {key: set(values) for key, values in self.sent.items()},
+            dict(self.sent),
             dict(self.acked),
             dict(self.seen),
             dict(self.trimmed),
@@ -141,7 +141,7 @@ class Known:
     def send(self, key: Key, value: bytes) -> None:
         for known in (self.acked, self.seen):
             assert key not in known, f"number {key} named {known.get(key)!r} already, now {value!r}"
-        self.sent.setdefault(key, set()).add(value)
+        self.sent[key] = (*self.sent.get(key, ()), value)
 
     def check(self, topics: dict[int, Topic], found: dict[Key, bytes]) -> None:
         """Raises AssertionError when what was found contradicts what is known."""

@@ -182,7 +182,7 @@ def test_files_that_turn_up_while_they_are_to_be_made(tmp_path: Path) -> None:
         directory = tmp_path / "d" / "topics" / "1" / "0"
 
         def hook(call: str, path: Path) -> None:
-            if (call, path.name) == ("sync_dir", "topics") and not directory.exists():
+            if (call, path.name) == ("sync_data", "topic.json.new") and not directory.exists():
                 directory.parent.mkdir(exist_ok=True)
                 os.rename(tmp_path / "other" / "topics" / "1" / "0", directory)
 

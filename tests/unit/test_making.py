@@ -1,0 +1,123 @@
+"""Bursts of new topics: their files are made together, and what fails of one costs the others nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from engine.chunk import COMMITTED, FAILED, Chunk
+from tests.engine_log import EngineLog, delete, segments
+from tests.hooked_files import HookedFiles, held
+
+TOPICS = 200
+
+
+def burst(engine: EngineLog, count: int) -> list[Chunk]:
+    catalog = engine.log.catalog
+    return [engine.log.partition(catalog.get_or_create(b"%d" % at)).append([b"value %d" % at]) for at in range(count)]
+
+
+def test_what_waits_at_the_same_time_is_made_together(tmp_path: Path) -> None:
+    files = HookedFiles()
+    calls: Counter[tuple[str, str]] = Counter()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        rounds = engine.log.state.rounds  # type: ignore[attr-defined]
+        files.hook = lambda call, path: calls.update([(call, path.name)])
+        for chunk in burst(engine, TOPICS):
+            assert engine.settle(chunk).state == COMMITTED
+        assert engine.log.state.rounds - rounds < TOPICS // 4  # type: ignore[attr-defined]
+        assert calls["sync_dir", "topics"] < TOPICS // 4
+        assert calls["sync_data", "topic.json.new"] == TOPICS
+        assert calls["sync_data", "00000000000000000001.log"] >= TOPICS
+        assert calls["sync_dir", "0"] == TOPICS
+    with EngineLog(tmp_path / "d") as engine:
+        assert [engine.values(str(at)) for at in range(TOPICS)] == [[b"value %d" % at] for at in range(TOPICS)]
+
+
+@pytest.mark.parametrize("call", ["create", "write", "sync_data", "sync_dir"])
+def test_one_that_fails_costs_the_others_nothing(tmp_path: Path, call: str) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        files.failing(call, "/topics/3/0" if call == "sync_dir" else "/topics/3/0/00000000000000000001.log")
+        chunks = burst(engine, 6)
+        states = [engine.settle(chunk).state for chunk in chunks]
+        assert states == [COMMITTED, COMMITTED, FAILED, COMMITTED, COMMITTED, COMMITTED]
+        files.hook = lambda call, path: None
+        engine.append([b"again"], "2")
+        assert engine.values("2") == [b"again"]
+    with EngineLog(tmp_path / "d") as engine:
+        assert engine.values("2") == [b"again"]
+        assert engine.values("5") == [b"value 5"]
+
+
+@pytest.mark.parametrize("path", ["/topics", "/topics/2", "/topics/2/topic.json.new"])
+def test_a_topic_whose_directory_cannot_be_made_has_no_partition(tmp_path: Path, path: str) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        topic = engine.log.catalog.create(b"first")
+        wide = engine.log.catalog.create(b"wide", partition_count=3)
+        files.failing("sync_data" if path.endswith("new") else "sync_dir", path)
+        chunks = [engine.log.partition(wide, at).append([b"lost"]) for at in range(3)]
+        chunks.append(engine.log.partition(topic).append([b"lost"]))
+        states = [engine.settle(chunk).state for chunk in chunks]
+        assert states == [FAILED, FAILED, FAILED, FAILED if path == "/topics" else COMMITTED]
+        assert "Input/output error" in str(chunks[0].error)
+        calls: list[tuple[str, str]] = []
+        files.hook = lambda call, path: calls.append((call, path.name))
+        for at in range(3):
+            engine.append([b"%d" % at], "wide", at)
+        assert ("sync_dir", "2") in calls, "what may not be on disk is synced again"
+        assert path != "/topics" or ("sync_dir", "topics") in calls
+    with EngineLog(tmp_path / "d") as engine:
+        assert [engine.values("wide", at) for at in range(3)] == [[b"0"], [b"1"], [b"2"]]
+
+
+def test_a_first_watermark_that_cannot_be_written(tmp_path: Path) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        files.failing("write", "watermarks", errno.ENOSPC)
+        chunk = engine.settle(engine.partition().append([b"refused"]))
+        assert chunk.state == FAILED
+        assert os.strerror(errno.ENOSPC) in str(chunk.error)
+        files.hook = lambda call, path: None
+        engine.append([b"stored"])
+        assert engine.values() == [b"stored"]
+
+
+def test_a_topic_that_is_deleted_among_new_ones(tmp_path: Path) -> None:
+    """What is to be done in between is done in between."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        engine.append([b"gone"], "gone")
+        with held(files, "sync_dir", "/topics/2/0") as reached:
+            first = engine.partition("first").append([b"1"])
+            engine.inbox.run_until(reached.is_set)
+            before = engine.partition("before").append([b"2"])
+            engine.inbox.run_until(lambda: engine.log.state.pending_bytes == 0)
+            delete(engine, engine.partition("gone"))
+            engine.inbox.run_posted()
+            after = engine.partition("after").append([b"3"])
+            engine.inbox.run_until(lambda: engine.log.state.pending_bytes == 0)
+        for chunk in (first, before, after):
+            assert engine.settle(chunk).state == COMMITTED
+        engine.inbox.run_until(lambda: not engine.log.catalog.tombstones)
+        assert segments(tmp_path / "d", 1) == []
+
+
+def test_a_defect_is_told_to_everybody_who_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+
+        def broken(*_: object) -> None:
+            raise RuntimeError("a defect")
+
+        monkeypatch.setattr("engine.making.Maker.make", broken)
+        chunks = burst(engine, 3)
+        assert [engine.settle(chunk).state for chunk in chunks] == [FAILED] * 3
+        assert "a defect" in str(chunks[0].error)
+        monkeypatch.undo()
+        engine.append([b"stored"], "0")
+        assert engine.values("0") == [b"stored"]
