@@ -332,7 +332,8 @@ def read_version(files: Files, data_dir: Path) -> int:
     path = data_dir / VERSION_FILE
     content = read_whole_file(files, path, SMALL_FILE_BYTES_MAX)
     if content is None:
-        raise DataDirectoryError(f"{data_dir} is no data directory (it has no {VERSION_FILE} file)")
+        why = f"it has no {VERSION_FILE} file" if data_dir.is_dir() else "there is no such directory"
+        raise DataDirectoryError(f"{data_dir} is no data directory ({why})")
     try:
         fields = json.loads(content)
         version, directory_id = int(fields["format"]), int(fields["id"])

@@ -119,6 +119,17 @@ def test_a_group_without_a_command_shows_its_help_once(logtool: Logtool) -> None
     assert "Usage" not in err
 
 
+def test_a_directory_that_is_not_there_is_told_from_one_that_is_empty(tmp_path: Path, logtool: Logtool) -> None:
+    (tmp_path / "empty").mkdir()
+    for words in (("status",), ("cat", "orders"), ("topics", "list"), ("verify",), ("backup", str(tmp_path / "out"))):
+        code, out, err = logtool("--data-dir", str(tmp_path / "nowhere"), *words)
+        assert (code, out) == (3, "")
+        assert f"{tmp_path}/nowhere is no data directory (there is no such directory)" in err
+        code, out, err = logtool("--data-dir", str(tmp_path / "empty"), *words)
+        assert (code, out) == (3, "")
+        assert "(it has no VERSION file)" in err
+
+
 @contextlib.contextmanager
 def as_nobody() -> Iterator[None]:
     groups = os.getgroups()

@@ -56,9 +56,12 @@ def archive_segments(settings: Settings, uri: str) -> None:
     output.items(COLUMNS, items)
     size_bytes = sum(entry.size_bytes for entry in report.copied)
     total = len(report.manifest.segments)
-    output.note(
-        f"{len(items)} segments copied ({size_text(size_bytes)}); {total} in manifest {report.manifest.version}"
-    )
+    if report.manifest.version:
+        output.note(
+            f"{len(items)} segments copied ({size_text(size_bytes)}); {total} in manifest {report.manifest.version}"
+        )
+    else:
+        output.note("no segment is sealed yet, and nothing was written: see segment_bytes and segment_age_ms")
     for finding in report.findings:
         output.warn(finding)
     if report.findings:

@@ -70,7 +70,12 @@ class Step:
 
 def parse(content: bytes) -> list[Definition]:
     """The definitions of a document. Raises ValueError: says which topic, and what is wrong."""
-    document = json.loads(content)
+    if not content.strip():
+        raise ValueError("it is empty; `definitions export` writes such a file")
+    try:
+        document = json.loads(content)
+    except ValueError as error:
+        raise ValueError(f"this is no JSON, as `definitions export` writes it: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != JSON_SCHEMA:
         raise ValueError(f"expected an object with schema {JSON_SCHEMA}, as `definitions export` writes it")
     items = document.get("topics")
