@@ -48,7 +48,7 @@ def test_publish(process: ServerProcess, logtool: Logtool, via: str) -> None:
     assert topics(process) == set()
 
 
-@pytest.mark.parametrize("via", ["figg", "tank", "blipmq"])
+@pytest.mark.parametrize("via", ["figg", "tank", "blipmq", "fujin"])
 def test_consume(process: ServerProcess, logtool: Logtool, via: str) -> None:
     item = measured(process, logtool, "consume", "--via", via, "--records", "700", "--durability", "never")
     assert (item["measured"], item["records"], item["record_bytes"]) == ("consume", 700, 100)
@@ -65,6 +65,15 @@ def test_latency(process: ServerProcess, logtool: Logtool, via: str) -> None:
     assert topics(process) == set()
 
 
+def test_consume_through_fujin_whose_groups_begin_at_the_newest(tmp_path: Path, logtool: Logtool) -> None:
+    """Fails when the group begins after the topic was filled."""
+    (tmp_path / "quintlog.toml").write_text('[fujin]\nstart = "newest"\n')
+    with server(tmp_path / "data", arguments=("--config", str(tmp_path / "quintlog.toml"))) as newest:
+        item = measured(newest, logtool, "consume", "--via", "fujin", "--records", "500")
+        assert (item["records"], item["record_bytes"]) == (500, 100)
+        assert newest.admin("GET", "/v1/subscriptions")["items"] == []
+
+
 def test_a_topic_that_is_there_is_kept(process: ServerProcess, logtool: Logtool) -> None:
     process.admin("POST", "/v1/topics", {"name": "orders", "config": {"durability": "interval"}})
     more = ("--topic", "orders")
@@ -79,7 +88,7 @@ def test_a_topic_that_is_there_is_kept(process: ServerProcess, logtool: Logtool)
 def test_what_is_refused(process: ServerProcess, logtool: Logtool, tmp_path: Path) -> None:
     bench = ("--data-dir", str(process.data_dir), "bench")
     for words, code, text in (
-        (("consume", "--via", "fujin"), 2, "no history"),
+        (("consume", "--via", "fujin", "--topic", "orders"), 2, "would move its readers"),
         (("publish", "--via", "carrier-pigeon"), 2, "expected figg"),
         (("publish", "--topic", "orders", "--durability", "never"), 2, "has one already"),
         (("publish", "--topic", "orders:1"), 2, "partition 0"),

@@ -19,7 +19,7 @@ from tools.logtool.address import Admin, admin_of
 from tools.logtool.cli import Group, Settings
 from tools.logtool.errors import Failure
 from tools.logtool.limits import BENCH_RECORDS_MAX
-from tools.logtool.loads import HISTORY, Load
+from tools.logtool.loads import SHARED_POSITION, Load
 from tools.logtool.output import Output, bytes_fields, name_text, size_text
 from tools.logtool.publish import ENCRYPTED, Progress, connect, parse_via, watched, why_nothing_is_stored
 from tools.logtool.records import topic_and_partition
@@ -235,15 +235,19 @@ def publish(settings: Settings, options: Options) -> None:
 def consume(settings: Settings, options: Options) -> None:
     """Read a topic from its first record, as fast as it goes.
 
-    The topic that is made is filled first, which is not measured; of --topic the first N records are read. Not through
-    Fujin: its readers begin with what comes next.
+    The topic that is made is filled first, which is not measured; of --topic the first N records are read. Through
+    Fujin only the topic that is made: a reader moves the position of its group, which may be somebody's.
     """
     protocol, address = _target(options, settings)
-    if protocol not in HISTORY:
-        raise click.UsageError(f"readers through {protocol} begin with what comes next: there is no history to read")
+    if protocol in SHARED_POSITION and options.topic is not None:
+        raise click.UsageError(f"reading {options.topic} through {protocol} would move its readers: leave --topic out")
     with _topic(settings, options.topic, options.durability) as (name, meaning, present):
         progress, records = Progress(settings.output), options.records
         if options.topic is None:
+            if protocol in SHARED_POSITION:
+                early = connect(protocol, address, settings, options.window, 0.0, options.ca)
+                beginning = Load(protocol, early, name, 0, options.size, progress)
+                _run(settings, beginning.begin_group(), beginning, "reading the empty topic")
             client = connect(protocol, address, settings, options.window, 0.0, options.ca)
             filling = Load(protocol, client, name, options.records, options.size, progress)
             _run(settings, filling.publish(), filling, "filling the topic")

@@ -14,8 +14,8 @@ from typing import Any
 from tools.logtool.publish import GROUP_RECORDS, Progress, sender
 from tools.logtool.splitting import Input
 
-HISTORY = {"figg", "tank", "blipmq"}
-"""Protocols whose readers may begin at the first record."""
+SHARED_POSITION = {"fujin"}
+"""Protocols whose readers go on where their group is: reading moves a position that is not the measurement's own."""
 GROUP_BYTES = 4 << 20
 """... and as few as have so many bytes together."""
 
@@ -99,6 +99,11 @@ class Load:
         if not future.cancelled() and future.exception() is None:
             self.acknowledgements.add(began)
 
+    async def begin_group(self) -> None:
+        """Lets the group of readers begin while the topic is empty: the server may be told to begin at the newest."""
+        async with self.client as client, client.subscribe(self.topic, mode="pull"):
+            pass
+
     async def consume(self, timeout_s: float) -> None:
         """Reads the topic's first records. Raises TimeoutError: none came for so long."""
         async with self.client as client:
@@ -109,7 +114,8 @@ class Load:
                     async with asyncio.timeout(timeout_s):
                         batch = await anext(batches)
                     self.read += len(batch)
-                    values = [record.value for record in batch.records()] if self.protocol == "blipmq" else batch.values
+                    records = self.protocol in ("blipmq", "fujin")
+                    values = [record.value for record in batch.records()] if records else batch.values
                     self.read_bytes += sum(map(len, values))
                 self.ended = time.perf_counter()
 
@@ -122,6 +128,8 @@ class Load:
             from netserver import tank
 
             return client.subscribe(self.topic, start=tank.EARLIEST)
+        if self.protocol == "fujin":
+            return client.subscribe(self.topic, ack="auto")
         from netserver import blipmq
 
         return client.subscribe(self.topic, start=blipmq.EARLIEST, qos=0)
