@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Generator
 from typing import Any
 
@@ -18,6 +19,10 @@ settings.register_profile(
     "quintlog", deadline=None, derandomize=IN_CI, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("quintlog")
+
+# The contexts of whoever runs the tests are none of theirs.
+NO_SETTINGS = tempfile.TemporaryDirectory(prefix="quintlog-home-")
+os.environ["XDG_CONFIG_HOME"] = NO_SETTINGS.name
 
 # What a script runs in the background ignores SIGINT, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

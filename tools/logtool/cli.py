@@ -42,6 +42,7 @@ COMMANDS = {
         "Topics and their settings as a file: write it, bring a log to it.",
     ),
     "import": ("tools.logtool.importing", "importing", "Take in the files of other brokers."),
+    "context": ("tools.logtool.contexts", "context", "Addresses of logs under names: list, add, use, remove."),
     "config": ("tools.logtool.config", "config", "Show and check the server's configuration; reload it."),
     "generate": ("tools.logtool.generate", "generate", "Completion for shells, a unit for systemd."),
     "dump": ("tools.logtool.dump", "dump", "Show what is in the files: segments, batches, records."),
@@ -58,12 +59,17 @@ COMMANDS = {
 }
 
 
+WITHOUT_ADDRESS = {"context", "generate"}
+"""Groups whose commands mean no log: a damaged file of contexts does not stop them."""
+
+
 @dataclass(slots=True)
 class Settings:
     """The global options; what is not given on the command line comes from the environment."""
 
     data_dir: Path | None = None
     server: str | None = None
+    context: str | None = None
     token_file: Path | None = None
     form: str | None = None
     quiet: bool = False
@@ -73,13 +79,16 @@ class Settings:
     no_input: bool = False
     no_color: bool = False
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    given: tuple[Path | None, str | None, Path | None] = (None, None, None)
+    """Directory, server and token file of the command line alone."""
 
     def complete(self) -> None:
         """Fills in the environment's values. Raises click.UsageError when one is not valid."""
         get = self.environment.get
-        if self.data_dir is not None and self.server is not None:
-            raise click.UsageError("--data-dir and --server exclude each other: a log has one address")
-        if self.data_dir is None and self.server is None:
+        self.given = (self.data_dir, self.server, self.token_file)
+        if [self.data_dir, self.server, self.context].count(None) < 2:
+            raise click.UsageError("--data-dir, --server and --context exclude each other: a log has one address")
+        if [self.data_dir, self.server, self.context].count(None) == 3:
             self.server = get("QUINTLOG_SERVER") or None
             if get("QUINTLOG_DATA_DIR"):
                 self.data_dir, self.server = Path(self.environment["QUINTLOG_DATA_DIR"]), None
@@ -90,6 +99,14 @@ class Settings:
             raise click.UsageError(f"QUINTLOG_OUTPUT is {self.form!r}; expected {', '.join(FORMS)}")
         self.no_color = self.no_color or bool(get("NO_COLOR"))
 
+    def find_address(self) -> None:
+        """Without an address, that of a context holds. Raises Failure, OSError: see `contexts.resolve`."""
+        if self.data_dir is None and self.server is None:
+            from tools.logtool.contexts import resolve
+
+            self.context = self.context or self.environment.get("QUINTLOG_CONTEXT") or None
+            resolve(self)
+
     @property
     def output(self) -> Output:
         """Where a command writes."""
@@ -99,7 +116,10 @@ class Settings:
     def need_directory(self) -> Path:
         """The data directory, for commands that read files. Raises click.UsageError when none was named."""
         if self.data_dir is None:
-            raise click.UsageError("this reads files: name the data directory with --data-dir DIR or QUINTLOG_DATA_DIR")
+            named = f"context {self.context} is a server; " if self.context is not None else ""
+            raise click.UsageError(
+                f"this reads files: {named}name the data directory with --data-dir DIR or QUINTLOG_DATA_DIR"
+            )
         return self.data_dir
 
 
@@ -109,6 +129,12 @@ def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
             setattr(ctx.ensure_object(Settings), name, value)
 
     return callback
+
+
+def _context_names(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from tools.logtool.contexts import complete_name
+
+    return complete_name(ctx, param, incomplete)
 
 
 def global_options() -> list[click.Parameter]:
@@ -130,6 +156,13 @@ def global_options() -> list[click.Parameter]:
             help="The log's directory [QUINTLOG_DATA_DIR].",
         ),
         option("--server", store="server", metavar="URL", help="The server's admin address [QUINTLOG_SERVER]."),
+        option(
+            "--context",
+            store="context",
+            metavar="NAME",
+            help="The address that `context add` kept [QUINTLOG_CONTEXT].",
+            shell_complete=_context_names,
+        ),
         option(
             "--token-file",
             store="token_file",
@@ -163,7 +196,10 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Called by click once every option was taken."""
-        ctx.ensure_object(Settings).complete()
+        settings = ctx.ensure_object(Settings)
+        settings.complete()
+        if settings.context or ctx.parent is None or ctx.parent.command.name not in WITHOUT_ADDRESS:
+            settings.find_address()
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -256,7 +292,7 @@ root = LazyGroup(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     help="""Looks into a log, checks it, reads it and feeds it.
 
-    A log has one address: its directory (--data-dir) or its server's admin URL (--server). Reading commands work on the
-    directory beside a running server. Commands that change something go through the server when one is running.
-    Without an address the server at http://127.0.0.1:9180 is meant.""",
+    A log has one address: its directory (--data-dir) or its server's admin URL (--server); `context` keeps addresses
+    under names. Reading commands work on the directory beside a running server. Commands that change something go
+    through the server when one is running. Without an address the server at http://127.0.0.1:9180 is meant.""",
 )

@@ -34,3 +34,6 @@ BENCH_RECORDS_MAX = 100_000_000
 
 DEFINITIONS_BYTES_MAX = 64 << 20
 """A file of definitions: 100,000 topics have about 20 MB."""
+
+CONTEXTS_BYTES_MAX = 1 << 20
+"""``contexts.json``: some thousand addresses."""
