@@ -6,6 +6,7 @@ A client of a protocol is a subclass of :class:`ClientBase` that fills in
 - ``_handshake(link)`` (optional, a coroutine): what must happen before the connection counts as up;
 - ``_restore(link)`` (optional): write what a new connection must be told first (subscriptions);
 - ``_lost(reason)`` (optional): the connection is gone;
+- ``_trim()`` (where entries of the window can be answered in part): take from them what was answered;
 - ``_ended(error)`` (optional): the client is closed or has given up: end the subscriptions;
 - ``_farewell(link)`` (optional, a coroutine): say good-bye before the connection is closed;
 - ``_dial()`` (only where it is not TCP): make a :class:`LinkLike`;
@@ -169,6 +170,9 @@ class ClientBase:
     def _proved(self, connected_s: float) -> bool:
         """Whether the connection just lost was a good one, so that the next dial need not wait."""
         return connected_s >= PROVEN_S
+
+    def _trim(self) -> None:
+        """Take from entries of the window what was answered of them, before the rest is sent again or told of."""
 
     def _ended(self, error: QuintlogError) -> None:
         """The client is over (``error`` is :class:`Closed` after close())."""
@@ -446,6 +450,7 @@ class ClientBase:
         except Timeout:
             pass  # told below, with the records
         finally:
+            self._trim()
             left = self.window.outstanding()
             await self._stop()
         if left:
@@ -469,6 +474,7 @@ class ClientBase:
         if self._end is None:
             self._end = error
             self.proof.stop()
+            self._trim()
             self.window.fail(error)
             self._ended(error)
             self._tell(ClientEvent(name, error))

@@ -13,7 +13,7 @@ from typing import Any
 
 from netserver.errors import QuintlogError, Unknown, WrongServer
 
-__all__ = ["Entry", "Window"]
+__all__ = ["Entry", "Window", "partly_sent"]
 
 
 class Entry:
@@ -61,7 +61,7 @@ class Window:
         self.records = 0  # with the places granted but not filled yet
         self.size_bytes = 0
         self.error: QuintlogError | None = None  # why nothing is accepted any more
-        self.last_taken = 0  # last number of the entry that was handed to the connection last
+        self.last_taken = -1  # last number of the entry that was handed to the connection last
         self._entries: deque[Entry] = deque()  # oldest first; the front one is never done
         self._unsent: deque[Entry] = deque()  # those to hand to the connection next
         self._added = 0  # entries ever added; those answered in one unbroken run from the first are _passed
@@ -276,6 +276,17 @@ class Window:
         if not entry.future.done():
             entry.future.set_exception(error)
             entry.future.exception()  # the application may rely on flush() alone: no "never retrieved" in its log
+
+
+def partly_sent(futures: Sequence[asyncio.Future[Any]], reason: QuintlogError) -> QuintlogError:
+    """What to raise when a call ends early, because the window failed, that has put entries into it: that nothing of it
+    was stored would be wrong. ``futures`` are those of its entries."""
+    if not futures:
+        return reason
+    problems = [future.exception() for future in futures if future.done() and not future.cancelled()]
+    records = [record for problem in problems if isinstance(problem, Unknown) for record in problem.records]
+    text = f"the first records were sent, {len(records)} of them were not acknowledged, the others were not sent"
+    return Unknown(f"{text}: {reason}", records)
 
 
 def _unknown(records: Sequence[Any], reason: QuintlogError) -> QuintlogError:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from netserver.blipmq.limits import (
 from netserver.blipmq.login import CID_BASE, LoginClient, refusal
 from netserver.blipmq.subscriber import Subscription
 from netserver.client_base import WRITE_BYTES, Backoff, exponential_backoff, parse_address
-from netserver.client_window import Entry
+from netserver.client_window import Entry, partly_sent
 from netserver.errors import NotStored, ProtocolError, QuintlogError, TooLarge
 
 More = tuple[int | None, bytes]
@@ -144,36 +144,36 @@ class Client(LoginClient):
             QuintlogError: of the first one that was not; those behind it may be
         """
         name = _name(topic)
+        items = list(values)
+        _check(name, items, qos)
         futures: list[asyncio.Future[None]] = []
-        chunk: list[bytes] = []
-        size_bytes = 0
-        most = max(self.window.limit_records // 4, 1)
-        for value in values:
-            if chunk and (size_bytes + len(value) > CLIENT_ENTRY_BYTES or len(chunk) >= most):
-                futures.append(await self._send(name, chunk, qos))
-                chunk, size_bytes = [], 0
-            chunk.append(value)
-            size_bytes += len(value) + len(name) + 16
-        if chunk:
-            futures.append(await self._send(name, chunk, qos))
+        for start, end in self._portions(name, items):
+            try:
+                futures.append(await self._send(name, items[start:end], qos))
+            except QuintlogError as error:
+                raise partly_sent(futures, error) from error
         outcomes = await asyncio.gather(*futures, return_exceptions=True)
         for outcome in outcomes:
             if outcome is not None:
                 raise outcome
 
+    def _portions(self, name: bytes, values: Sequence[bytes]) -> Iterator[tuple[int, int]]:
+        """Start and end of the values of each entry of the window."""
+        most = max(self.window.limit_records // 4, 1)
+        start, size_bytes = 0, 0
+        for end, value in enumerate(values):
+            if end > start and (size_bytes + len(value) > CLIENT_ENTRY_BYTES or end - start >= most):
+                yield start, end
+                start, size_bytes = end, 0
+            size_bytes += len(value) + len(name) + 16
+        if values:
+            yield start, len(values)
+
     async def _send(
         self, topic: bytes, values: Sequence[bytes], qos: int, more: More | None = None
     ) -> asyncio.Future[None]:
         self._check_open()
-        if qos not in (0, 1):
-            raise ValueError("QoS is 0 or 1")
-        if not topic:
-            raise ValueError("a topic has at least one byte")
-        for value in values:
-            if not isinstance(value, bytes):
-                raise TypeError("values are bytes")
-            if len(value) + len(topic) + 12 > FRAME_LENGTH_MAX:
-                raise TooLarge(f"a message of {len(value)} bytes", FRAME_LENGTH_MAX - len(topic) - 12)
+        _check(topic, values, qos)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         await self._put(topic, values, qos, future, loop.time() + self._store_timeout_s, FIRST_RETRY_S, more)
@@ -245,17 +245,19 @@ class Client(LoginClient):
             values = [entry.values[n - entry.first] for n in refused]
             task = loop.create_task(self._send_again(entry, values))
             self._retries.add(task)
-            task.add_done_callback(self._retries.discard)
+            task.add_done_callback(lambda done: self._sent_again(done, entry))
 
     async def _send_again(self, entry: Publication, values: Sequence[bytes]) -> None:
-        try:
-            await asyncio.sleep(entry.retry_s)
-            next_s = min(2 * entry.retry_s, LAST_RETRY_S)
-            await self._put(entry.topic, values, entry.qos, entry.future, entry.deadline, next_s, entry.more)
-        except (QuintlogError, asyncio.CancelledError):
-            if not entry.future.done():
-                entry.future.set_exception(NotStored("the client was closed before the server could store it"))
-                entry.future.exception()
+        await asyncio.sleep(entry.retry_s)
+        next_s = min(2 * entry.retry_s, LAST_RETRY_S)
+        await self._put(entry.topic, values, entry.qos, entry.future, entry.deadline, next_s, entry.more)
+
+    def _sent_again(self, done: asyncio.Task[None], entry: Publication) -> None:
+        """It is in the window once more, or never will be: the client has ended, perhaps before the task ran at all."""
+        self._retries.discard(done)
+        if (done.cancelled() or done.exception() is not None) and not entry.future.done():
+            entry.future.set_exception(NotStored("the client was closed before the server could store it"))
+            entry.future.exception()
 
     async def flush(self, timeout: float | None = None) -> None:  # noqa: ASYNC109 (a deadline is part of the interface)
         """See the base; what the server could not store yet is waited for too."""
@@ -344,6 +346,19 @@ class Client(LoginClient):
     def forget(self, subscription: Subscription) -> None:
         """A subscription was closed."""
         self._subscriptions.discard(subscription)
+
+
+def _check(topic: bytes, values: Sequence[bytes], qos: int) -> None:
+    """Raises ValueError, TypeError, TooLarge: the server would not take it."""
+    if qos not in (0, 1):
+        raise ValueError("QoS is 0 or 1")
+    if not topic:
+        raise ValueError("a topic has at least one byte")
+    for value in values:
+        if not isinstance(value, bytes):
+            raise TypeError("values are bytes")
+        if len(value) + len(topic) + 12 > FRAME_LENGTH_MAX:
+            raise TooLarge(f"a message of {len(value)} bytes", FRAME_LENGTH_MAX - len(topic) - 12)
 
 
 def _name(topic: str | bytes) -> bytes:

@@ -24,7 +24,7 @@ from itertools import repeat
 from typing import Final
 
 from netserver.client_base import Backoff, ClientBase, ClientEvent, LinkLike, parse_address
-from netserver.client_window import Entry
+from netserver.client_window import Entry, partly_sent
 from netserver.errors import ProtocolError, QuintlogError, Refused, TooLarge
 from netserver.figg import codec
 from netserver.figg.hot import pack_values, take_data
@@ -145,21 +145,31 @@ class Client(ClientBase):
             for row, value in enumerate(items):
                 self._checked(name, value)
                 items[row] = bytes(value)
-        last: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        if not items:
-            last.set_result(None)
+        futures: list[asyncio.Future[None]] = []
         start = 0
         while start < len(items):
             end, size_bytes = self._portion(name, items, start)
-            await self.window.room(end - start, size_bytes)
-            number = self._next
-            self._next = number + end - start
-            last = asyncio.get_running_loop().create_future()
-            frames = pack_values(name, number, items, start, end)
-            records = list(zip(repeat(name), items[start:end], strict=False))
-            self._add(Entry(number, number + end - start - 1, frames, last, records, end - start))
+            try:
+                await self.window.room(end - start, size_bytes)
+            except QuintlogError as error:
+                raise partly_sent(futures, error) from error
+            futures.append(self._put(name, items, start, end))
             start = end
-        return last
+        if futures:
+            return futures[-1]
+        nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        nothing.set_result(None)
+        return nothing
+
+    def _put(self, name: bytes, values: list[bytes], start: int, end: int) -> asyncio.Future[None]:
+        """Put values for which places were taken into the window, as one entry."""
+        number = self._next
+        self._next = number + end - start
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        frames = pack_values(name, number, values, start, end)
+        records = list(zip(repeat(name), values[start:end], strict=False))
+        self._add(Entry(number, self._next - 1, frames, future, records, end - start))
+        return future
 
     async def publish_many(self, topic: str | bytes, values: Iterable[bytes]) -> None:
         """Publish many records and wait until all are stored; see :meth:`publish`."""
@@ -372,6 +382,8 @@ class Client(ClientBase):
         return position
 
     def _acked(self, number: int) -> None:
+        if number > self.window.last_taken:  # else it would count for publishes of that number when they come
+            raise codec.FiggError(f"ACK of publish {number}, which was not sent")
         if number > self._acknowledged:
             self._acknowledged = number
         self.window.ack_through(number)

@@ -24,7 +24,7 @@ from itertools import repeat
 from pathlib import Path
 
 from netserver.client_base import Backoff, ClientBase, LinkLike, exponential_backoff, parse_address
-from netserver.client_window import Entry
+from netserver.client_window import Entry, partly_sent
 from netserver.errors import ConnectionFailed, ProtocolError, QuintlogError, Refused, TooLarge, Unknown
 from netserver.fujin import codec
 from netserver.fujin.codec import PULL, PUSH, Answer
@@ -155,11 +155,17 @@ class Client(ClientBase):
         self._check_open()
         items = list(values)  # nobody may change it while it is being sent
         name = self.checked(topic)
-        futures = []
+        for value in items:
+            if type(value) is not bytes or not 0 < len(value) <= self.message_bytes_max:
+                self.checked(name, value)
+        futures: list[asyncio.Future[None]] = []
         start = 0
         while start < len(items):
             end, size_bytes = self._portion(name, items, start)
-            await self.window.room(end - start, size_bytes)
+            try:
+                await self.window.room(end - start, size_bytes)
+            except QuintlogError as error:
+                raise partly_sent(futures, error) from error
             futures.append(self._enter(name, items, start, end))
             start = end
         return asyncio.ensure_future(_all(futures))
@@ -185,10 +191,7 @@ class Client(ClientBase):
         end = start
         stop = min(len(values), start + max(self.window.limit_records // 4, 1))
         while end < stop:
-            value = values[end]
-            if type(value) is not bytes or not 0 < len(value) <= self.message_bytes_max:
-                self.checked(name, value)
-            more = WRITE_BYTES + len(name) + len(value)
+            more = WRITE_BYTES + len(name) + len(values[end])
             if size_bytes + more > PACKED_BYTES and end > start:
                 break
             size_bytes += more
@@ -304,7 +307,7 @@ class Client(ClientBase):
             subscription.connect(link)
 
     def _trim(self) -> None:
-        """Take from what is sent again what was answered."""
+        """See the base."""
         self._expected.clear()
         for entry in self.window:
             assert isinstance(entry, Writes)
@@ -322,6 +325,7 @@ class Client(ClientBase):
 
     def _lost(self, reason: QuintlogError) -> None:
         if not self._resend:
+            self._trim()
             for entry in tuple(self.window):
                 if entry.sent and not entry.done:
                     text = f"{entry.count} records sent but not answered: {reason}"

@@ -20,10 +20,11 @@ import random
 import ssl
 import time
 from collections.abc import Iterable, Sequence
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Any, Final
 
 from netserver.client_base import Backoff, ClientEvent, LinkLike, parse_address
+from netserver.client_window import partly_sent
 from netserver.errors import (
     ConnectionFailed,
     ProtocolError,
@@ -40,6 +41,7 @@ from .limits import (
     FAILED_DIALS_MAX,
     FETCH_BYTES,
     FRAME_BYTES_MAX,
+    PARTITION_ID_MAX,
     POLL_WAIT_MS,
     PREFETCH_BYTES,
     PREFETCH_RECORDS,
@@ -140,6 +142,7 @@ class Client(TopicRequests):
         time_ms = now_ms() if timestamp_ms is None else timestamp_ms
         if self._batcher is not None:
             _check(value, key, time_ms)
+            _check_place(partition, compress)
             return await self._batcher.add(topic_bytes(topic), partition, value, key, time_ms, compress)
         part = Part(topic, (value,), partition, (key,) if key else None, (time_ms,), compress=compress)
         return _only(await self._request([part]))
@@ -172,10 +175,16 @@ class Client(TopicRequests):
             timestamps_ms = [now_ms()] * len(items)
         if any(column is not None and len(column) != len(items) for column in (keys, timestamps_ms, seqs)):
             raise ValueError("not one key, timestamp and number for each value")
+        _check_all(items, keys, timestamps_ms, seqs)
         whole = Part(topic, items, partition, keys, timestamps_ms, seqs, compress)
         most = min(bundle_records, max(self.window.limit_records // 4, 1))
-        futures = [_only(await self._request([part])) for part in split(whole, most)]
-        whole_outcome = asyncio.ensure_future(_all(futures))
+        requests: list[Request] = []
+        for part in split(whole, most):
+            try:
+                requests.append(await self._request([part]))
+            except QuintlogError as error:
+                raise partly_sent([request.future for request in requests], error) from error
+        whole_outcome = asyncio.ensure_future(_all([_only(request) for request in requests]))
         whole_outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
         return whole_outcome
 
@@ -437,6 +446,35 @@ def _check(value: bytes, key: bytes, timestamp_ms: int) -> None:
         raise TooLarge(f"key of {len(key)} bytes", 255)
     if not 0 <= timestamp_ms < 1 << 64:
         raise ValueError(f"timestamp {timestamp_ms} is not a 64-bit number")
+
+
+def _check_all(
+    values: Sequence[bytes],
+    keys: Sequence[bytes] | None,
+    timestamps_ms: Sequence[int],
+    seqs: Sequence[int] | None,
+) -> None:
+    """Refuse at once what would be found when the first bundles are on their way.
+
+    Raises:
+        ValueError, TypeError: a record cannot be sent.
+    """
+    if not all(isinstance(value, bytes) for value in values) or not all(isinstance(key, bytes) for key in keys or ()):
+        raise TypeError("values and keys are bytes")
+    if keys and max(map(len, keys)) > 255:
+        raise ValueError("key of more than 255 bytes")
+    if timestamps_ms and not (min(timestamps_ms) >= 0 and max(timestamps_ms) < 1 << 64):
+        raise ValueError("a timestamp is a 64-bit number")
+    if seqs and not all(low < high for low, high in pairwise(seqs)):
+        raise ValueError("sequence numbers do not rise")
+
+
+def _check_place(partition: int, compress: bool | str) -> None:
+    """Refuse at once what would spoil the bundles of others that are sent together."""
+    if not 0 <= partition <= PARTITION_ID_MAX:
+        raise ValueError(f"a partition is a number of 0 to {PARTITION_ID_MAX}, not {partition}")
+    if not isinstance(compress, bool) and compress != "auto":
+        raise ValueError(f'compress is True, False or "auto", not {compress!r}')
 
 
 def _only(request: Request) -> asyncio.Future[None]:

@@ -22,6 +22,9 @@ TOPIC_NAME_BYTES_MAX: Final = 64
 PARTITIONS_MAX: Final = 65_535
 """Partitions of one topic: the width of the field. Ids run from 0 to 65,534, so 0xFFFF can mean "unknown topic"."""
 
+PARTITION_ID_MAX: Final = 65_535
+"""The highest number that fits the field; a client's check before it is sent."""
+
 CONFIG_TEXT_BYTES_MAX: Final = 64 << 10
 """Longest configuration text of CreateTopic: far above every key written out, small enough to keep."""
 

@@ -280,7 +280,16 @@ class Batcher:
             )
             for (topic, partition, compress), bundle in zip(places, bundles, strict=True)
         ]
-        request = self._emit(parts, sum(bundle.room_bytes for bundle in bundles))
+        room_bytes = sum(bundle.room_bytes for bundle in bundles)
+        try:
+            request = self._emit(parts, room_bytes)
+        except (QuintlogError, ValueError) as error:  # the window has failed, or all together are too large
+            if self._window.error is None:
+                self._window.give_back(sum(len(bundle.values) for bundle in bundles), room_bytes)
+            for bundle in bundles:
+                for future in bundle.futures:
+                    fail(future, error)
+            return
         request.future.add_done_callback(lambda done: _distribute(done, [bundle.futures for bundle in bundles]))
 
 

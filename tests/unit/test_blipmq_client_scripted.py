@@ -143,6 +143,34 @@ def test_what_was_not_confirmed_is_sent_again_on_a_new_connection() -> None:
     asyncio.run(main())
 
 
+def test_many_of_which_one_cannot_be_sent_are_refused_before() -> None:
+    async def main() -> None:
+        script = Script()
+        async with scripted(script) as address, blipmq.connect(address, window=4) as client:
+            with pytest.raises(TypeError):
+                await client.publish_many("t", [b"a", b"b", "text"])  # type: ignore[list-item]
+            assert client.window.records == 0
+        assert all(frame.type != FrameType.PUBLISH for frame in script.frames)
+
+    asyncio.run(main())
+
+
+def test_a_call_that_ends_amid_its_messages_tells_which_are_unknown() -> None:
+    async def main() -> None:
+        script = Script()
+        async with scripted(script) as address:
+            client = await blipmq.connect(address, window=4, give_up_after_s=0.05)
+            sending = asyncio.ensure_future(client.publish_many("t", [b"%d" % n for n in range(9)]))
+            await until(lambda: sum(frame.type == FrameType.PUBLISH for frame in script.frames) == 4)
+            with pytest.raises(Unknown):
+                await client.close(0.05)
+            with pytest.raises(Unknown) as unknown:
+                await sending
+            assert unknown.value.records == [b"%d" % n for n in range(4)]
+
+    asyncio.run(main())
+
+
 def test_what_is_left_at_the_end_is_unknown() -> None:
     async def main() -> None:
         async with scripted(Script()) as address:

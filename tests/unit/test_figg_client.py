@@ -216,6 +216,37 @@ def test_giving_up_tells_topic_and_value_of_what_is_unknown() -> None:
 # --- subscribing
 
 
+def test_what_was_acknowledged_of_many_is_not_unknown() -> None:
+    async def main() -> None:
+        async with OldServer(lambda message: codec.ack(0) if message == Publish(b"t", 1, b"1") else None) as server:
+            client = await figg.connect(server.address, give_up_after_s=0.05, window=8, **QUICK)
+            future = await client.send_many("t", [b"0", b"1"])
+            await until(lambda: client._acknowledged == 0)
+            await server.__aexit__()
+            with pytest.raises(Unknown) as caught:
+                await future
+            assert list(caught.value.records) == [(b"t", b"1")]
+
+    run("asyncio", main())
+
+
+def test_a_call_that_ends_amid_its_records_tells_which_are_unknown() -> None:
+    """That nothing was stored would be wrong: some were sent, and of these some were acknowledged."""
+
+    async def main() -> None:
+        async with OldServer(lambda message: codec.ack(0) if message == Publish(b"t", 3, b"3") else None) as server:
+            client = await figg.connect(server.address, give_up_after_s=0.05, window=4, **QUICK)
+            sending = asyncio.ensure_future(client.publish_many("t", [b"%d" % n for n in range(9)]))
+            await until(lambda: client._acknowledged == 0 and len(server.received) == 5)
+            await server.__aexit__()
+            with pytest.raises(Unknown, match="4 of them were not acknowledged") as caught:
+                await sending
+            assert list(caught.value.records) == [(b"t", b"%d" % n) for n in range(1, 5)]
+            assert caught.value.stored is None
+
+    run("asyncio", main())
+
+
 def test_start_positions_and_seek() -> None:
     async def test(place: Place) -> None:
         async with at(place) as client:
@@ -479,8 +510,14 @@ def test_data_from_a_place_that_was_left_is_dropped() -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [codec.data(b"t", 1, b"x")[:-5] + b"\xff\xff\xff\xffx", b"\0\6\0\1\0\0\0\0", b"\0\7\0\1\xff\xff\xff\xff"],
-    ids=["data", "ack", "size"],
+    [
+        codec.data(b"t", 1, b"x")[:-5] + b"\xff\xff\xff\xffx",
+        b"\0\6\0\1\0\0\0\0",
+        b"\0\7\0\1\xff\xff\xff\xff",
+        codec.ack(1),
+        codec.ack((1 << 64) - 1),
+    ],
+    ids=["data", "ack", "size", "ack of the next publish", "ack of all publishes ever"],
 )
 def test_a_broken_server_is_left_and_dialled_again(raw: bytes) -> None:
     async def main() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.asyncio.server import serve as quic_serve
 from aioquic.quic import events
@@ -166,3 +167,28 @@ def test_a_writer_that_the_server_ends_is_made_again(tmp_path: Path) -> None:
         assert len(turns) == 2
 
     with_original(tmp_path, script, test)
+
+
+def test_what_was_answered_of_many_is_not_unknown(tmp_path: Path) -> None:
+    def script(server: Original, stream_id: int, command: Command) -> bytes | None:
+        if isinstance(command, Write) and command.cid == 2:
+            server.transmit()  # what was answered so far
+            server.close()
+            return b""
+        return None
+
+    async def test(client: fujin.Client) -> None:
+        with pytest.raises(errors.Unknown) as caught:
+            await client.publish_many("t", [b"a", b"b", b"c"])
+        assert list(caught.value.records) == [(b"t", b"c")]
+
+    with_original(tmp_path, script, test, resend=False, window=12)
+
+
+def test_many_of_which_one_cannot_be_sent_are_refused_before(tmp_path: Path) -> None:
+    async def test(client: fujin.Client) -> None:
+        with pytest.raises(ValueError, match="0 bytes"):
+            await client.publish_many("t", [b"a", b"b", b""])
+        assert client.window.records == 0
+
+    with_original(tmp_path, lambda *_: None, test, window=4)

@@ -139,10 +139,39 @@ def test_records_that_cannot_be_sent_are_refused_at_once() -> None:
             await client.publish("t", b"", compress="gzip")
         with pytest.raises(ValueError, match="at most 255"):
             await client.publish_parts([tank.Part("t", [b"x"])] * 256)
+        with pytest.raises(ValueError, match="255"):
+            await client.publish_many("t", [b""] * 300, keys=[b"k"] * 299 + [b"k" * 256])
+        with pytest.raises(ValueError, match="rise"):
+            await client.publish_many("t", [b""] * 300, seqs=[*range(1, 300), 299])
+        with pytest.raises(ValueError, match="64-bit"):
+            await client.publish_many("t", [b""] * 300, timestamps_ms=[0] * 299 + [-1])
+        with pytest.raises(TypeError):
+            await client.publish_many("t", [b""] * 299 + ["text"])  # type: ignore[list-item]
+        assert client.window.records == 0, "nor was anything before it"
+        await client.publish("t", b"fine")
+        assert [known.last_seq for known in await client.discover("t")] == [1]
+
+    with_client(test)
+
+
+def test_gathered_records_that_cannot_be_sent_are_told_and_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(_: Server, client: tank.Client) -> None:
+        await client.create_topic("t")
+        with pytest.raises(ValueError, match="compress"):
+            await client.publish("t", b"", compress="gzip")
+        with pytest.raises(ValueError, match="0 to 65535"):
+            await client.publish("t", b"", partition=1 << 16)
+        with monkeypatch.context() as limits:
+            limits.setattr("netserver.tank.publisher.FRAME_PAYLOAD_BYTES_MAX", 1000)
+            futures = [await client.send("t", b"." * 600, compress=False) for _ in range(2)]
+            await client.flush(5)
+            for future in futures:
+                with pytest.raises(errors.TooLarge):
+                    await future
         assert client.window.records == 0
         await client.publish("t", b"fine")
 
-    with_client(test)
+    with_client(test, batching=tank.Batching())
 
 
 def test_refusals() -> None:
