@@ -173,7 +173,7 @@ PEER_OUTPUT_BYTES: Final = 4 * MIB
 QUIC_TURN_S: Final = 0.00025
 """Time that taking datagrams, and sending them, may have in one turn of the loop: what other protocols wait."""
 
-QUIC_BATCH_S: Final = 0.001
+QUIC_BATCH_S: Final = 0.0005
 """What came in so much time of taking datagrams is handled together: each handling costs as much as some datagrams."""
 
 QUIC_PACING_S: Final = 0.002
