@@ -258,6 +258,8 @@ def create_segment(
     return segment
 
 
-def new_header(topic_id: int, partition: int, number: int, first_seq: int, created_ms: int) -> SegmentHeader:
+def new_header(
+    topic_id: int, partition: int, number: int, first_seq: int, created_ms: int, follows: int = 0
+) -> SegmentHeader:
     """A header with a new random segment id."""
-    return SegmentHeader(topic_id, partition, number, first_seq, secrets.randbits(64), created_ms)
+    return SegmentHeader(topic_id, partition, number, first_seq, secrets.randbits(64), created_ms, follows)

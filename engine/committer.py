@@ -388,7 +388,9 @@ class Committer:
         log, old, partition = self._log, part.active, part.partition
         log.check_place()
         first_seq = part.chunks[0].first_seq if part.chunks else old.last_seq + 1
-        header = new_header(partition.topic.id, partition.index, partition.number, first_seq, log.now_ms())
+        header = new_header(
+            partition.topic.id, partition.index, partition.number, first_seq, log.now_ms(), follows=old.last_seq + 1
+        )
         sealed = old.seal(log.files, log.handles)
         part.active = create_segment(
             log.files, log.handles, old.directory, header, max_timestamp_ms=old.max_timestamp_ms

@@ -45,6 +45,8 @@ class _Grave:
     due_s: float
     partition: Partition
     segments: list[SealedSegment]
+    log_start: int
+    """The start of the log that has to be on disk before."""
 
 
 class Housekeeping:
@@ -211,7 +213,7 @@ class Housekeeping:
         """Removes files of segments that are no longer in the log after the grace time."""
         if segments:
             due_s = time.monotonic() + self._log.config.retention_grace_ms / 1000
-            self._graves.append(_Grave(due_s, partition, segments))
+            self._graves.append(_Grave(due_s, partition, segments, partition.log_start))
 
     def _bury(self) -> None:
         now, marks = time.monotonic(), self._log.watermarks
@@ -222,7 +224,7 @@ class Housekeeping:
                 continue  # its files go with it
             if grave.due_s > now:
                 self._graves.append(grave)
-            elif partition.marked_log_start <= grave.segments[-1].last_seq or not marks.covers(partition.number):
+            elif partition.marked_log_start < grave.log_start or not marks.covers(partition.number):
                 self._graves.append(grave)
                 self._log.committer.touch(partition)
             else:

@@ -457,6 +457,7 @@ def _check_version(files: Files, data_dir: Path) -> int:
     """Reads ``VERSION`` (makes it in an empty directory) and returns the directory's id."""
     path = data_dir / VERSION_FILE
     if files.exists(path):
+        files.sync_dir(data_dir)  # a process that was killed may have left the entry unsynced; others come behind it
         return read_version(files, data_dir)
     foreign = [name for name in files.list_dir(data_dir) if name != LOCK_FILE and not name.endswith(".new")]
     if foreign:

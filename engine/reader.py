@@ -180,7 +180,7 @@ class PartitionReader:
         names = self._names()  # again: everything that the watermark names is there by now
         self.unreadable.clear()
         self.segments = [segment for name in names if (segment := self._segment(name)) is not None]
-        first = self.segments[0].header.first_seq if self.segments else 1
+        first = self.segments[0].header.begins if self.segments else 1
         self.log_start = max(first, self.mark.log_start if self.mark else 1)
         if self.mark is not None:
             self.committed_seq = self.mark.committed_seq

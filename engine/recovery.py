@@ -199,6 +199,8 @@ class _Recovery:
     report: Report = field(default_factory=Report)
     seen_seq: int = 0
     """Highest number met in what is no longer part of the log."""
+    begins: int = 1
+    """Where the log begins, by its oldest segment."""
 
     def run(self) -> Recovered:
         """All steps."""
@@ -210,6 +212,7 @@ class _Recovery:
         if not found:
             return self._empty()
         self._hold_place_of_missing(found)
+        self.begins = found[0][1].begins
         sealed: list[SealedSegment] = []
         for at, (path, header) in enumerate(found):
             following = found[at + 1][1].first_seq if at + 1 < len(found) else None
@@ -239,14 +242,15 @@ class _Recovery:
                 active = self._renumber(active, sealed)
         if active is None:
             place = self.place
-            header = new_header(place.topic_id, place.partition, place.number, next_seq, self.now_ms)
+            header = new_header(
+                place.topic_id, place.partition, place.number, next_seq, self.now_ms, follows=committed_seq + 1
+            )
             active = create_segment(self.files, self.handles, place.directory, header, max_timestamp_ms=newest_ms)
             active.last_append_ms = max((segment.last_append_ms for segment in sealed), default=0)
-        first_seq = sealed[0].first_seq if sealed else active.header.first_seq
         mark = self.known.mark
-        log_start = max(first_seq, mark.log_start if mark else 1)
-        if mark is not None and mark.log_start < first_seq <= mark.committed_seq + 1:
-            self._lose(self.place.directory, 0, 0, mark.log_start, first_seq - 1, "their segment files are missing")
+        log_start = max(self.begins, mark.log_start if mark else 1)
+        if mark is not None and mark.log_start < self.begins <= mark.committed_seq + 1:
+            self._lose(self.place.directory, 0, 0, mark.log_start, self.begins - 1, "their segment files are missing")
         gap = self.known.highest_seq - committed_seq
         if gap > 0 and not self.report.set_aside_bytes and committed_seq + 1 >= log_start:
             self.report.notes.append(
@@ -461,7 +465,7 @@ class _Recovery:
             return None
         old = active.header
         header = SegmentHeader(
-            old.topic_id, old.partition, self.place.number, old.first_seq, old.segment_id, old.created_ms
+            old.topic_id, old.partition, self.place.number, old.first_seq, old.segment_id, old.created_ms, old.follows
         )
         with self.handles.use(active.path) as fd:
             self.files.write(fd, [header.pack()], 0)

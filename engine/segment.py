@@ -4,13 +4,16 @@ Layout (little-endian; batches as in `engine.batch`)::
 
     header      72 bytes   magic 8s "QLSEGMNT" | format version u32 | header bytes u32 | topic id u64
                            | partition u32 | partition number u32 | first seq u64 | segment id u64 (random)
-                           | created u64 (ms since 1970) | reserved u64 (0) | xxh3-64 of the 64 bytes before it
+                           | created u64 (ms since 1970) | follows u64 | xxh3-64 of the 64 bytes before it
     batches     back to back, from byte 72 on
     footer      only in a sealed segment: msgpack map, keys: "first", "last" (seq), "records", "batches", "end"
                 (position behind the last batch), "max_timestamp" (ms), "last_append" (ms), "index": bin of
                 n x (first seq u64, position u64, max timestamp so far u64), an entry for about every 64 KiB
     trailer     40 bytes   magic 8s "QLFOOTER" | footer position u64 | footer bytes u32 | reserved u32 (0)
                            | segment id u64 | xxh3-64, seeded with the segment id, of footer and trailer before it
+
+`follows` is the number behind the last one of the segment before: from there up to the first seq no number was ever
+given out, or none of them was stored. 0: it is not known.
 
 A file is named by the first sequence number that it may hold, 20 digits: ``00000000000000000001.log``. A segment
 without a trailer is active: it ends where the `watermarks` file (see `engine.watermarks`) says.
@@ -69,6 +72,13 @@ class SegmentHeader:
     segment_id: int
     """Random; seeds every hash of the file, so that no byte of another file is taken for one of this."""
     created_ms: int
+    follows: int = 0
+    """The number behind the last one of the segment before; 0: not known."""
+
+    @property
+    def begins(self) -> int:
+        """Where the log begins when this is its oldest segment: nothing is missing from there to its first number."""
+        return self.follows if 0 < self.follows < self.first_seq else self.first_seq
 
     def pack(self) -> bytes:
         """The 72 bytes at the beginning of the file."""
@@ -82,7 +92,7 @@ class SegmentHeader:
             self.first_seq,
             self.segment_id,
             self.created_ms,
-            0,
+            self.follows,
         )
         return body + _HASH.pack(xxhash.xxh3_64_intdigest(body))
 
@@ -96,14 +106,16 @@ def parse_header(data: bytes, path: Path) -> SegmentHeader:
     """
     if len(data) < HEADER_BYTES:
         raise Corrupt(path, 0, f"segment header is cut short ({len(data)} of {HEADER_BYTES} bytes)")
-    magic, version, _size, topic_id, partition, number, first_seq, segment_id, created_ms, _ = _HEADER.unpack_from(data)
+    magic, version, _size, topic_id, partition, number, first_seq, segment_id, created_ms, follows = (
+        _HEADER.unpack_from(data)
+    )
     if magic != _HEADER_MAGIC:
         raise Corrupt(path, 0, "not a segment file (wrong magic)")
     if _HASH.unpack_from(data, _HEADER.size)[0] != xxhash.xxh3_64_intdigest(data[: _HEADER.size]):
         raise Corrupt(path, 0, "segment header is damaged (checksum)")
     if version != FORMAT_VERSION:
         raise UnsupportedFormat(f"{path}: segment format {version}; this version reads format {FORMAT_VERSION}")
-    return SegmentHeader(topic_id, partition, number, first_seq, segment_id, created_ms)
+    return SegmentHeader(topic_id, partition, number, first_seq, segment_id, created_ms, follows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,20 @@ MUTANTS = (
         "tests/unit/test_recovery_files.py -k reserved_for",
     ),
     Mutant(
+        "forget what a segment follows",
+        "engine/committer.py",
+        "follows=old.last_seq + 1",
+        "follows=0",
+        f"{REMOVAL} -k gap_before_the_oldest",
+    ),
+    Mutant(
+        "do not sync what a killed process made first",
+        "engine/log.py",
+        "    if files.exists(path):\n        files.sync_dir(data_dir)",
+        "    if files.exists(path):\n        pass",
+        "tests/unit/test_state_lost.py -k killed_process",
+    ),
+    Mutant(
         "do not sync a new file before its name is changed",
         "engine/files.py",
         "        files.write(fd, [content], 0)\n        files.sync_data(fd)\n",

@@ -37,7 +37,10 @@ from tests.simulated_files import SimulatedFiles, disk_with
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 COMMON = (1000, 50) if AVAILABLE else (120, 30)  # plain Python would take minutes
-EXAMPLES, STEPS = (50_000, 100) if NIGHTLY else COMMON
+EXAMPLES, STEPS = (3000, 100) if NIGHTLY else COMMON
+HISTORIES = int(os.environ.get("QUINTLOG_HISTORIES", 50_000 if NIGHTLY else 20))
+"""Drawn by a plain generator: half of the time of Hypothesis goes into drawing."""
+SEED = int.from_bytes(os.urandom(4)) if NIGHTLY else 1
 pytestmark = pytest.mark.timeout(86_400 if NIGHTLY else 900)
 TOPICS = (b"a", b"b")
 
@@ -272,3 +275,57 @@ class LogMachine(RuleBasedStateMachine):
 
 LogMachine.TestCase.settings = settings(max_examples=EXAMPLES, stateful_step_count=STEPS)
 TestTheLogReadsLikeAList = LogMachine.TestCase
+
+
+def some_values(dice: random.Random, most: int) -> list[bytes]:
+    return [b"v" * dice.choice((0, 1, 5, 40, 40, 2000, 9000)) + dice.randbytes(4) for _ in range(dice.randint(1, most))]
+
+
+def step(machine: LogMachine, dice: random.Random) -> None:
+    """One rule with arguments as it takes them."""
+    topic, timestamp_ms = dice.choice(TOPICS), dice.randint(1, 2_000_000)
+    operation = dice.choice(("append", "append", "bundle", "transact", "tick", "roll", "trim", "read", "seek", "rare"))
+    if operation == "append":
+        key, flat = dice.choice((b"", b"key")), dice.choice(((), (b"name", b"value")))
+        machine.append(topic, [Row(value, key, timestamp_ms, flat) for value in some_values(dice, 12)])
+    elif operation == "bundle":
+        machine.append_bundle(topic, some_values(dice, 6), dice.randint(0, 5), timestamp_ms, dice.random() < 0.5)
+    elif operation == "transact":
+        rows = [(dice.choice(TOPICS), value) for value in some_values(dice, 8)]
+        machine.transact(rows, dice.random() < 0.7)
+    elif operation == "tick":
+        machine.tick(dice.choice((1, 1000, 100_000, -50_000)))
+    elif operation == "roll":
+        machine.roll(topic)
+    elif operation == "trim":
+        machine.trim(topic, dice.random() * 1.2)
+    elif operation == "read":
+        machine.read_from(topic, dice.random())
+    elif operation == "seek":
+        machine.seek_by_time(topic, timestamp_ms, dice.random() < 0.5)
+    else:
+        rare = dice.randrange(3)
+        if rare == 0:
+            machine.clean()
+        elif rare == 1:
+            machine.reopen()
+        else:
+            machine.crash(topic, some_values(dice, 5) if dice.random() < 0.8 else [])
+    machine.limits()
+
+
+def test_many_histories() -> None:
+    steps = 0
+    for number in range(HISTORIES):
+        dice = random.Random(SEED + number)
+        machine = LogMachine()
+        try:
+            for _ in range(dice.randint(1, STEPS)):
+                steps += 1
+                step(machine, dice)
+        except BaseException:
+            print(f"seed {SEED + number}")
+            raise
+        finally:
+            machine.teardown()
+    print(f"{HISTORIES} histories, {steps} steps (seed {SEED})")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import random
 from pathlib import Path
 
 import pytest
 
 from engine import retention
+from engine.config import TopicConfig
 from engine.errors import NotStored, OutOfRange
+from engine.reader import DirectoryReader
+from engine.segment import HEADER_BYTES
 from tests.crash.world import Life
 from tests.engine_log import SMALL, EngineLog, fill, segments
 from tests.hooked_files import HookedFiles, held
@@ -50,6 +54,59 @@ def test_a_start_of_the_log_in_a_gap_before_the_first_segment(tmp_path: Path) ->
     with EngineLog(tmp_path / "d") as engine:
         assert engine.partition().log_start == 15
         assert [record.seq for record in engine.read()] == [*range(21, 31), *range(41, 51)]
+
+
+def test_a_gap_before_the_oldest_segment_is_no_loss(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The start of the log lies in numbers that were never stored, and what was before them is removed."""
+    with EngineLog(tmp_path / "d", retention_grace_ms=0) as engine:
+        partition = engine.partition()
+        for first in (1, 21, 41):
+            partition.last_seq = max(partition.last_seq, first - 1)  # as after publishes that failed
+            partition.roll_wanted = True
+            engine.append([b"x"] * 10)
+        retention.trim(engine.log, partition, 15)
+        engine.inbox.run_until(lambda: partition.marked_log_start == 15)
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: len(segments(engine.path)) == 2)
+    with caplog.at_level(logging.ERROR), EngineLog(tmp_path / "d") as engine:
+        assert engine.partition().log_start == 15
+        assert [record.seq for record in engine.read()] == [*range(21, 31), *range(41, 51)]
+        assert engine.log.lost_records == 0
+    assert "lost" not in caplog.text
+    reader = DirectoryReader(tmp_path / "d")
+    assert reader.partition(reader.topic(b"t")).log_start == 15
+    reader.close()
+    segments(tmp_path / "d")[0].unlink()
+    with caplog.at_level(logging.ERROR), EngineLog(tmp_path / "d") as engine:
+        assert engine.partition().log_start == 31
+    assert "ACKNOWLEDGED records 15 to 30 are lost" in caplog.text
+
+
+def test_an_empty_segment_goes_once_the_start_of_the_log_behind_it_is_on_disk(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d", topic=TopicConfig(durability="never"), retention_grace_ms=0) as engine:
+        engine.append([b"gone"])
+        killed = engine.image(tmp_path / "killed")
+    os.truncate(segments(killed)[0], HEADER_BYTES)
+    (killed / "watermarks").unlink()
+    files = HookedFiles()
+    with EngineLog(killed, files=files, retention_grace_ms=0) as engine:
+        first = engine.partition().last_seq + 1
+        engine.append([b"1", b"2"])
+        partition = engine.partition()
+        assert [segment.last_seq for segment in partition.sealed] == [0]
+        files.failing("write", "watermarks")
+        retention.trim(engine.log, partition, first + 1)
+        engine.inbox.run_until(lambda: partition.mark_failed)
+        engine.log.housekeeping.clean()
+        engine.append([b"3"])
+        assert len(segments(killed)) == 2
+        files.hook = lambda call, path: None
+        engine.append([b"4"])
+        engine.log.housekeeping.clean()
+        engine.inbox.run_until(lambda: len(segments(killed)) == 1)
+    with EngineLog(killed) as engine:
+        assert engine.partition().log_start == first + 1
+        assert engine.values() == [b"2", b"3", b"4"]
 
 
 def test_no_file_goes_before_the_raised_start_is_on_disk(tmp_path: Path) -> None:

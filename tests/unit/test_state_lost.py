@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from engine.reader import DirectoryReader
 from engine.record import Record
 from engine.topics import reserved_key
 from engine.transactions import PREFIX, Transaction
+from tests.crash.world import Life
 from tests.engine_log import EngineLog, segments
+from tests.simulated_files import SimulatedFiles, disk_with
 
 NEVER = TopicConfig(durability="never")
 
@@ -231,3 +234,27 @@ def test_epochs_of_transactions_are_never_counted_on(tmp_path: Path) -> None:
             ids.add(engine.log.markers.next_id() >> 32)
     assert len(ids) == 5
     assert 0 not in ids
+
+
+def test_a_directory_that_was_made_by_a_killed_process_can_be_opened_after_a_power_cut(tmp_path: Path) -> None:
+    """What the first process did not come to sync is synced before anything is built on it."""
+    files = disk_with(tmp_path)
+    killed: list[SimulatedFiles] = []
+    cut: list[SimulatedFiles] = []
+
+    def kill(call: str, path: Path) -> None:
+        if (call, path) == ("sync_dir", tmp_path) and not killed:
+            killed.append(files.after_kill())
+
+    def cut_power(call: str, path: Path) -> None:
+        if (call, path) == ("sync_dir", tmp_path):
+            cut.extend(killed[0].after_power_cut(random.Random(seed)) for seed in range(20))
+
+    files.hook = kill
+    Life(tmp_path, random.Random(0), files, {}).close()
+    assert killed[0].exists(tmp_path / "VERSION")
+    killed[0].hook = cut_power
+    Life(tmp_path, random.Random(0), killed[0], {}).close()
+    assert len(cut) >= 40
+    for left in cut:
+        Life(tmp_path, random.Random(0), left, {}).close()
