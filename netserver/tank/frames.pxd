@@ -4,29 +4,41 @@ from engine.batch cimport BatchWriter
 from engine.bundle cimport BundleInfo, MessageCursor, check_bundle, u32 as uint32, u64
 
 cdef Py_ssize_t _ANSWER
+cdef Py_ssize_t _PART_LEAST
+cdef Py_ssize_t _PARTS_MAX
+cdef Py_ssize_t _PARTS_BYTES_MAX
+cdef Py_ssize_t _PART_ROOM
 cdef Py_ssize_t _CHECK_HEAD
 cdef Py_ssize_t _BATCH_HEADER
 
 cdef class ProduceCursor:
     cdef readonly Py_ssize_t name_start
     cdef readonly Py_ssize_t name_end
+    cdef readonly Py_ssize_t parts
     cdef readonly uint32 partition_id
     cdef readonly uint32 request_id
     cdef readonly Py_ssize_t bundle_start
     cdef readonly Py_ssize_t bundle_end
     cdef readonly Py_ssize_t frame_end
 
-    @cython.locals(size=Py_ssize_t, stop=Py_ssize_t, at=Py_ssize_t, value=Py_ssize_t, byte=Py_ssize_t, shift=int)
+    @cython.locals(size=Py_ssize_t, stop=Py_ssize_t, at=Py_ssize_t)
     cpdef bint open(self, const unsigned char[::1] src, Py_ssize_t position, Py_ssize_t end) except -1
+    @cython.locals(stop=Py_ssize_t, at=Py_ssize_t, value=Py_ssize_t, byte=Py_ssize_t, shift=int)
+    cpdef bint advance(self, const unsigned char[::1] src) except -1
 
 @cython.locals(
     cursor=ProduceCursor, info=BundleInfo, capacity=Py_ssize_t, at=Py_ssize_t, size=Py_ssize_t,
     bundles=Py_ssize_t, records=u64, size_bytes=Py_ssize_t, start=Py_ssize_t, stop=Py_ssize_t, count=u64,
-    first_seq=u64, last_seq=u64, full=bint, out="unsigned char[::1]",
+    first_seq=u64, full=bint, out="unsigned char[::1]", answered=Py_ssize_t, infos=list, parts=Py_ssize_t,
+    index=Py_ssize_t,
 )
 cpdef tuple produce_run(
     const unsigned char[::1] src, Py_ssize_t position, Py_ssize_t end, bytes name, uint32 partition_id, BatchWriter writer
 )
+
+@cython.locals(infos=list, partition_id=uint32, parts=Py_ssize_t, start=Py_ssize_t, stop=Py_ssize_t)
+cdef list check_parts(const unsigned char[::1] src, ProduceCursor cursor)
+cpdef Py_ssize_t parts_room(ProduceCursor cursor) except -1
 
 cdef class ChunkCut:
     cdef readonly Py_ssize_t size_bytes
@@ -82,8 +94,8 @@ cdef u64 u32(const unsigned char[::1] src, Py_ssize_t position) except? 0xFFFFFF
 cdef u64 u64_at(const unsigned char[::1] src, Py_ssize_t position) except? 0xFFFFFFFFFFFFFFFF
 @cython.locals(text="const unsigned char[::1]", index=Py_ssize_t)
 cdef bint same(const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t end, bytes name) except -1
-@cython.locals(index=int)
-cdef int put_answer(unsigned char[::1] out, Py_ssize_t position, uint32 request_id) except -1
+@cython.locals(view="unsigned char[::1]", index=int)
+cdef int put_answer(unsigned char[::1] out, Py_ssize_t position, uint32 request_id, Py_ssize_t parts) except -1
 @cython.locals(index=Py_ssize_t)
 cdef int copy(
     unsigned char[::1] out, Py_ssize_t position, const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t size

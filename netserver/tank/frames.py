@@ -10,28 +10,34 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from engine.batch import BatchWriter
-from engine.bundle import MessageCursor, check_bundle
+from engine.bundle import BundleInfo, MessageCursor, check_bundle
 from engine.record import BatchError, BundleError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 COMPILED = not __file__.endswith(".py")
 
-_ANSWER = 10  # frame header, request id, code
+_ANSWER = 9  # frame header, request id; then a code for each bundle
+_PART_LEAST = 4  # partition id, length, a bundle's first byte
+_PARTS_MAX = 255
+_PARTS_BYTES_MAX = 1 << 20  # of a request of several bundles; a larger one is prepared on its own
+_PART_ROOM = 92  # a bundle's batch header and length varint
 _CHECK_HEAD = 26  # frame header, version, request id, client id, acks, time-out, topics, name, partitions, id, length
 _BATCH_HEADER = 88
 
 
 class ProduceCursor:
-    """Reads the head of a Produce frame of the usual shape: one topic, one partition.
+    """Reads a Produce frame of the usual shape: one topic, its bundles one after the other.
 
-    After ``open()`` has returned True: ``src[name_start:name_end]`` is the topic, ``src[bundle_start:bundle_end]`` the
-    bundle, ``frame_end`` the position behind the frame.
+    After ``open()`` has returned True: ``src[name_start:name_end]`` is the topic, ``parts`` the number of bundles,
+    ``src[bundle_start:bundle_end]`` the first one, for ``partition_id``, ``frame_end`` the position behind the frame.
+    ``advance()`` goes on to the next bundle.
     """
 
     def __init__(self) -> None:
         self.name_start = 0
         self.name_end = 0
+        self.parts = 0
         self.partition_id = 0
         self.request_id = 0
         self.bundle_start = 0
@@ -56,10 +62,20 @@ class ProduceCursor:
             return False
         self.name_start = at + 7
         at = self.name_end = at + 7 + src[at + 6]
-        if stop - at < 4 or src[at] != 1:
+        if at >= stop or src[at] == 0:
             return False
-        self.partition_id = src[at + 1] | src[at + 2] << 8
-        at += 3
+        self.parts = src[at]
+        self.bundle_end = at + 1
+        return self.advance(src)
+
+    def advance(self, src: Buffer) -> bool:
+        """Goes on to the next bundle of the frame; False: it is cut off by the frame's end."""
+        stop = self.frame_end
+        at = self.bundle_end
+        if stop > len(src) or stop - at < 3:
+            return False
+        self.partition_id = src[at] | src[at + 1] << 8
+        at += 2
         value = 0
         shift = 0
         while True:
@@ -83,13 +99,13 @@ def produce_run(
 ) -> tuple[int, bool, int, int, int, bytearray]:
     """Appends the bundles of consecutive Produce frames that are all for one partition.
 
-    It stops before the first frame that is cut off, not of the usual shape, for another partition, whose bundle brings
-    its own numbers or is not valid, and before one that the writer has no room for. Bundles get the writer's next
-    numbers.
+    It stops before the first frame that is cut off, not of the usual shape, has a bundle for another partition, one
+    that brings its own numbers or one that is not valid, and before one that the writer has no room for. Bundles get
+    the writer's next numbers.
 
     Returns:
         (position behind the last frame taken; whether it stopped for lack of room; bundles; records; bytes of the
-        bundles; their answers, all of them with code 0, ``hot.ANSWER_BYTES`` each).
+        bundles; the frames' answers, all codes 0).
     """
     cursor = ProduceCursor()
     capacity = 0
@@ -99,37 +115,78 @@ def produce_run(
         if size > end - at - 5:
             break
         at += 5 + size
-        capacity += 1
-    answers = bytearray(_ANSWER * capacity)
+        size = size // _PART_LEAST
+        capacity += _ANSWER + (size if size < _PARTS_MAX else _PARTS_MAX)
+    answers = bytearray(capacity)
     out = answers
+    answered = 0
     bundles = 0
     records = 0
     size_bytes = 0
     full = False
-    while bundles < capacity and cursor.open(src, position, end):
+    while cursor.open(src, position, end):
         if cursor.partition_id != partition_id or not same(src, cursor.name_start, cursor.name_end, name):
             break
-        start = cursor.bundle_start
-        stop = cursor.bundle_end
-        if start == stop or src[start] & 0x40:
+        infos = check_parts(src, cursor)
+        if infos is None:
             break
-        try:
-            info = check_bundle(src, start, stop)
-        except BundleError:
-            break  # whoever reads frames one by one meets it again, and says so
-        count = info.count
-        first_seq = writer.next_seq
-        if not writer.put_bundle(
-            src, start, stop, count, first_seq, first_seq + count - 1, info.max_timestamp_ms, False
-        ):
+        parts = cursor.parts
+        if parts > 1 and writer.size - writer.position < parts_room(cursor):
             full = True
             break
-        put_answer(out, bundles * _ANSWER, cursor.request_id)
-        bundles += 1
-        records += count
-        size_bytes += stop - start
+        cursor.open(src, position, end)
+        for index in range(parts):
+            info = infos[index]
+            start = cursor.bundle_start
+            stop = cursor.bundle_end
+            count = info.count
+            first_seq = writer.next_seq
+            if not writer.put_bundle(
+                src, start, stop, count, first_seq, first_seq + count - 1, info.max_timestamp_ms, False
+            ):
+                full = True
+                break
+            records += count
+            size_bytes += stop - start
+            if index + 1 < parts:
+                cursor.advance(src)
+        if full:
+            break  # one bundle: of several all have room
+        put_answer(out, answered, cursor.request_id, parts)
+        answered += _ANSWER + parts
+        bundles += parts
         position = cursor.frame_end
-    return position, full, bundles, records, size_bytes, answers[: bundles * _ANSWER]
+    return position, full, bundles, records, size_bytes, answers[:answered]
+
+
+def check_parts(src: Buffer, cursor: ProduceCursor) -> list[BundleInfo] | None:
+    """What is in the bundles of the frame that was just opened; None: it is for the general way.
+
+    Whoever reads frames one by one meets what is not valid again, and says so.
+    """
+    partition_id = cursor.partition_id
+    parts = cursor.parts
+    if parts > 1 and cursor.frame_end - cursor.bundle_start > _PARTS_BYTES_MAX:
+        return None
+    infos = []
+    while True:
+        start = cursor.bundle_start
+        stop = cursor.bundle_end
+        if start == stop or src[start] & 0x40 or cursor.partition_id != partition_id:
+            return None
+        try:
+            infos.append(check_bundle(src, start, stop))
+        except BundleError:
+            return None
+        if len(infos) == parts:
+            return infos
+        if not cursor.advance(src):
+            return None
+
+
+def parts_room(cursor: ProduceCursor) -> int:
+    """Room in a writer that the bundles of an open frame do not exceed, whatever batch is open there."""
+    return cursor.frame_end - cursor.name_end + _PART_ROOM * cursor.parts
 
 
 class ChunkCut:
@@ -355,11 +412,12 @@ def same(src: Buffer, start: int, end: int, name: bytes) -> bool:
     return True
 
 
-def put_answer(out: bytearray | memoryview, position: int, request_id: int) -> None:
-    """Writes the answer "written" to a Produce of one bundle."""
+def put_answer(out: bytearray | memoryview, position: int, request_id: int, parts: int) -> None:
+    """Writes the answer "written" to a Produce of so many bundles; the codes are 0 already."""
     view = out
     view[position] = 1
-    view[position + 1] = 5
+    view[position + 1] = (parts + 4) & 0xFF
+    view[position + 2] = (parts + 4) >> 8
     for index in range(4):
         view[position + 5 + index] = request_id >> 8 * index & 0xFF
 

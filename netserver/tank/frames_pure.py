@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from engine.batch import BatchWriter
-from engine.bundle import check_bundle, decode_bundle
+from engine.bundle import BundleInfo, check_bundle, decode_bundle
 from engine.record import BatchError, BundleError, Record
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -15,7 +15,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 COMPILED = False
 
 _CHECK_HEAD = 26
-_ANSWER = struct.Struct("<BIIB")
+_ANSWER = struct.Struct("<BII")
+_PARTS_BYTES_MAX = 1 << 20
+_PART_ROOM = 92
 _FRAME = struct.Struct("<BIHIB")  # message id, size, client version, request id, length of the client id
 _BATCH = struct.Struct("<6xBxIIQQI52x")  # padding, bundles, extension, first and last number, count
 _BATCH_HEADER = 88
@@ -40,6 +42,7 @@ class ProduceCursor:
     def __init__(self) -> None:
         self.name_start = 0
         self.name_end = 0
+        self.parts = 0
         self.partition_id = 0
         self.request_id = 0
         self.bundle_start = 0
@@ -56,10 +59,19 @@ class ProduceCursor:
             return False
         self.name_start = at + 7
         at = self.name_end = at + 7 + src[at + 6]
-        if stop - at < 4 or src[at] != 1:
+        if at >= stop or not src[at]:
             return False
-        self.partition_id = _U16.unpack_from(src, at + 1)[0]
-        length = _varint(src, at + 3, stop)
+        self.parts = src[at]
+        self.bundle_end = at + 1
+        return self.advance(src)
+
+    def advance(self, src: Buffer) -> bool:
+        stop = self.frame_end
+        at = self.bundle_end
+        if stop > len(src) or stop - at < 3:
+            return False
+        self.partition_id = _U16.unpack_from(src, at)[0]
+        length = _varint(src, at + 2, stop)
         if length is None or sum(length) > stop:
             return False
         self.bundle_start = length[1]
@@ -77,24 +89,49 @@ def produce_run(
     while cursor.open(src, position, end):
         if cursor.partition_id != partition_id or src[cursor.name_start : cursor.name_end] != name:
             break
-        start, stop = cursor.bundle_start, cursor.bundle_end
-        if start == stop or src[start] & 0x40:
+        found = _check_parts(src, cursor)
+        if found is None:
             break
-        try:
-            info = check_bundle(src, start, stop)
-        except BundleError:
-            break
-        first_seq = writer.next_seq
-        last_seq = first_seq + info.count - 1
-        if not writer.put_bundle(src, start, stop, info.count, first_seq, last_seq, info.max_timestamp_ms, False):
+        if len(found) > 1 and writer.size - writer.position < parts_room(cursor):
             full = True
             break
-        answers += _ANSWER.pack(1, 5, cursor.request_id, 0)
-        bundles += 1
-        records += info.count
-        size_bytes += stop - start
+        for start, stop, info in found:
+            first_seq = writer.next_seq
+            last_seq = first_seq + info.count - 1
+            if not writer.put_bundle(src, start, stop, info.count, first_seq, last_seq, info.max_timestamp_ms, False):
+                full = True
+                break
+            records += info.count
+            size_bytes += stop - start
+        if full:
+            break
+        answers += _ANSWER.pack(1, 4 + len(found), cursor.request_id) + bytes(len(found))
+        bundles += len(found)
         position = cursor.frame_end
     return position, full, bundles, records, size_bytes, answers
+
+
+def _check_parts(src: Buffer, cursor: ProduceCursor) -> list[tuple[int, int, BundleInfo]] | None:
+    partition_id = cursor.partition_id
+    if cursor.parts > 1 and cursor.frame_end - cursor.bundle_start > _PARTS_BYTES_MAX:
+        return None
+    found = []
+    while True:
+        start, stop = cursor.bundle_start, cursor.bundle_end
+        if start == stop or src[start] & 0x40 or cursor.partition_id != partition_id:
+            return None
+        try:
+            found.append((start, stop, check_bundle(src, start, stop)))
+        except BundleError:
+            return None
+        if len(found) == cursor.parts:
+            return found
+        if not cursor.advance(src):
+            return None
+
+
+def parts_room(cursor: ProduceCursor) -> int:
+    return cursor.frame_end - cursor.name_end + _PART_ROOM * cursor.parts
 
 
 class _Head(NamedTuple):

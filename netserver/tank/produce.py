@@ -1,8 +1,8 @@
 """Produce requests: bundles into the log, and the answers that wait for them.
 
-A request is read whole and all its bundles are checked before anything of it is written. The usual shape, one bundle
-for one partition, is appended straight from the read buffer by ``hot.produce_run``, many frames at a time; every other
-one is prepared and executed on its own.
+A request is read whole and all its bundles are checked before anything of it is written. The usual shape, bundles for
+one partition (the C++ library gathers those that wait to be sent), is appended straight from the read buffer by
+``hot.produce_run``, many frames at a time; every other one is prepared and executed on its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from engine.errors import EngineError
 from engine.record import BundleError
 
 from .errors import FormatError
-from .hot import ANSWER_BYTES, ProduceCursor, produce_run
+from .hot import ProduceCursor, parts_room, produce_run
 from .limits import SEQUENCE_JUMP_MAX
 from .messages import ProduceCode, ProducePartition, ProduceRequest, ProduceResponse
 from .responses import encode_response
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """Answers to consecutive requests of one bundle each, all in one chunk of one partition."""
+    """Answers to consecutive requests, all of whose bundles are in one chunk of one partition."""
 
     __slots__ = ("answers", "partition")
 
@@ -39,8 +39,12 @@ class Run:
     def settle(self, error: Exception | None) -> bytes | bytearray:
         """The frames to send."""
         if error is not None:
-            count = len(self.answers) // ANSWER_BYTES
-            self.answers[ANSWER_BYTES - 1 :: ANSWER_BYTES] = bytes((ProduceCode.IO_ERROR,)) * count
+            answers = self.answers
+            at = 0
+            while at < len(answers):
+                end = at + 5 + int.from_bytes(answers[at + 1 : at + 5], "little")
+                answers[at + 9 : end] = bytes((ProduceCode.IO_ERROR,)) * (end - at - 9)
+                at = end
         return self.answers
 
 
@@ -137,7 +141,7 @@ class Producer:
                 break
             assert bundles or not room_bytes, "writer() made room"
             cursor.open(data, position, length)
-            room_bytes = cursor.bundle_end - cursor.bundle_start
+            room_bytes = parts_room(cursor) if cursor.parts > 1 else cursor.bundle_end - cursor.bundle_start
         return position
 
     def prepare(self, request: ProduceRequest) -> Prepared:

@@ -37,6 +37,14 @@ def produce(bundle: bytes, request_id: int = 7, name: bytes = b"orders", partiti
     return codec.encode_request(messages.ProduceRequest(request_id, topics, **more))
 
 
+def produce_parts(request_id: int, *bundles: bytes, last_partition_id: int = 3) -> bytes:
+    """As the C++ library sends what has gathered for a partition."""
+    parts = [messages.ProducePartition(3, bundle) for bundle in bundles]
+    parts[-1] = messages.ProducePartition(last_partition_id, bundles[-1])
+    topics = (messages.ProduceTopic(b"orders", tuple(parts)),)
+    return codec.encode_request(messages.ProduceRequest(request_id, topics))
+
+
 def run(loops: Any, data: bytes, position: int = 0, size: int = 1 << 20) -> tuple[tuple[Any, ...], BatchWriter]:
     writer = BatchWriter(bytearray(size), 10)
     writer.begin(1_700_000_000_000)
@@ -76,6 +84,11 @@ def test_a_head_never_reaches_beyond_its_frame(loops: Any) -> None:
         produce(b""),
         produce(b"\x04"),
         produce(dense(b"x"), with_seq=True),
+        produce_parts(9, dense(b"x"), dense(b"y"), last_partition_id=4),
+        produce_parts(9, dense(b"x"), sparse(100, 105)),
+        produce_parts(9, dense(b"x"), b""),
+        produce_parts(9, dense(b"x"), b"\x04"),
+        produce_parts(9, dense(b"x" * 600_000), dense(b"y" * 600_000)),
         codec.encode_request(messages.ProduceRequest(1, ())),
         codec.encode_request(messages.ProduceRequest(1, (messages.ProduceTopic(b"orders", ()),))),
         codec.encode_request(messages.StatusRequest(1)),
@@ -111,6 +124,40 @@ def test_run_stops_for_lack_of_room_and_goes_on(loops: Any) -> None:
     assert sum(taken) == 50
     assert len(taken) > 3
     assert [wire.U32.unpack_from(answers, at + 5)[0] for at in range(0, 500, 10)] == list(range(50))
+
+
+@both
+def test_several_bundles_of_a_request(loops: Any) -> None:
+    first = [dense(b"a%d" % n, *[b"b"] * (n % 3), codec=n % 2) for n in range(255)]
+    second = [dense(b"last"), dense(b"of", b"all")]
+    data = produce_parts(1, *first) + produce(dense(b"between"), 2) + produce_parts(3, *second)
+    (position, full, bundles, records, size_bytes, answers), writer = run(loops, data)
+    assert (position, full, bundles, records) == (len(data), False, 258, 255 * 2 + 4)
+    assert size_bytes == sum(map(len, first + second)) + len(dense(b"between"))
+    codes = {1: 255, 2: 1, 3: 2}
+    assert answers == b"".join(
+        b"\x01" + wire.U32.pack(4 + count) + wire.U32.pack(request_id) + bytes(count)
+        for request_id, count in codes.items()
+    )
+    writer.close_batch()
+    src = bytes(writer.buffer[: writer.position])
+    cut = loops.ChunkCut()
+    assert cut.cut(src, 1, 0, 1 << 20)
+    assert chunk(cut, src) == b"".join(map(prefixed, [*first, dense(b"between"), *second]))
+
+
+@both
+def test_all_bundles_of_a_request_have_room_or_none_is_written(loops: Any) -> None:
+    bundles = [dense(b"x" * 100)] * 20
+    data = produce_parts(1, *bundles)
+    cursor = loops.ProduceCursor()
+    assert cursor.open(data, 0, len(data))
+    room_bytes = loops.parts_room(cursor)
+    assert room_bytes >= sum(len(bundle) + 4 + 88 for bundle in bundles)
+    (position, full, *_), writer = run(loops, data, 0, room_bytes - 1)
+    assert (position, full, writer.next_seq) == (0, True, 10)
+    (position, full, count, *_), writer = run(loops, data, 0, room_bytes)
+    assert (position, full, count, writer.next_seq) == (len(data), False, 20, 30)
 
 
 @both

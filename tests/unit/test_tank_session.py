@@ -334,6 +334,11 @@ def test_a_failing_disk_is_an_io_error_and_reading_goes_on(monkeypatch: pytest.M
             peer.send(produce(1, b"t", bundle(b"lost")), produce(2, b"t", bundle(b"lost"), bundle(b"too")))
             assert (await peer.answer(messages.ProduceResponse)).codes == b"\x02"
             assert (await peer.answer(messages.ProduceResponse)).codes == b"\x02\x02"
+            parts = tuple(messages.ProducePartition(0, bundle(b"lost%d" % n)) for n in range(3))
+            gathered = messages.ProduceRequest(3, (messages.ProduceTopic(b"t", parts),))
+            peer.send(gathered, produce(4, b"t", bundle(b"lost")))
+            assert await peer.answer(messages.ProduceResponse) == messages.ProduceResponse(3, b"\x02" * 3)
+            assert await peer.answer(messages.ProduceResponse) == messages.ProduceResponse(4, b"\x02")
         assert await peer.produce(b"t", bundle(b"again")) == b"\0"
         (partition,) = await peer.consume(b"t", (0, 0))
         assert values(partition) == [bundle(b"kept")]  # what failed is a gap
