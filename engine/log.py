@@ -368,10 +368,8 @@ class Log:
         """Milliseconds since 1970 by the system's clock."""
         return time.time_ns() // 1_000_000
 
-    @staticmethod
-    def steady_ms() -> int:
-        """Milliseconds by a clock that nobody sets."""
-        return steady_ms()
+    steady_ms = staticmethod(steady_ms)
+    """Milliseconds by a clock that nobody sets."""
 
     def chunk_settled(self) -> None:
         """A chunk was committed or has failed."""
@@ -400,7 +398,7 @@ class Log:
         self._to_wake.extend(callbacks)
         if not self._waking:
             self._waking = True
-            self.post(self._wake_some)
+            self.soon(self._wake_some)
 
     def _wake_some(self) -> None:
         until = time.perf_counter() + WAKE_TURN_S
@@ -413,7 +411,7 @@ class Log:
         finally:  # one that raises costs no other its call, now or later
             self._waking = bool(self._to_wake)
             if self._waking:
-                self.post(self._wake_some)
+                self.soon(self._wake_some)
 
     def note_index(self, part: Part, chunk: Chunk) -> None:
         """Puts a committed chunk into the index (owner's or committer's thread)."""

@@ -43,7 +43,7 @@ RECORD_OVERHEAD_BYTES = 32
 TELL_AGAIN_MS = 10_000
 """The same failure is told again after so long; with a full disk it would be ten lines a second and client."""
 
-NO_FILES, MAKING, OPENING, OPEN, CLOSED, DELETED = range(6)
+NO_FILES, MAKING, OPEN, OPENING, CLOSED, DELETED = range(6)  # up to OPEN numbers are known
 
 
 class Partition:
@@ -117,7 +117,7 @@ class Partition:
     @property
     def is_open(self) -> bool:
         """Whether numbers are known: append, read and the attributes may be used."""
-        return self._phase in (OPEN, NO_FILES, MAKING)
+        return self._phase <= OPEN
 
     @property
     def is_deleted(self) -> bool:

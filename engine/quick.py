@@ -191,8 +191,8 @@ class QuickRounds(UsualRounds):
         if failed:
             committer.on_thread(parts, partial(self._take_back, parts, failed, sync_seconds))
         else:
-            committer.count(parts, sync_seconds)
             committer.settle(parts)
+            committer.count(parts, sync_seconds)
 
     def _take_back(self, parts: list[Part], failed: list[tuple[Part, OSError]], sync_seconds: float) -> None:
         """What the failed parts wrote is taken back, which may take time."""

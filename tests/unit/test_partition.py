@@ -471,7 +471,7 @@ def test_many_readers_are_woken_in_turns(tmp_path: Path, monkeypatch: pytest.Mon
             partition.read(2, 1000, lambda number=number: woken.append(number))  # type: ignore[misc]
         turns: list[int] = []
         post = engine.log.post
-        engine.log.post = lambda callback: (turns.append(len(woken)), post(callback))[1]
+        engine.log.soon = lambda callback: (turns.append(len(woken)), post(callback))[1]
         engine.append([b"2"])
         engine.inbox.run_until(lambda: len(woken) == 2 * WAKE_SLICE + 1)
         assert {WAKE_SLICE, 2 * WAKE_SLICE} <= set(turns)
