@@ -44,7 +44,7 @@ COMMANDS = {
     "import": ("tools.logtool.importing", "importing", "Take in the files of other brokers."),
     "context": ("tools.logtool.contexts", "context", "Addresses of logs under names: list, add, use, remove."),
     "config": ("tools.logtool.config", "config", "Show and check the server's configuration; reload it."),
-    "generate": ("tools.logtool.generate", "generate", "Completion for shells, a unit for systemd."),
+    "generate": ("tools.logtool.generate", "generate", "Files for shells, systemd, Prometheus, Grafana."),
     "dump": ("tools.logtool.dump", "dump", "Show what is in the files: segments, batches, records."),
     "repair": ("tools.logtool.repair", "repair", "Show what a repair would do and give up; --apply does it."),
     "backup": ("tools.logtool.backup", "backup", "Copy the whole log as of now, also while a server writes it."),

@@ -73,6 +73,9 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "generate systemd >quintlog.service",
         "generate systemd --user log --config /etc/quintlog.toml",
     ),
+    "generate prometheus": ("generate prometheus >prometheus.yml",),
+    "generate alerts": ("generate alerts --lag 10000 >quintlog-alerts.yml",),
+    "generate grafana": ("generate grafana >quintlog.json",),
     "dump segment": (
         "dump segment data/topics/1/0/00000000000000000001.log",
         "dump segment data/topics/1/0/00000000000000000001.log --records",

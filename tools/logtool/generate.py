@@ -1,15 +1,19 @@
-"""`generate`: completion of shells, and a unit for systemd."""
+"""`generate`: completion of shells, a unit for systemd, files for Prometheus and Grafana."""
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 from click.shell_completion import get_completion_class
 
+from tools.logtool.address import DEFAULT_SERVER, read_server_info
 from tools.logtool.cli import COMPLETION_VARIABLE, Group, Settings, root
+from tools.logtool.monitoring import LAG_RECORDS, alerts_text, dashboard, scrape_text
 
 UNIT = """[Unit]
 Description=Quintlog log server
@@ -38,7 +42,7 @@ WantedBy=multi-user.target
 
 @click.group(cls=Group)
 def generate() -> None:
-    """Print files for other programs: completion of shells, a unit for systemd."""
+    """Print files for other programs: shells, systemd, Prometheus, Grafana."""
 
 
 @generate.command()
@@ -72,3 +76,41 @@ def systemd(settings: Settings, user: str, config_file: str | None) -> None:
         config=f" --config {Path(config_file).absolute()}" if config_file else "",
     )
     settings.output.write(text.encode())
+
+
+@generate.command()
+@click.pass_obj
+def prometheus(settings: Settings) -> None:
+    """Print a configuration for Prometheus that scrapes the server: that of --server, or of --data-dir while it runs.
+
+    \b
+    logtool generate prometheus >prometheus.yml
+    logtool generate alerts >quintlog-alerts.yml
+    """
+    url = settings.server or DEFAULT_SERVER
+    if settings.data_dir is not None:
+        info = read_server_info(settings.data_dir)
+        url = info.admin if info is not None and info.admin is not None else DEFAULT_SERVER
+    target = urlsplit(url if "//" in url else f"http://{url}").netloc
+    settings.output.write(scrape_text(target).encode())
+
+
+@generate.command()
+@click.option(
+    "--lag",
+    type=click.IntRange(0),
+    default=LAG_RECORDS,
+    metavar="N",
+    help=f"Most records that a subscription may be behind; {LAG_RECORDS}.",
+)
+@click.pass_obj
+def alerts(settings: Settings, lag: int) -> None:
+    """Print rules for Prometheus: what to be woken by, and what to do then."""
+    settings.output.write(alerts_text(lag).encode())
+
+
+@generate.command()
+@click.pass_obj
+def grafana(settings: Settings) -> None:
+    """Print a dashboard to import into Grafana; the data source and the servers are chosen in it."""
+    settings.output.write(json.dumps(dashboard(), indent=1).encode() + b"\n")
