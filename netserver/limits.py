@@ -170,7 +170,7 @@ SEND_SLICE_BYTES: Final = 16 * KIB
 PEER_OUTPUT_BYTES: Final = 4 * MIB
 """Output that waits on all streams of a QUIC connection, above which none of them is asked for more."""
 
-QUIC_TURN_S: Final = 0.00025
+QUIC_TURN_S: Final = 0.0001
 """Time that taking datagrams, and sending them, may have in one turn of the loop: what other protocols wait."""
 
 QUIC_BATCH_S: Final = 0.0005
