@@ -239,8 +239,10 @@ class Server:
         await self._close_listeners()
         for timer in self._timers:
             timer.cancel()
-        with contextlib.suppress(FileNotFoundError):
-            (self.data_dir / "server.json").unlink()
+        try:
+            (self.data_dir / "server.json").unlink(missing_ok=True)
+        except OSError as error:  # a file system that is read-only now: the log is closed all the same
+            log.warning("cannot remove %s: %s", self.data_dir / "server.json", error)
         if committed:
             self.log.close()
         return committed

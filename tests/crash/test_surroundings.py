@@ -4,6 +4,7 @@ reads. A clear error, no traceback, nothing acknowledged is lost, and it goes on
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from netserver.testing import ServerProcess, server
-from tests.disks import NEEDS_ROOT, mounted
+from tests.disks import NEEDS_ROOT, make_ext4, mounted
 from tests.figg_peer import FiggPeer
 from tests.server_support import FIGG_ONLY, publish, segment, values, wait_for_log
 
@@ -168,3 +169,51 @@ class TestWithRoot:
                 busy = subprocess.run(["mount", "-o", "remount,ro", disk], capture_output=True, check=False)
                 assert busy.returncode != 0
                 assert publish(quintlog, b"t", b"second")
+
+    def test_a_file_system_that_makes_itself_read_only(self, tmp_path: Path) -> None:
+        """ext4 after an error in its own structures (errors=remount-ro): told, nothing acknowledged is lost, readers go
+        on; repaired, mounted and started again, all goes on."""
+        make_ext4(tmp_path / "image", 64 << 20)
+        stored = [b"first"]
+        with mounted(tmp_path / "image", tmp_path / "disk", "-o", "loop,errors=remount-ro") as disk:
+            source = subprocess.run(["findmnt", "-no", "SOURCE", disk], check=True, capture_output=True, text=True)
+            with server(disk / "data", FIGG_ONLY) as quintlog, FiggPeer(quintlog.address("figg"), REFUSED_S) as peer:
+                assert publish(quintlog, b"t", stored[0])
+                peer.socket.settimeout(10)
+                for number in range(200):
+                    peer.send(b"t", [b"%d" % number])
+                    if number == 100:
+                        spoil(Path("/sys/fs/ext4") / Path(source.stdout.strip()).name / "trigger_fs_error")
+                        peer.socket.settimeout(REFUSED_S)
+                    try:
+                        assert peer.wait_for_ack(number)
+                    except TimeoutError:
+                        break
+                    stored.append(b"%d" % number)
+                assert 101 <= len(stored) < 201, "refused from then on"
+                wait_for_log(quintlog, "Read-only file system")
+                assert not publish(quintlog, b"t", b"refused", REFUSED_S)
+                assert not publish(quintlog, b"new", b"refused", REFUSED_S)
+                assert values(quintlog, b"t", len(stored)) == stored, "readers go on"
+                peer.socket.close()  # a stop waits for those whose records are not stored yet
+                quintlog.stop()
+                assert "Traceback" not in quintlog.log_text
+                with pytest.raises(RuntimeError, match="Read-only file system") as refused:
+                    quintlog.start()
+                assert "Traceback" not in str(refused.value)
+        repaired = subprocess.run(["e2fsck", "-fy", tmp_path / "image"], capture_output=True, check=False)
+        assert repaired.returncode in (0, 1), repaired.stdout
+        with (
+            mounted(tmp_path / "image", tmp_path / "disk", "-o", "loop") as disk,
+            server(disk / "data", FIGG_ONLY) as quintlog,
+        ):
+            assert values(quintlog, b"t", len(stored)) == stored
+            assert publish(quintlog, b"t", b"after")
+            assert publish(quintlog, b"new", b"stored")
+            assert "lost" not in quintlog.log_text
+
+
+def spoil(trigger: Path) -> None:
+    """Has a mounted ext4 find an error; the write itself says that the file system is read-only now."""
+    with contextlib.suppress(OSError):
+        trigger.write_text("1")
