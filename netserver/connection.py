@@ -37,7 +37,9 @@ from netserver.limits import (
     OUTPUT_HIGH_BYTES,
     OUTPUT_STOP_BYTES,
     OWN_BUFFER_MIN_BYTES,
+    READ_BUFFER_BYTES,
     READ_SMALL_BYTES,
+    READS_IN_A_ROW_MAX,
     UNCOUNTED_BYTES,
 )
 from netserver.services import Services, Session, SessionFactory, Shell
@@ -92,6 +94,7 @@ class Connection(asyncio.BufferedProtocol):
         self._parsing = False
         self._held_in_parse = False
         self._resuming = False
+        self._reads_in_a_row = 0  # large ones
         self._input_ended = False
         self._peer_eof = False
         self._output_ended = False
@@ -329,6 +332,12 @@ class Connection(asyncio.BufferedProtocol):
             self._parse(own, self._own_length)
         if not self.writable and self._output_bytes() > OUTPUT_STOP_BYTES:
             self.hold(OUTPUT)
+        if nbytes < READ_BUFFER_BYTES // 2:
+            self._reads_in_a_row = 0
+        else:
+            self._reads_in_a_row += 1
+            if self._reads_in_a_row >= READS_IN_A_ROW_MAX:
+                self._let_others_read()
 
     def eof_received(self) -> bool:
         self._peer_eof = True
@@ -438,6 +447,14 @@ class Connection(asyncio.BufferedProtocol):
         self._rest = b""
         self._own = None
         self.shell.budget.leave(self)
+
+    def _let_others_read(self) -> None:
+        """Read on in the next turn of the loop."""
+        self._reads_in_a_row = 0
+        if self._reading and not self.closed:
+            self._reading = False
+            self._transport_call(self.transport.pause_reading)
+            self._resume_soon()
 
     def _resume_soon(self) -> None:
         if not self._resuming:

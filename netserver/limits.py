@@ -10,6 +10,10 @@ MIB: Final = 1024 * KIB
 READ_BUFFER_BYTES: Final = 256 * KIB
 """One shared read buffer per event loop: about 2,100 frames of 100 bytes a call; larger ones gained nothing."""
 
+READS_IN_A_ROW_MAX: Final = 8
+"""Large reads of one connection in one turn of the loop, 2 MiB as in a commit round. The loop by itself reads on, up to
+32 times, while reads fill the buffer, and everybody else waits."""
+
 READ_SMALL_BYTES: Final = 16 * KIB
 """Read size while memory is short: 10,000 connections then overshoot by 160 MB at most, not by 2.5 GB."""
 

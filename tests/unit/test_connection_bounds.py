@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import time
+from itertools import pairwise
 
 import pytest
 
 from netserver import connection as shell_module
-from netserver.limits import DISCARD_BYTES, OUTPUT_STOP_BYTES, READ_BUFFER_BYTES
+from netserver.limits import DISCARD_BYTES, OUTPUT_STOP_BYTES, READ_BUFFER_BYTES, READS_IN_A_ROW_MAX
 from tests.echo import FRAME_BYTES, LOOPS, frame, until
 from tests.echo_place import Place, Streams, ended, with_server
 
@@ -28,6 +31,29 @@ def test_memory_follows_the_bytes_that_came_not_those_announced(loop: str) -> No
         writer.write(bytes(FRAME_BYTES - 100_000))
         assert await reader.readexactly(4 + FRAME_BYTES)
         assert place.server.shell.budget.reserved == 0
+
+    with_server(loop, test)
+
+
+def test_one_turn_of_the_loop_takes_a_part_of_what_has_arrived(loop: str) -> None:
+    async def test(place: Place) -> None:
+        address = place.server.addresses["echo"]
+        silent = frame(b"w" + b"0" * 4000) * 16
+        with socket.create_connection((address.host, address.port)) as flood:
+            await until(lambda: bool(place.echo.sessions))
+            connection = place.echo.sessions[0].connection
+            flood.setblocking(False)
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    sent += flood.send(silent)
+            turns = [0]
+            while connection.bytes_in < sent:
+                await asyncio.sleep(0)
+                turns.append(connection.bytes_in)
+        most = READS_IN_A_ROW_MAX * READ_BUFFER_BYTES
+        assert sent > most
+        assert max(behind - before for before, behind in pairwise(turns)) <= most
 
     with_server(loop, test)
 
