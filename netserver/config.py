@@ -1,37 +1,20 @@
-"""The server's configuration: defaults < TOML file < environment < flags.
+"""The server's configuration: its sections, what of it may change in a running server, and its text.
 
-The file has one table per section below::
-
-    [server]
-    data_dir = "/var/lib/quintlog"
-    [figg]
-    listen = "127.0.0.1:8119"        # or "off"
-    [topics]
-    retention_ms = "7d"              # defaults of topics that have no setting of their own
-
-The environment names the same settings ``QUINTLOG_SECTION_KEY`` (``QUINTLOG_TOPICS_RETENTION_MS=7d``); with ``_FILE``
-behind it the value is read from that file, which suits secrets. Sizes and durations take units. An unknown setting is
-an error that names the nearest known one.
+``netserver.config_reading`` makes one of a file, the environment and flags.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
-from engine.config import DAY_MS, EngineConfig, TopicConfig, unknown_setting_text
-from engine.errors import InvalidConfig
-from engine.limits import UNACKNOWLEDGED_MAX
-from netserver.config_lines import line_of
+from engine.config import DAY_MS, EngineConfig, TopicConfig
+from netserver.blipmq_config import BlipmqSection
 from netserver.errors import ConfigError
 from netserver.fujin_config import NOT_RELOADABLE as FUJIN_FIXED
 from netserver.fujin_config import FujinSection
-from netserver.limits import CONFIG_FILE_BYTES_MAX, MIB
+from netserver.limits import MIB
 from netserver.settings import (
     Address,
     AnySetting,
@@ -41,15 +24,9 @@ from netserver.settings import (
     flag_setting,
     list_setting,
     number_setting,
-    parse_value,
     section_settings,
     text_setting,
 )
-
-ENVIRONMENT_PREFIX: Final = "QUINTLOG_"
-BLIPMQ_LISTEN: Final = "127.0.0.1:5555"
-Layer = Mapping[str, Mapping[str, Any]]
-"""Settings of one source: section -> name -> text."""
 
 
 @dataclass(frozen=True)
@@ -116,99 +93,6 @@ class TankSection(ListenerSection):
     """TANK."""
 
     listen: Address | None = address_setting("127.0.0.1:11011", "HOST:PORT of the TANK listener, or off.")  # noqa: RUF009
-
-
-@dataclass(frozen=True)
-class BlipmqSection(ListenerSection):
-    """BlipMQ. The names of the original's own configuration file are taken too."""
-
-    listen: Address | None = address_setting(BLIPMQ_LISTEN, "HOST:PORT of the BlipMQ listener, or off.")  # noqa: RUF009
-    bind_addr: str = text_setting("", "The original's name for the host to listen on (with `port`; `listen` wins).")
-    port: int = number_setting(
-        0, "count", 1, 65535, "The original's name for the port (`listen` wins).", zero="see listen"
-    )
-    allowed_api_keys: tuple[str, ...] = list_setting(
-        "API keys that may do everything. Without these and key_file any key is accepted, from this machine only.",
-        secret=True,
-    )
-    key_file: str = text_setting("", "File of hashed API keys with rights per topic, kept by `logtool keys`.")
-    max_retries: int = number_setting(
-        0, "count", 1, 1_000_000, "Deliveries of one message, in all, before it is given up.", zero="no limit"
-    )
-    retry_backoff_ms: int = number_setting(
-        100, "duration", 1, DAY_MS, "Time from the first delivery of a message to the second; doubles each time."
-    )
-    retry_backoff_max_ms: int = number_setting(30_000, "duration", 1, DAY_MS, "Bound of the doubled time.")
-    queue_capacity: int = number_setting(
-        0, "count", 1, 2**40, "Messages that wait or are in flight per subscription; the oldest beyond it are dropped.",
-        zero="no limit",
-    )  # fmt: skip
-    message_ttl: int = number_setting(
-        0, "duration", 1, 100 * 365 * DAY_MS, "Age (ms) at which a message is no longer delivered.", zero="no limit"
-    )
-    unacknowledged_max: int = number_setting(
-        UNACKNOWLEDGED_MAX, "count", 1, UNACKNOWLEDGED_MAX,
-        "Messages in flight per subscription; at so many nothing new is delivered.",
-    )  # fmt: skip
-    acks: str = choice_setting(
-        "lazy", ("lazy", "synced"),
-        "lazy: acknowledgements are on disk within about 100 ms, a crash repeats the last ones. synced: a PONG says "
-        "that those before it are on disk.",
-    )  # fmt: skip
-    dead_letter_suffix: str = text_setting(
-        "", "A message given up goes to the topic of its topic's name with this behind it; empty: it is dropped."
-    )
-    subscription_expiry: int = number_setting(
-        30 * DAY_MS, "duration", 60_000, 100 * 365 * DAY_MS, "A subscription (ms) without use is removed after that.",
-        zero="never",
-    )  # fmt: skip
-    handshake_timeout: int = number_setting(
-        30_000, "duration", 100, DAY_MS, "Time (ms) for HELLO and AUTH; a connection that takes longer is closed."
-    )
-    version_2: bool = flag_setting(True, "Speak protocol version 2 (pushed deliveries) with clients that ask for it.")
-    fsync_policy: str = text_setting(
-        "", "The original's durability, for topics that BlipMQ clients make: always, every_n:N (as always), "
-        "interval_ms:N or none; empty: as [topics] says.",
-    )  # fmt: skip
-    metrics_addr: str = text_setting("", "Taken from the original's files, without effect: see [admin] listen.")
-    metrics_port: int = number_setting(0, "count", 0, 65535, "As metrics_addr.")
-    wal_path: str = text_setting("", "Taken from the original's files, without effect: see [server] data_dir.")
-    enable_tokio_console: bool = flag_setting(False, "Taken from the original's files, without effect.")
-
-    def __post_init__(self) -> None:
-        if (self.bind_addr or self.port) and self.listen == Address.parse(BLIPMQ_LISTEN):
-            host = self.bind_addr or "127.0.0.1"
-            text = f"[{host}]:{self.port or 5555}" if ":" in host else f"{host}:{self.port or 5555}"
-            try:
-                object.__setattr__(self, "listen", Address.parse(text))
-            except ValueError as error:
-                raise ConfigError(f"[blipmq] bind_addr and port: {error}") from None
-        try:
-            self.topic_settings()
-        except ValueError as error:
-            raise ConfigError(f"[blipmq] fsync_policy = {self.fsync_policy!r}: {error}") from None
-
-    @property
-    def is_protected(self) -> bool:
-        """Clients need a key, or nobody can listen in."""
-        return bool(self.tls_certificate or self.allowed_api_keys or self.key_file)
-
-    def topic_settings(self) -> dict[str, str]:
-        """What ``fsync_policy`` means for a topic.
-
-        Raises:
-            ValueError: it is none of the original's policies.
-        """
-        policy, _, number = self.fsync_policy.strip().lower().partition(":")
-        if not policy and not number:
-            return {}
-        if (policy == "always" and not number) or (policy == "every_n" and number.isdecimal()):
-            return {"durability": "always"}
-        if policy == "none" and not number:
-            return {"durability": "never"}
-        if policy == "interval_ms" and number.isdecimal() and int(number) > 0:
-            return {"durability": "interval", "sync_interval_ms": number}
-        raise ValueError("expected always, every_n:N, interval_ms:N or none")
 
 
 @dataclass(frozen=True)
@@ -304,133 +188,6 @@ def sections() -> dict[str, dict[str, AnySetting]]:
         "topics": topics,
         "engine": engine,
     }
-
-
-def read_file(path: Path) -> Layer:
-    """The settings of a TOML file.
-
-    Raises:
-        ConfigError: it cannot be read, is not TOML, or has an unknown section.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(CONFIG_FILE_BYTES_MAX + 1)
-        if len(content) > CONFIG_FILE_BYTES_MAX:
-            raise ConfigError(f"configuration file {path}: larger than {CONFIG_FILE_BYTES_MAX} bytes")
-        text = content.decode("utf-8")
-        document = tomllib.loads(text.replace("\r\n", "\n"))
-    except RecursionError:
-        raise ConfigError(f"configuration file {path}: nested too deeply") from None
-    except FileNotFoundError:
-        raise ConfigError(f"configuration file {path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigError(f"configuration file {path}: {error}") from None
-    known = sections()
-    for name, table in document.items():
-        if name not in known:
-            where = _place(str(path), text, name)
-            raise ConfigError(f"{where}: {unknown_setting_text(name, known).replace('setting', 'section')}")
-        if not isinstance(table, dict):
-            raise ConfigError(
-                f"{_place(str(path), text, name)}: {name} is a section: write [{name}] and its settings below it"
-            )
-    return document
-
-
-def _place(source: str, text: str, section: str, name: str = "") -> str:
-    """``FILE: line N`` of a setting or section; the file alone when it is written in an unusual way."""
-    line = line_of(text, section, name)
-    return f"{source}: line {line}" if line else source
-
-
-def read_environment(environment: Mapping[str, str]) -> Layer:
-    """The settings of ``QUINTLOG_SECTION_KEY`` variables; others with that prefix belong to other tools of ours.
-
-    Raises:
-        ConfigError: a variable of a known section names no setting, looks like a misspelling, or its file is missing.
-    """
-    known = sections()
-    names = {
-        f"{ENVIRONMENT_PREFIX}{section}_{name}".upper(): (section, name)
-        for section, its in known.items()
-        for name in its
-    }
-    names[f"{ENVIRONMENT_PREFIX}DATA_DIR"] = ("server", "data_dir")
-    found: dict[str, dict[str, Any]] = {}
-    for variable, text in environment.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX):
-            continue
-        base = variable
-        if variable not in names and variable.endswith("_FILE"):
-            base = variable.removesuffix("_FILE")
-        if base not in names:
-            near = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
-            section, has_key, _ = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("_")
-            if near or (has_key and section in known):
-                hint = f"did you mean {near[0]}?" if near else f"[{section}] has {', '.join(known[section])}"
-                raise ConfigError(f"environment variable {variable}: no such setting; {hint}")
-            continue
-        if base != variable:
-            try:
-                text = Path(text).read_text("utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"environment variable {variable}: {error}") from None
-        section, name = names[base]
-        found.setdefault(section, {})[name] = text
-    return found
-
-
-def _source(source: str, section: str, name: str) -> str:
-    """Where a setting came from: a file with its line, else the name of the layer."""
-    try:
-        return _place(source, Path(source).read_text("utf-8"), section, name)
-    except (OSError, UnicodeDecodeError):  # environment, command line
-        return source
-
-
-def build(*layers: tuple[str, Layer]) -> ServerConfig:
-    """The configuration of the given layers, later ones first in rank.
-
-    Args:
-        layers: (name of the source for messages, its settings).
-
-    Raises:
-        ConfigError: names source, section and setting.
-    """
-    known = sections()
-    values: dict[str, dict[str, Any]] = {name: {} for name in known}
-    for source, layer in layers:
-        for section, table in layer.items():
-            for name, text in table.items():
-                try:
-                    values[section][name] = parse_value(known[section], name, text)
-                except ConfigError as error:
-                    raise ConfigError(f"{_source(source, section, name)}: [{section}] {error}") from None
-    auto_create = {"auto_create": values["topics"].pop("auto_create")} if "auto_create" in values["topics"] else {}
-    try:
-        engine = EngineConfig(topic=TopicConfig(**values["topics"]), **values["engine"], **auto_create)
-    except InvalidConfig as error:
-        raise ConfigError(str(error)) from None
-    config = ServerConfig(
-        server=ServerSection(**values["server"]),
-        engine=engine,
-        admin=AdminSection(**values["admin"]),
-        **{name: kind(**values[name]) for name, kind in PROTOCOL_SECTIONS.items()},  # type: ignore[arg-type]
-    )
-    config.check()
-    return config
-
-
-def load(path: Path | None, environment: Mapping[str, str], flags: Layer) -> ServerConfig:
-    """The configuration of a server start.
-
-    Raises:
-        ConfigError: see ``build``.
-    """
-    layers = [("environment", read_environment(environment)), ("command line", flags)]
-    if path is not None:
-        layers.insert(0, (str(path), read_file(path)))
-    return build(*layers)
 
 
 def values(config: ServerConfig) -> dict[str, dict[str, str]]:

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from netserver import config as configuration
+from netserver import config_reading
 from netserver.admin import TOKEN_FILE
 from netserver.app import MakeFactory, Server
 from netserver.config import PROTOCOL_SECTIONS
@@ -279,7 +279,7 @@ async def running(
             data_dir = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="quintlog-"))) / "data"
         free = {name: {"listen": FREE_PORT} for name in (*PROTOCOL_SECTIONS, "admin")}
         own = {"server": {"data_dir": str(data_dir)}}
-        config = configuration.build(("test", free), ("test", own), ("test", settings or {}))
+        config = config_reading.build(("test", free), ("test", own), ("test", settings or {}))
         quintlog = Server(config, protocols)
         await quintlog.start()
         try:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import click
 
 from netserver import config as configuration
+from netserver import config_reading
 from netserver.config import ServerConfig
 from netserver.errors import ConfigError, ServerError
 from netserver.logs import set_up
@@ -261,7 +262,7 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
     """
 
     def load() -> ServerConfig:
-        return configuration.load(Path(config_file) if config_file else None, os.environ, _layer(flags))
+        return config_reading.load(Path(config_file) if config_file else None, os.environ, _layer(flags))
 
     open_standard_streams()
     try:
@@ -296,7 +297,7 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         sys.exit(EXIT_BUG)
 
 
-def _layer(flags: dict[str, Any]) -> configuration.Layer:
+def _layer(flags: dict[str, Any]) -> config_reading.Layer:
     """Flags as a layer of settings."""
     layer: dict[str, dict[str, Any]] = {"server": {}}
     for name, value in flags.items():

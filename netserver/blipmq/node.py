@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from engine.cursor import Cursor
     from engine.partition import Partition
     from engine.topics import Topic
-    from netserver.config import BlipmqSection, ServerConfig
+    from netserver.blipmq_config import BlipmqSection
+    from netserver.config import ServerConfig
     from netserver.connection import Services
 
 log = logging.getLogger("quintlog.blipmq")

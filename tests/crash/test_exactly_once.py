@@ -20,7 +20,7 @@ import pytest
 
 import engine.transactions
 from engine.ledger import Ledger
-from netserver import config as configuration
+from netserver import config_reading
 from netserver.admin_api import Api
 from netserver.staging import DIRECTORY, Staging
 from tests.crash.test_transactions import FATES, Image, SimulatedServer
@@ -36,7 +36,7 @@ TRANSACTION_BYTES = 16_000
 
 async def started(data: Path, image: Image) -> SimulatedServer:
     off = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin", "reliably", "admin")}
-    config = configuration.build(("test", {"server": {"data_dir": str(data)}, **off}))
+    config = config_reading.build(("test", {"server": {"data_dir": str(data)}, **off}))
     server = SimulatedServer(config, image.files, image.state)
     await server.start()
     return server

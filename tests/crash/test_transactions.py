@@ -24,9 +24,9 @@ from engine.log import Log
 from engine.reader import DirectoryReader
 from engine.record import Record
 from engine.state import OnDone, Op
-from netserver import blipmq, errors, figg, fujin, reliably, tank
-from netserver import config as configuration
+from netserver import blipmq, config_reading, errors, figg, fujin, reliably, tank
 from netserver.app import Server
+from netserver.config import ServerConfig
 from tests.crash.world import NoIndex
 from tests.echo import until
 from tests.simulated_files import KeepAll, LoseAll, SimulatedFiles, disk_with
@@ -75,7 +75,7 @@ class LoopState(SimulatedState):
 class SimulatedServer(Server):
     """A server over a simulated disk and state."""
 
-    def __init__(self, config: configuration.ServerConfig, files: SimulatedFiles, durable: dict[bytes, bytes]) -> None:
+    def __init__(self, config: ServerConfig, files: SimulatedFiles, durable: dict[bytes, bytes]) -> None:
         super().__init__(config)
         self.files = files
         self.state = LoopState(files, durable)
@@ -127,7 +127,7 @@ class Watchers:
 async def serving(data: Path, image: Image) -> AsyncIterator[SimulatedServer]:
     listeners = {name: {"listen": "127.0.0.1:0"} for name in ("figg", "tank", "blipmq", "fujin", "reliably")}
     off = {"admin": {"listen": "off"}}
-    config = configuration.build(("test", {"server": {"data_dir": str(data)}, **listeners, **off}))
+    config = config_reading.build(("test", {"server": {"data_dir": str(data)}, **listeners, **off}))
     quintlog = SimulatedServer(config, image.files, image.state)
     await quintlog.start()
     try:

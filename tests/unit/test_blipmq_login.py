@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from netserver import config as configuration
+from netserver import config_reading
 from netserver.auth import add_key, revoke_key
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FrameType
@@ -126,7 +127,7 @@ def reload(place: Place, settings: Settings) -> None:
     now = place.server.config
     start = {"server": {"data_dir": now.server.data_dir}}
     listen = {name: {"listen": str(now.listener(name).listen or "off")} for name in configuration.PROTOCOL_SECTIONS}
-    place.server.reload(configuration.build(("test", start), ("test", listen), ("test", settings)))
+    place.server.reload(config_reading.build(("test", start), ("test", listen), ("test", settings)))
 
 
 def test_a_reload_changes_how_subscriptions_behave() -> None:

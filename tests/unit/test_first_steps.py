@@ -18,8 +18,7 @@ import pytest
 
 import tools.logtool.check
 import tools.logtool.status  # noqa: F401  (another user may not read our modules)
-from netserver import config as configuration
-from netserver import reliably
+from netserver import config_reading, reliably
 from netserver.errors import Timeout
 from netserver.fresh_directory import FreshDirectory
 from netserver.testing import ServerProcess, running, server
@@ -173,7 +172,7 @@ def test_settings_of_streams_are_reloaded() -> None:
 
     async def main() -> None:
         async with running(settings={"reliably": {"sessions_max": 1}}) as place:
-            slow = configuration.build(("test", {"reliably": {"interval_ms": "1h", "sessions_max": 7}}))
+            slow = config_reading.build(("test", {"reliably": {"interval_ms": "1h", "sessions_max": 7}}))
             changed = dataclasses.replace(
                 place.config,
                 reliably=dataclasses.replace(slow.reliably, listen=place.config.reliably.listen),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netserver import config as configuration
-from netserver import fujin
+from netserver import config_reading, fujin
 from netserver.config import ServerConfig
 from netserver.errors import ConfigError
 from netserver.fujin_config import FujinReader, FujinWriter, parse_start
@@ -22,7 +22,7 @@ OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably"
 def of_file(tmp_path: Path, text: str) -> ServerConfig:
     path = tmp_path / "quintlog.toml"
     path.write_text(text)
-    return configuration.load(path, {}, {})
+    return config_reading.load(path, {}, {})
 
 
 def test_tables_in_the_file(tmp_path: Path) -> None:
@@ -48,14 +48,16 @@ def test_tables_in_the_file(tmp_path: Path) -> None:
         ("odd name, = {}", FujinReader('or"ders', "audit", "@2026-11-27T10:00Z", "zero")),
     )
     printed = configuration.as_toml(config)
-    assert configuration.build(("printed", tomllib.loads(printed))).fujin == config.fujin, "what is printed can be read"
+    assert config_reading.build(("printed", tomllib.loads(printed))).fujin == config.fujin, (
+        "what is printed can be read"
+    )
 
 
 def test_tables_in_the_environment() -> None:
     environment = {"QUINTLOG_FUJIN_READERS": '{ sub = { topic = "orders", group = "g" } }'}
-    config = configuration.load(None, environment, {})
+    config = config_reading.load(None, environment, {})
     assert config.fujin.readers == (("sub", FujinReader("orders", "g")),)
-    assert configuration.load(None, {"QUINTLOG_FUJIN_READERS": ""}, {}).fujin.readers == ()
+    assert config_reading.load(None, {"QUINTLOG_FUJIN_READERS": ""}, {}).fujin.readers == ()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,7 @@ def test_tables_in_the_environment() -> None:
 )
 def test_what_is_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        configuration.build(("test", {"fujin": settings}))
+        config_reading.build(("test", {"fujin": settings}))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,7 @@ def test_a_reload_changes_what_streams_opened_later_get() -> None:
             fujin.connect(str(server.addresses["fujin"]), verify=False) as client,
         ):
             await client.publish("pub", b"to pub")
-            config = configuration.build(
+            config = config_reading.build(
                 ("old", {"server": {"data_dir": server.config.server.data_dir}, **OFF}),
                 (
                     "new",

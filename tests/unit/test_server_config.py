@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from netserver import config
-from netserver.config import ServerConfig, build, load, read_environment, read_file, reloaded
+from netserver.config import ServerConfig, reloaded
+from netserver.config_reading import build, load, read_environment, read_file
 from netserver.errors import ConfigError
 from netserver.settings import Address, TextSetting
 

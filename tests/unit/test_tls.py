@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from netserver.config import FiggSection, build
+from netserver.config import FiggSection
+from netserver.config_reading import build
 from netserver.errors import ConfigError
 from netserver.testing import running
 from netserver.tls import TlsContexts, server_context

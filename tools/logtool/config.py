@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from netserver import config as configuration
+from netserver import config_reading
 from netserver.errors import ConfigError
 from tools.logtool import errors
 from tools.logtool.address import admin_of
@@ -42,11 +43,12 @@ def config() -> None:
     """Show and check the server's configuration, and have it read again."""
 
 
-def _loaded(settings: Settings, path: Path | None) -> configuration.ServerConfig:
+def loaded(settings: Settings, path: Path | None) -> configuration.ServerConfig:
+    """What a server would start with. Raises Failure: it is not valid."""
     own = {"QUINTLOG_DATA_DIR"}  # the tools' address, which is not what is asked for here
     environment = {name: text for name, text in settings.environment.items() if name not in own}
     try:
-        return configuration.load(path, environment, {})
+        return config_reading.load(path, environment, {})
     except ConfigError as error:
         raise Failure(errors.USAGE, "config", str(error), "docs/configuration.md has every setting") from error
 
@@ -59,7 +61,7 @@ def show(settings: Settings, path: Path | None, changed: bool) -> None:
     """Show what a server would start with: defaults, the FILE, and QUINTLOG_SECTION_KEY of the environment."""
     defaults = configuration.values(configuration.ServerConfig())
     items: list[dict[str, Any]] = []
-    for section, table in configuration.values(_loaded(settings, path)).items():
+    for section, table in configuration.values(loaded(settings, path)).items():
         for name, value in table.items():
             if changed and defaults[section][name] == value:
                 continue
@@ -73,7 +75,7 @@ def show(settings: Settings, path: Path | None, changed: bool) -> None:
 @click.pass_obj
 def check(settings: Settings, path: Path | None) -> None:
     """Check a configuration without starting anything; an error names the line and what is expected."""
-    _loaded(settings, path)
+    loaded(settings, path)
     if settings.output.form == "table":
         settings.output.note("the configuration is valid")
     else:
