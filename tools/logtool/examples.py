@@ -76,6 +76,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "generate prometheus": ("generate prometheus >prometheus.yml",),
     "generate alerts": ("generate alerts --lag 10000 >quintlog-alerts.yml",),
     "generate grafana": ("generate grafana >quintlog.json",),
+    "debug bundle": ("debug bundle", "debug bundle -O report.tar.gz --log server.log"),
     "dump segment": (
         "dump segment data/topics/1/0/00000000000000000001.log",
         "dump segment data/topics/1/0/00000000000000000001.log --records",

@@ -37,3 +37,9 @@ DEFINITIONS_BYTES_MAX = 64 << 20
 
 CONTEXTS_BYTES_MAX = 1 << 20
 """``contexts.json``: some thousand addresses."""
+
+DEBUG_LOG_BYTES = 4 << 20
+"""So much of the end of a log goes into a bundle: a day of a busy one, and small enough to be sent."""
+
+DEBUG_FILES_MAX = 100_000
+"""Files of a data directory that a bundle lists: about 10 MB before they are compressed."""
