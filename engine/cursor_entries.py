@@ -140,6 +140,10 @@ class CursorJournal:
         """What to remove once the entries of all cursors in ``newer`` are written."""
         return list(self._sizes)
 
+    def keys_found(self) -> list[bytes]:
+        """Those of them that were there at the start."""
+        return [key for key, numbers in self._sizes.items() if not numbers]
+
     def removed(self, keys: Iterable[bytes]) -> None:
         """These values are no longer there."""
         for key in keys:

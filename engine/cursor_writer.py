@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from engine.cursor_entries import CursorJournal, Entry, entry_of, put_entry
+from engine.cursor_entries import BYTES_PER_NUMBER, CursorJournal, Entry, entry_of, put_entry
 from engine.errors import EngineError
 from engine.limits import CURSOR_ROUND_NUMBERS_MAX
 from engine.state import Delete, OnDone, Op, StateStore
@@ -94,7 +94,7 @@ class CursorWriter:
                 break
             cursor.version += 1
             entry = entry_of(cursor)
-            numbers += 16 + len(entry.deliveries)
+            numbers += numbers_in(entry)
             entries.append(entry)
             cursor.is_dirty = False
         waiters: list[OnDone] = []
@@ -112,31 +112,49 @@ class CursorWriter:
 
         def done(error: EngineError | None) -> None:
             self._flushing = set()
-            if error is not None:
-                for cursor in cursors:
+            for cursor in cursors:
+                if error is not None:
                     cursor.touch()
+                else:
+                    self.overlay.pop(cursor.id, None)
             for waiter in waiters:
                 waiter(error)
             if self._waiters or (is_cut and error is None):
                 self._write()  # else what has moved meanwhile waits for the clock
 
-        self._flushing = set(cursors)
         self._state.submit(ops, done)
+        self._flushing = set(cursors)
 
     def take_in_journal(self) -> None:
-        """After a start: write what only the journal has to the entries, and remove the journal."""
-        keys = self.journal.keys()
-        if not keys:
-            return
+        """After a start: write what only the journal has to the entries, and remove what it had then."""
+        keys = self.journal.keys_found()
+        if keys:
+            self._is_rewriting = True
+            self._take_in(list(self.overlay.values()), keys)
+
+    def _take_in(self, found: list[Entry], keys: list[bytes]) -> None:
+        """The first of these entries, as many as go into a submission; the others when they are durable; with the last
+        ones the journal's values go."""
+        count = fitting(found)
+        part, left = found[:count], found[count:]
 
         def done(error: EngineError | None) -> None:
-            self._is_rewriting = False
             if error is None:
-                self.overlay = {}
-                self.journal.removed(keys)
+                for entry in part:
+                    self.overlay.pop(entry.id, None)
+                if left and not self._closed:
+                    self._take_in(left, keys)
+                    return
+                if not left:
+                    self.journal.removed(keys)
+            self._is_rewriting = False
 
-        self._is_rewriting = True
-        self._state.submit([*map(put_entry, self.overlay.values()), *map(Delete, keys)], done)
+        ops: list[Op] = []
+        for entry in part:
+            if self.overlay.get(entry.id) is entry:  # neither deleted nor written meanwhile
+                cursor = self._find(entry.id)
+                ops.append(put_entry(entry_of(cursor) if cursor is not None else entry))
+        self._state.submit(ops if left else [*ops, *map(Delete, keys)], done)
 
     def _rewrite(self, now_ms: int) -> None:
         """Write the entries of some cursors that have news in the journal; with the last ones, remove it."""
@@ -154,8 +172,10 @@ class CursorWriter:
             self._rewriting = list(journal.newer)
             self._rewriting_keys = journal.keys()
             self._next_rewrite_ms = now_ms + REWRITE_MS
-        slice_, self._rewriting = self._rewriting[:REWRITE_SLICE], self._rewriting[REWRITE_SLICE:]
-        entries = [entry_of(cursor) for cursor in slice_ if cursor in journal.newer]
+        entries = [entry_of(cursor) for cursor in self._rewriting[:REWRITE_SLICE]]
+        count = fitting(entries)
+        slice_, self._rewriting = self._rewriting[:count], self._rewriting[count:]
+        entries = [entry for entry, cursor in zip(entries, slice_, strict=False) if cursor in journal.newer]
         keys = self._rewriting_keys if not self._rewriting else []
 
         def done(error: EngineError | None) -> None:
@@ -173,3 +193,18 @@ class CursorWriter:
 
         self._is_rewriting = True
         self._state.submit([*map(put_entry, entries), *map(Delete, keys)], done)
+
+
+def numbers_in(entry: Entry) -> int:
+    """About how much a stored entry takes, in numbers."""
+    return 16 + len(entry.deliveries) + len(entry.name) // BYTES_PER_NUMBER
+
+
+def fitting(entries: Sequence[Entry]) -> int:
+    """How many of the first entries go into one submission; at least one, if there is any."""
+    numbers = 0
+    for count, entry in enumerate(entries):
+        numbers += numbers_in(entry)
+        if numbers > CURSOR_ROUND_NUMBERS_MAX and count:
+            return count
+    return len(entries)

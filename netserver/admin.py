@@ -119,9 +119,12 @@ def read_token(data_dir: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {path}: {error}; remove it, and the next start makes a new one") from None
     token = secrets.token_urlsafe(32)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.write(token + "\n")
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+    except OSError as error:
+        raise ServerError(f"cannot make {path}: {error.strerror}; --admin off does without it") from None
     return token
 
 

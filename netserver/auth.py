@@ -23,7 +23,7 @@ import secrets
 import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import lru_cache
 from hashlib import blake2b
@@ -38,6 +38,8 @@ from netserver.limits import API_KEY_CHARS_MIN, KEY_FILE_BYTES_MAX
 DIGEST_BYTES = 32
 SALT_BYTES = 16
 EVERYTHING = ("*",)
+PROCESS_SALT = secrets.token_bytes(SALT_BYTES)
+"""For keys in clear, which are not stored: the same over a reload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,13 @@ class Identity:
     Attributes:
         name: unique in the key file; of keys from the configuration their place there.
         publish, subscribe: globs over topic names.
+        proof: what is kept of the key: another key of the same name is another holder's.
     """
 
     name: str
     publish: tuple[str, ...] = EVERYTHING
     subscribe: tuple[str, ...] = EVERYTHING
+    proof: bytes = field(default=b"", repr=False)
 
     def may_publish(self, topic: bytes) -> bool:
         """Whether publishing to this topic is allowed."""
@@ -116,8 +120,9 @@ class Keys:
         self._keys = read_key_file(path) if path is not None else []
         # Keys in clear are compared as digests too: equal lengths, equal times.
         for number, key in enumerate(allowed, 1):
-            salt = secrets.token_bytes(SALT_BYTES)
-            self._keys.append(StoredKey(Identity(f"allowed_api_keys[{number}]"), salt, digest_of(key.encode(), salt)))
+            digest = digest_of(key.encode(), PROCESS_SALT)
+            identity = Identity(f"allowed_api_keys[{number}]", proof=digest)
+            self._keys.append(StoredKey(identity, PROCESS_SALT, digest))
 
     @property
     def is_open(self) -> bool:
@@ -137,7 +142,7 @@ class Keys:
         """The same holder after a reload, with his present rights; None: his key was revoked."""
         if identity is ANYBODY:
             return ANYBODY if self.is_open else None
-        return next((stored.identity for stored in self._keys if stored.identity.name == identity.name), None)
+        return next((stored.identity for stored in self._keys if stored.identity.proof == identity.proof), None)
 
     def replace(self, prepared: Keys) -> None:
         """Take over the keys of another object; connections of revoked keys are closed by their sessions."""
@@ -205,7 +210,7 @@ def _from_line(fields: dict[str, Any]) -> StoredKey:
     name = fields["name"]
     if not isinstance(name, str) or not name:
         raise ValueError("name missing")
-    identity = Identity(name, _globs(fields.get("publish", [])), _globs(fields.get("subscribe", [])))
+    identity = Identity(name, _globs(fields.get("publish", [])), _globs(fields.get("subscribe", [])), salt + digest)
     return StoredKey(identity, salt, digest, int(fields.get("created", 0)))
 
 
@@ -260,8 +265,8 @@ def add_key(
     Raises:
         ConfigError: the name is taken, the key is too short, or the file is not a key file.
     """
-    if not name:
-        raise ConfigError("a key needs a name")
+    if not name or not name.isprintable():
+        raise ConfigError("a key needs a name, of characters that can be shown")
     keys = read_key_file(path) if path.exists() else []
     if any(stored.identity.name == name for stored in keys):
         raise ConfigError(f"key file {path}: there is a key named {name!r}; revoke it first")

@@ -229,6 +229,10 @@ class TcpListener:
             log.info("%s: connection failed before its first byte: %s", self.name, str(error) or type(error).__name__)
             accepted.close()
             leave()
+        except Exception:  # whatever it is, the connection must not count for ever
+            log.exception("%s: a connection could not be set up", self.name)
+            accepted.close()
+            leave()
 
 
 def _bound(family: int, kind: int, proto: int, where: tuple[str | int, ...]) -> socket.socket:

@@ -122,7 +122,7 @@ class Staging:
             BadRequest, NotFound: it names what is not there. Conflict: an earlier batch is not complete.
             EngineError: the batch is not in the log, or only its first parts; the same commit may be repeated.
         """
-        if not writer or len(writer.encode("utf-8", "surrogatepass")) > WRITER_NAME_BYTES_MAX:
+        if not writer or len(writer.encode()) > WRITER_NAME_BYTES_MAX:
             raise BadRequest(f"writer must have 1 to {WRITER_NAME_BYTES_MAX} bytes")
         if not names or len(names) > COMMIT_FILES_MAX:
             raise BadRequest(f"a commit names 1 to {COMMIT_FILES_MAX} staged files")
@@ -283,8 +283,8 @@ def _row(fields: Any) -> StagedRow:
 def batch_fields(body: dict[str, Any]) -> tuple[str, int, list[str]]:
     """Writer, batch and names of a commit's document. Raises BadRequest."""
     writer, names = body.get("writer"), names_field(body)
-    if not isinstance(writer, str):
-        raise BadRequest("writer must be a text")
+    if not isinstance(writer, str) or any("\ud800" <= character <= "\udfff" for character in writer):
+        raise BadRequest("writer must be a text, without halves of surrogate pairs")
     return writer, int_field(body, "batch"), names
 
 

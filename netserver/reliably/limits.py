@@ -70,6 +70,9 @@ TURN_MESSAGES_MAX: Final = 8 * KIB
 UNSTORED_BYTES_MAX: Final = 8 * 1024 * KIB
 """Changes of the state store that wait for the disk, above which no more messages are made: one round is enough."""
 
+ROOM_S: Final = 0.05
+"""While the state store is full, it is looked at so often."""
+
 OUTPUT_HIGH_BYTES: Final = 64 * KIB
 """Output that the client has not taken, above which nothing is made or written."""
 

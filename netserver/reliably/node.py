@@ -20,6 +20,7 @@ from netserver.reliably.limits import (
     BLOCK_SHARE_MIN,
     END_WAIT_S,
     PAUSES_TOLD_S,
+    ROOM_S,
     SWEEP_S,
     TURN_MESSAGES_MAX,
     UNSTORED_BYTES_MAX,
@@ -80,6 +81,7 @@ class Node:
         services.sessions = self.sessions
         self._queue: deque[Maker] = deque()
         self._turning = False
+        self._looking = False
         self._silent_until = 0.0
         self.loop.call_later(SWEEP_S, self._sweep)
 
@@ -131,6 +133,13 @@ class Node:
             budget -= max(maker.make(share), 1)
         if queue and budget <= 0:
             self._turn_soon()
+        elif queue and not self._looking:  # others may have filled the store, and nobody tells when it has room again
+            self._looking = True
+            self.loop.call_later(ROOM_S, self._look)
+
+    def _look(self) -> None:
+        self._looking = False
+        self.stored()
 
     def _sweep(self) -> None:
         delay_s = SWEEP_S

@@ -87,6 +87,9 @@ SILENT_CONNECTIONS_MAX: Final = 64
 SEQUENCE_JUMP_MAX: Final = 1 << 32
 """How far beyond the last number a Produce may go: one request must not use up the numbers of a partition."""
 
+SEQUENCE_MAX: Final = (1 << 62) - 1
+"""Numbers that a Produce brings end here: cursors, and tags that count from them, have signed 64-bit numbers."""
+
 VARINT_BYTES_MAX: Final = 5
 """Longest varint: a u32 in groups of 7 bits."""
 

@@ -15,7 +15,7 @@ from engine.record import BundleError
 
 from .errors import FormatError
 from .hot import ProduceCursor, parts_room, produce_run
-from .limits import SEQUENCE_JUMP_MAX
+from .limits import SEQUENCE_JUMP_MAX, SEQUENCE_MAX
 from .messages import ProduceCode, ProducePartition, ProduceRequest, ProduceResponse
 from .responses import encode_response
 
@@ -187,6 +187,8 @@ class Producer:
         if not partition.is_open or partition.topic.deleting:
             return ProduceCode.IO_ERROR
         if (first_seq or info.sparse) and not 0 < first_seq - partition.last_seq <= SEQUENCE_JUMP_MAX:
+            return ProduceCode.INVALID_SEQ
+        if max(info.last_seq, first_seq + info.count - 1) > SEQUENCE_MAX:
             return ProduceCode.INVALID_SEQ
         bundle = entry.bundle
         try:

@@ -113,6 +113,8 @@ def test_token_file(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xff")
     with pytest.raises(ServerError, match="remove it"):
         read_token(tmp_path)
+    with pytest.raises(ServerError, match="cannot make"):
+        read_token(tmp_path / "gone")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,27 @@ def test_keys_in_clear() -> None:
         assert keys.check(wrong) is None
 
 
+def test_a_key_is_known_by_itself_and_not_by_its_place_or_name(tmp_path: Path) -> None:
+    keys = Keys(["first", "second"])
+    first, second = keys.check("first"), keys.check("second")
+    assert first is not None
+    assert second is not None
+    keys.replace(Keys(["another", "first"]))
+    moved = keys.current(first)
+    assert moved is not None
+    assert moved.name == "allowed_api_keys[2]"
+    assert keys.current(second) is None, "another one is in its place"
+    path = tmp_path / "keys"
+    stolen = add_key(path, "billing")
+    keys.replace(Keys([], path))
+    thief = keys.check(stolen)
+    assert thief is not None
+    revoke_key(path, "billing")
+    add_key(path, "billing")
+    keys.replace(Keys([], path))
+    assert keys.current(thief) is None, "another one has its name"
+
+
 def test_without_keys_it_is_open() -> None:
     keys = Keys()
     assert keys.is_open

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.cursor import Cursor
 from engine.cursor_entries import JOURNAL, entry_key, entry_of, put_entry
 from engine.cursor_writer import REWRITE_MS
 from engine.cursors import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS, CursorPolicy
@@ -357,3 +358,69 @@ def test_nothing_is_written_after_the_store_was_closed(cursor_log: CursorLog) ->
     assert cursor_log.engine.log.state.pending_bytes == 0
     cursor_log.restart()
     assert cursor_log.seqs(cursor_log.get(cursor)) == [1, 2, 3, 4]
+
+
+@pytest.fixture
+def small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Submissions of a thousandth of the usual size, and so what cursors put into one."""
+    monkeypatch.setattr("engine.cursor_writer.CURSOR_ROUND_NUMBERS_MAX", 8 << 10)
+    monkeypatch.setattr("engine.state.STATE_VALUE_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("engine.state.STATE_ROUND_BYTES_MAX", 64 << 10)
+
+
+def scattered(log: CursorLog, count: int) -> list[Cursor]:
+    """Cursors of which every second record is unacknowledged, in the journal only."""
+    cursors = [log.subscribe() for _ in range(count)]
+    log.engine.append(numbered(1, 600))
+    for cursor in cursors:
+        log.seqs(cursor)
+        for seq in range(1, 601, 2):
+            cursor.acknowledge(seq, seq)
+    assert log.flush() is None
+    assert len(log.store.writer.journal)
+    return cursors
+
+
+def is_scattered(log: CursorLog, cursor: Cursor) -> bool:
+    return log.seqs(log.get(cursor)) == list(range(2, 601, 2))
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_a_journal_larger_than_a_submission_does_not_stop_the_start(cursor_log: CursorLog, tmp_path: Path) -> None:
+    cursors = scattered(cursor_log, 100)
+    cursor_log.crash(tmp_path / "image")
+    store = cursor_log.store
+    deleted, moved = cursor_log.get(cursors[99]), cursor_log.get(cursors[98])
+    store.delete(deleted)  # both while the journal is being worked in
+    assert is_scattered(cursor_log, moved)
+    cursor_log.get(moved).acknowledge(2, 600)
+    cursor_log.engine.inbox.run_until(lambda: not store.writer.overlay and not len(store.writer.journal))
+    assert cursor_log.flush() is None
+    cursor_log.crash(tmp_path / "image 2")
+    assert all(is_scattered(cursor_log, cursor) for cursor in cursors[:98])
+    assert cursor_log.seqs(cursor_log.get(moved)) == []
+    assert cursor_log.store.get(deleted.id) is None
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_a_journal_larger_than_a_submission_is_worked_in(cursor_log: CursorLog, tmp_path: Path) -> None:
+    cursors = scattered(cursor_log, 100)
+    cursor_log.tick(2 * REWRITE_MS)
+    for _ in range(200):
+        cursor_log.engine.inbox.run_until(lambda: not cursor_log.engine.log.state.pending_bytes)
+        cursor_log.tick()
+    assert not len(cursor_log.store.writer.journal)
+    cursor_log.crash(tmp_path / "image")
+    assert all(is_scattered(cursor_log, cursor) for cursor in cursors)
+
+
+@pytest.mark.usefixtures("small_rounds")
+def test_long_names_count_in_what_is_written_at_once(cursor_log: CursorLog, tmp_path: Path) -> None:
+    cursors = [cursor_log.subscribe(name=b"%04d" % n * 256) for n in range(70)]
+    cursor_log.engine.append([b"x"])
+    for cursor in cursors:
+        assert cursor_log.seqs(cursor) == [1]
+        cursor.acknowledge(1, 1)
+    assert cursor_log.flush() is None
+    cursor_log.crash(tmp_path / "image")
+    assert [cursor_log.seqs(cursor_log.get(cursor)) for cursor in cursors] == [[]] * 70

@@ -129,6 +129,26 @@ def test_without_descriptors_it_neither_spins_nor_stops_for_ever(loop: str) -> N
     run(loop, main())
 
 
+def test_a_connection_that_cannot_be_set_up_does_not_count_for_ever(caplog: pytest.LogCaptureFixture) -> None:
+    def make(lost: Lost) -> asyncio.BaseProtocol:
+        raise RuntimeError("a defect")
+
+    async def main() -> None:
+        gate = ConnectionGate(2)
+        listener = TcpListener("greeter", LOOPBACK, make, gate)
+        address = listener.start()
+        for _ in range(3):
+            reader, writer = await dial(address)
+            with contextlib.suppress(ConnectionError):
+                assert await asyncio.wait_for(reader.read(), 10) == b""
+            writer.close()
+        await until(lambda: gate.connections == 0)
+        listener.stop_accepting()
+
+    run("uvloop", main())
+    assert caplog.text.count("a connection could not be set up") == 3
+
+
 def test_addresses_that_cannot_be_had() -> None:
     async def main() -> None:
         gate = ConnectionGate(1)

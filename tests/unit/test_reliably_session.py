@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from engine.state import LmdbState, Put
 from netserver.reliably import stream as stream_module
+from netserver.reliably.limits import UNSTORED_BYTES_MAX
 from tests.lmdb_state import data_file_replaced
 from tests.reliably_peer import END_WAIT_S, Peer, place, run, values_of
 
@@ -474,6 +476,21 @@ def test_a_full_disk_is_a_pause(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
                 await peer.nothing(0.1)
             data += b"".join(await peer.lines(400 - data.count(b"\n")))
             check_stream(data.splitlines(), 400)
+
+    run(test())
+
+
+def test_a_store_that_others_have_filled_is_a_pause() -> None:
+    async def test() -> None:
+        async with place() as here:
+            state = here.server.log.state
+            assert isinstance(state, LmdbState)
+            with state._environment._environment.begin(write=True):  # the store's writer waits
+                state.submit([Put(b"z/", bytes(UNSTORED_BYTES_MAX))])
+                peer = await here.peer(start("u", 5))
+                await here.until(lambda: "u" in here.node.sessions)
+                await peer.nothing()
+            check_stream(await peer.lines(5), 5)
 
     run(test())
 

@@ -259,6 +259,7 @@ def test_what_is_refused() -> None:
             {"writer": ""},
             {"writer": 1},
             {"writer": "w" * 2000},
+            {"writer": "\ud800"},
             {"batch": -1},
             {"batch": "1"},
             {"names": []},

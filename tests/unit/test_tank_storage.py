@@ -6,6 +6,7 @@ import pytest
 
 from engine import retention
 from netserver.tank import messages
+from netserver.tank.limits import SEQUENCE_MAX
 from netserver.tank.messages import ConsumeCode, PartitionRange, ProduceCode
 from tests.echo import until
 from tests.tank_peer import Place, bundle, sparse, values, with_server
@@ -53,6 +54,21 @@ def test_explicit_and_sparse_numbers() -> None:
         assert (partition.code, partition.first_available) == (ConsumeCode.OUT_OF_RANGE, 10)
         (partition,) = await peer.consume(b"t", (0, last_seq + 2))
         assert (partition.code, partition.high_water_mark) == (ConsumeCode.OUT_OF_RANGE, last_seq)
+
+    with_server(test)
+
+
+def test_numbers_end_before_those_of_cursors_do() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.create(b"t") == 0
+        assert await peer.produce(b"t", bundle(b"a")) == b"\0"
+        place.partition(b"t").last_seq = SEQUENCE_MAX - 10  # it takes 2^30 jumps to get there
+        invalid = bytes((ProduceCode.INVALID_SEQ,))
+        assert await peer.produce(b"t", bundle(b"b", b"c"), base_seq=SEQUENCE_MAX) == invalid
+        assert await peer.produce(b"t", sparse(SEQUENCE_MAX, SEQUENCE_MAX + 5)) == invalid
+        assert await peer.produce(b"t", bundle(b"b"), base_seq=SEQUENCE_MAX) == b"\0"
+        assert await peer.ranges(b"t") == (PartitionRange(1, SEQUENCE_MAX),)
 
     with_server(test)
 
