@@ -322,6 +322,11 @@ class Log:
         """Partitions that were used since the start."""
         return list(self._partitions.values())
 
+    @property
+    def known_count(self) -> int:
+        """How many these are."""
+        return len(self._partitions)
+
     def drop_partitions(self, topic: Topic) -> list[Partition]:
         """Forgets the partitions of a deleted topic; returns those that were known."""
         keys = [key for key in self._partitions if key[0] == topic.id]

@@ -62,6 +62,9 @@ REQUESTS_PER_TURN: Final = 100
 """Requests of one connection (but for usual Produces) that are handled in one turn of the loop: a Status of 9 bytes
 looks at all partitions."""
 
+PARTITIONS_PER_REQUEST: Final = 1000
+"""A request that looks at so many partitions counts twice, and so on: looking at 65,535 takes about 15 ms."""
+
 FETCHES_PER_TURN: Final = 1000
 """Partitions of one Consume that are looked at in one turn of the loop, about 10 ms: a request can name 65,025."""
 

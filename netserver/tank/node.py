@@ -10,9 +10,19 @@ from typing import TYPE_CHECKING, Final
 from engine.errors import EngineError, InvalidConfig, NotStored, ReadOnly, TopicExists
 from netserver.errors import ProtocolError
 
-from .limits import SILENT_CONNECTION_S, SILENT_CONNECTIONS_MAX
+from .limits import PARTITIONS_PER_REQUEST, SILENT_CONNECTION_S, SILENT_CONNECTIONS_MAX
 from .longpoll import WaitingRequests
-from .messages import CreateCode, CreateTopicRequest, DiscoverTopicsResponse, StatusResponse, TopicEntry
+from .messages import (
+    ConsumeRequest,
+    CreateCode,
+    CreateTopicRequest,
+    DiscoverPartitionsRequest,
+    DiscoverTopicsResponse,
+    Request,
+    StatusRequest,
+    StatusResponse,
+    TopicEntry,
+)
 from .responses import encode_response
 from .topic_config import topic_config
 from .wire import U32
@@ -90,6 +100,18 @@ class Node:
         if index in topic.numbers or index >= topic.partition_count:
             return True
         return self.log.files.exists(self.log.data_dir / "topics" / str(topic.id) / str(index))
+
+    def weight(self, request: Request) -> int:
+        """How many usual requests one counts for, by the partitions that it looks at."""
+        partitions = 0
+        if isinstance(request, DiscoverPartitionsRequest):
+            topic = self.topic(request.topic)
+            partitions = len(request.partition_ids) or (topic.partition_count if topic is not None else 0)
+        elif isinstance(request, ConsumeRequest):
+            partitions = sum(len(topic.partitions) for topic in request.topics)
+        elif isinstance(request, StatusRequest):
+            partitions = self.log.known_count
+        return 1 + partitions // PARTITIONS_PER_REQUEST
 
     def status(self, request_id: int) -> bytes:
         """The answer to Status."""

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from typing import Final
 
 from .errors import FormatError
+from .limits import PARTITIONS_MAX
 from .messages import (
     ConsumePartition,
     ConsumeRequest,
@@ -101,6 +102,8 @@ def _decode_discover_partitions(reader: Reader) -> DiscoverPartitionsRequest:
     count, rest = divmod(reader.left, 2)
     if rest:
         raise FormatError("half a partition id at the end of DiscoverPartitions")
+    if count > PARTITIONS_MAX:
+        raise FormatError(f"{count} partition ids, a topic has at most {PARTITIONS_MAX} partitions")
     return DiscoverPartitionsRequest(request_id, topic, reader.fields(struct.Struct(f"<{count}H")))
 
 

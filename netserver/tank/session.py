@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from netserver.errors import ProtocolError
 from netserver.outstanding import Outstanding, Released
@@ -68,6 +68,13 @@ def factory(services: Services) -> Callable[[Connection], Session]:
     return make
 
 
+class Deferred(NamedTuple):
+    """Token of a request that waits for the answers before it."""
+
+    request: Request
+    weight: int
+
+
 class TankSession:
     """See the module; ``netserver.connection.Session`` says when its methods are called."""
 
@@ -112,29 +119,31 @@ class TankSession:
                     if behind > position or connection.held:
                         position = behind
                         continue
-                self._frame(message_id, data[start:end])
+                requests += self._frame(message_id, data[start:end])
                 position = end
-                requests += 1
-                if requests == REQUESTS_PER_TURN:
+                if requests >= REQUESTS_PER_TURN:
                     connection.hold(TURN)
                     connection.loop.call_soon(connection.release, TURN)
         except FormatError as error:
             raise ProtocolError(str(error)) from None
         return position
 
-    def _frame(self, message_id: int, payload: memoryview) -> None:
+    def _frame(self, message_id: int, payload: memoryview) -> int:
+        """Begin with a request; how many usual ones it counts for."""
         request = decode_request(message_id, payload)
         if isinstance(request, ProduceRequest):
             self._produce(request, message_id, payload)
-        elif isinstance(request, Ping):
-            return
-        elif len(self._outstanding):
-            self._deferred += 1
-            if self._deferred >= DEFERRED_REQUESTS_MAX:
-                self.connection.hold(DEFERRED)
-            self._outstanding.add_done(request)
-        else:
-            self._execute(request)
+        elif not isinstance(request, Ping):
+            weight = self.node.weight(request)
+            if len(self._outstanding):
+                self._deferred += weight
+                if self._deferred >= DEFERRED_REQUESTS_MAX:
+                    self.connection.hold(DEFERRED)
+                self._outstanding.add_done(Deferred(request, weight))
+            else:
+                self._execute(request)
+            return weight
+        return 1
 
     def _produce(self, request: ProduceRequest, message_id: int, payload: memoryview) -> None:
         prepared = self._producer.prepare(request)
@@ -244,9 +253,10 @@ class TankSession:
             elif isinstance(token, Answer):
                 frames.append(token.frame())
             else:
+                assert isinstance(token, Deferred)
                 self._write_all(frames)
-                self._deferred -= 1
-                self._execute(token)  # type: ignore[arg-type]
+                self._deferred -= token.weight
+                self._execute(token.request)
         self._write_all(frames)
         if self._deferred * 2 <= DEFERRED_REQUESTS_MAX:
             self.connection.release(DEFERRED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
@@ -101,23 +102,29 @@ def test_keys_and_rights(tmp_path: Path) -> None:
 def test_revoked_keys_lose_their_connections(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     first_key, second_key = add_key(path, "first"), add_key(path, "second", publish=["a"], subscribe=["a"])
+    third_key = add_key(path, "third")
 
     async def test(place: Place) -> None:
         first, second = await place.peer(key=first_key), await place.peer(key=second_key)
         await second.publish(b"a", b"x")
+        third = await place.peer(key=third_key)
         revoke_key(path, "first")
-        revoke_key(path, "second")
-        second_again = add_key(path, "second", publish=["b"], subscribe=[])
+        revoke_key(path, "third")
+        add_key(path, "third")  # another key, though it has the name
+        line = next(line for line in path.read_text().splitlines() if '"second"' in line)
+        changed = json.dumps(json.loads(line) | {"publish": ["b"], "subscribe": []})
+        path.write_text(path.read_text().replace(line, changed))
         reload(place, {"blipmq": {"key_file": str(path)}})
         assert await first.at_eof()
+        assert await third.at_eof()
         await second.publish(b"b", b"x")
         second.send(codec.publish(1, 1, b"a", b"x"))
         assert await second.nack() == (1, *FORBIDDEN)
-        await place.peer(key=second_again)
+        await place.peer(key=second_key)
         path.write_text("nonsense")
         with pytest.raises(ConfigError, match="line 1"):
             reload(place, {"blipmq": {"key_file": str(path)}})
-        await place.peer(key=second_again)
+        await place.peer(key=second_key)
 
     with_server(test, blipmq={"key_file": str(path)})
 

@@ -456,3 +456,43 @@ def test_a_flood_of_small_requests_holds_up_nobody(monkeypatch: pytest.MonkeyPat
             assert (await flood.answer(messages.StatusResponse)).request_id == number
 
     with_server(test)
+
+
+def test_requests_that_look_at_many_partitions_count_for_several(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netserver.tank.node.PARTITIONS_PER_REQUEST", 10)
+
+    async def test(place: Place) -> None:
+        flood, other = await place.peer(), await place.peer()
+        assert await flood.create(b"t", 1000) == 0
+        first = min(place.server.shell.connections, key=lambda connection: connection.number)
+        before = first.bytes_out
+        flood.send(*[messages.DiscoverPartitionsRequest(number, b"t") for number in range(12)])
+        other.send(messages.StatusRequest(7))
+        assert (await other.answer(messages.StatusResponse)).request_id == 7
+        assert first.bytes_out - before < 12 * 16_000
+        for number in range(12):
+            answer = await flood.answer(messages.DiscoverPartitionsResponse)
+            assert (answer.request_id, len(answer.partitions)) == (number, 1000)
+        node = first.session.node  # type: ignore[attr-defined]
+        weights = [
+            node.weight(messages.DiscoverPartitionsRequest(1, b"gone", (1,) * 25)),
+            node.weight(consume(1, b"t", *((index, 0) for index in range(30)))),
+            node.weight(messages.StatusRequest(1)),
+            node.weight(messages.DiscoverTopicsRequest(1, 0)),
+        ]
+        assert weights == [3, 4, 1, 1]
+
+    with_server(test)
+
+
+def test_more_partition_ids_than_there_can_be_end_the_connection() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.create(b"t", 3) == 0
+        peer.send(messages.DiscoverPartitionsRequest(1, b"t", (1,) * 65_535))
+        assert len((await peer.answer(messages.DiscoverPartitionsResponse)).partitions) == 65_535
+        peer.send(messages.DiscoverPartitionsRequest(2, b"t", (1,) * 65_536))
+        await until(lambda: place.server.counters["tank"].protocol_errors["malformed"] == 1)
+        assert place.server.counters["tank"].session_errors == 0
+
+    with_server(test)
