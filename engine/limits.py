@@ -226,6 +226,10 @@ FILES_CHECKED_MS = 60_000
 """Segments are looked for each second while they have been written to in this time: a look at each of very many idle
 ones would cost more than it tells."""
 
+SESSION_REMOVALS_MAX = 50_000
+"""Keys of expired sessions that are removed in one submission of the state, beside those of the last session: each is
+some 30 bytes of it, and a session may have thousands of blocks."""
+
 LEDGER_WRITERS_MAX = 100_000
 """Writers whose last batch is remembered; some 100 bytes each, and all are walked when old ones are looked for."""
 

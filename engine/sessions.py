@@ -23,6 +23,7 @@ from itertools import islice
 from typing import Any, Generic, TypeAlias, cast
 
 from engine.errors import Corrupt, EngineError, LimitReached, NotStored
+from engine.limits import SESSION_REMOVALS_MAX
 from engine.session_records import (
     HEAD,
     PREFIX,
@@ -333,15 +334,17 @@ class Sessions(Generic[S, M]):
             whether there is more to do at once: one call does no more than a slice.
         """
         now = self._clock()
-        due: list[str] = []
-        for uuid, deadline in self._leaving.items():
-            if deadline > now or len(due) >= self.config.sweep_slice:
+        ops: list[Op] = []
+        expired = 0
+        for uuid, deadline in list(islice(self._leaving.items(), self.config.sweep_slice)):
+            if deadline > now or len(ops) >= SESSION_REMOVALS_MAX:
                 break
-            due.append(uuid)
-        if due:
-            self._discard([op for uuid in due for op in self._forget(self._sessions[uuid])])
-        self.expired += len(due)
-        return self.flush() or len(due) >= self.config.sweep_slice
+            ops += self._forget(self._sessions[uuid])
+            expired += 1
+        if ops:
+            self._discard(ops)
+        self.expired += expired
+        return self.flush() or expired >= self.config.sweep_slice or len(ops) >= SESSION_REMOVALS_MAX
 
     def flush(self) -> bool:
         """Stores what has not been stored with a message (a slice of it); returns whether there is more."""

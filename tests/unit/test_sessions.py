@@ -341,6 +341,25 @@ def test_sweeping_goes_by_slices() -> None:
     assert len(bench.sessions) == 0
 
 
+def test_sweeping_goes_by_what_is_to_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """500 sessions of thousands of blocks are more than one submission takes."""
+    monkeypatch.setattr("engine.sessions.SESSION_REMOVALS_MAX", 40)
+    monkeypatch.setattr("engine.state.STATE_ROUND_BYTES_MAX", 4000)
+    bench = Bench()
+    for n in range(12):
+        bench.sessions.register(f"u{n}", {"made": 0})
+        for _ in range(20):
+            bench.sessions.put(f"u{n}", one, bench.done)
+    bench.store.run()
+    bench.clock.now += 30
+    removed = [len(bench.sessions)]
+    while bench.sessions.sweep():
+        removed.append(len(bench.sessions))
+    assert removed == [12, 10, 8, 6, 4, 2, 0]
+    bench.store.run()
+    assert bench.store.durable == {}
+
+
 def test_drop() -> None:
     bench = Bench()
     owner = Connection()
