@@ -167,12 +167,14 @@ class Housekeeping:
                 if topic.deleting:  # also since the last turn
                     break
                 try:
-                    partition = log.partition(topic, index)
-                    if partition.has_files:
+                    partition = log.used_partition(topic, index)  # none is made for one that nobody uses
+                    if partition is not None and partition.has_files:
                         self._clean(partition, now_ms)
-                    elif opened < OPENED_PER_PASS and partition.error is None and self._has_work_at(partition):
-                        opened += 1
-                        partition.when_open(lambda: None)
+                    elif opened < OPENED_PER_PASS and self._has_work_at(topic, index):
+                        partition = log.partition(topic, index)
+                        if partition.error is None:
+                            opened += 1
+                            partition.when_open(lambda: None)
                 except Exception as problem:  # noqa: BLE001 - one topic must not stop the others
                     failing[f"{topic} partition {index}"] = str(problem)
                     log.report_exception(f"housekeeping of {topic} partition {index}", problem)
@@ -189,13 +191,13 @@ class Housekeeping:
         """Dates the segments of a partition that was just opened by the steady clock."""
         retention.date(partition, self._clock.now_ms(self._log.now_ms()), self._log.steady_ms())
 
-    def _has_work_at(self, partition: Partition) -> bool:
+    def _has_work_at(self, topic: Topic, index: int) -> bool:
         """Whether a closed partition has to be opened: for its retention, or because its start was raised once, and a
         process that ended within the grace time may have left files below it."""
-        config = partition.config
+        config = topic.config
         if config.retention_ms or config.retention_bytes or config.retention_records:
             return True
-        mark = self._log.watermarks.read(Owner(partition.number, partition.topic.id, partition.index))
+        mark = self._log.watermarks.read(Owner(topic.numbers[index], topic.id, index))
         return mark is not None and mark.log_start > 1
 
     def _clean(self, partition: Partition, now_ms: int) -> None:

@@ -318,6 +318,10 @@ class Log:
             partition = self._partitions[topic.id, index] = Partition(self, topic, index)
         return partition
 
+    def used_partition(self, topic: Topic, index: int) -> Partition | None:
+        """The partition of a topic if it was used since the start."""
+        return self._partitions.get((topic.id, index))
+
     def known_partitions(self) -> Iterable[Partition]:
         """Partitions that were used since the start."""
         return list(self._partitions.values())

@@ -14,6 +14,7 @@ Nothing of it is used before all of this has happened. What a failure leaves is 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from engine.active import ActiveSegment
 from engine.errors import DataDirectoryError, DiskFull, EngineError
-from engine.files import NO_SPACE, replace_file
+from engine.files import NO_DESCRIPTORS, NO_SPACE, replace_file
 from engine.headers import Place
 from engine.reader import TOPIC_FILE
 from engine.recovery import begin_partition
@@ -31,6 +32,9 @@ from engine.watermarks import Owner, Watermark
 
 if TYPE_CHECKING:
     from engine.log import Log
+
+DESCRIPTOR_ATTEMPTS = 20
+DESCRIPTOR_ATTEMPT_S = 0.01
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -125,7 +129,11 @@ class Maker:
         def one(item: Item) -> Result | EngineError:
             return attempt(self._log, lambda: work(item))
 
-        results: Iterable[Result | EngineError] = map(one, items) if len(items) < 2 else self._pool.map(one, items)
+        def patiently(item: Item) -> Result | EngineError:
+            return attempt(self._log, lambda: _with_descriptors(lambda: work(item)))
+
+        several = len(items) > 1
+        results: Iterable[Result | EngineError] = self._pool.map(patiently, items) if several else map(one, items)
         return dict(zip(items, results, strict=True))
 
     def _describe(self, directory: Path, description: bytes) -> None:
@@ -170,3 +178,15 @@ class Maker:
                 active.header.segment_id,
             ),
         )
+
+
+def _with_descriptors(work: Callable[[], Result]) -> Result:
+    """The result of `work`; tried again while there are no descriptors, as other helpers give theirs back soon."""
+    for _ in range(DESCRIPTOR_ATTEMPTS - 1):
+        try:
+            return work()
+        except OSError as problem:
+            if problem.errno not in NO_DESCRIPTORS:
+                raise
+        time.sleep(DESCRIPTOR_ATTEMPT_S)
+    return work()

@@ -9,7 +9,6 @@ partition are made by the opener thread before its first chunk enters a round; a
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +48,14 @@ NO_FILES, MAKING, OPEN, OPENING, CLOSED, DELETED = range(6)  # up to OPEN number
 class Partition:
     """One partition of a topic; see the module's text. Made by `Log.partition` alone."""
 
+    __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
+        "_active", "_append_ms", "_chunk_bytes", "_log", "_open_callbacks", "_open_chunk", "_pending", "_phase",
+        "_reserved", "_reserving", "_told_failure", "committed_end", "committed_s", "committed_seq", "error",
+        "failing", "fetching", "index", "last_seq", "leaves_out_numbers", "log_start", "mark_failed",
+        "marked_log_start", "position_hints", "queued", "readers", "roll_wanted", "sealed", "tail", "tail_head",
+        "tail_next", "told_damage", "topic",
+    )  # fmt: skip
+
     def __init__(self, log: Log, topic: Topic, index: int) -> None:
         self._log = log
         self.topic = topic
@@ -86,7 +93,7 @@ class Partition:
         self.position_hints: dict[int, tuple[int, int]] = {}
         """Sequence number -> (segment id, position of the batch that follows the one before it)."""
         self.readers: dict[Callable[[], None], None] = {}
-        self.told_damage: set[tuple[int, int]] = set()
+        self.told_damage: frozenset[tuple[int, int]] = frozenset()
         self._told_failure = ("", 0)
         self.failing: EngineError | None = None  # why the last round stored nothing; gone with the next that does
         self._append_ms = 0
@@ -94,7 +101,7 @@ class Partition:
         self._reserving = False
         self._active: ActiveSegment | None = None
         self._open_chunk: Chunk | None = None
-        self._pending: deque[Chunk] = deque()
+        self._pending: list[Chunk] = []  # few; an empty deque takes 600 bytes
         self._chunk_bytes = CHUNK_BYTES_MIN
         self._open_callbacks: list[Callable[[], None]] = []
         self._phase = CLOSED if index in topic.numbers else NO_FILES
@@ -400,7 +407,7 @@ class Partition:
         """Takes the chunks of a transaction for its round; they are the oldest ones."""
         chunks = []
         while self.is_next(transaction):
-            chunks.append(self._pending.popleft())
+            chunks.append(self._pending.pop(0))
         return chunks
 
     def append_bundle(
@@ -470,14 +477,13 @@ class Partition:
             self._close_chunk(chunk)
         if self._pending[0].transaction is not None or (not first and self._pending[0].end > bytes_left):
             return None
-        return self._pending.popleft()
+        return self._pending.pop(0)
 
     def round_done(self, part: Part) -> None:
         """Takes the outcome of a round: chunks become visible or fail."""
         self.sealed.extend(part.sealed)
         self._active = part.active
-        if part.sealed and part.chunks:
-            self.leaves_out_numbers = False
+        self.leaves_out_numbers &= not (part.sealed and part.chunks)
         log = self._log
         if part.error is not None:
             for chunk in part.chunks:
@@ -523,10 +529,10 @@ class Partition:
             self._close_chunk(self._open_chunk)
         waiters: dict[Waiter, None] = {}
         while self._pending:
-            chunk = self._pending.popleft()
+            chunk = self._pending.pop(0)
             waiters.update(dict.fromkeys(chunk.waiters))
             if chunk.transaction is not None:
-                self._pending.appendleft(chunk)
+                self._pending.insert(0, chunk)
                 self._log.committer.fail_transaction(chunk.transaction, error)
             else:
                 self._settle(chunk, FAILED, error)
@@ -559,7 +565,6 @@ class Partition:
         """Committed batches from the one that holds `seq` on (or the next one, in a gap), about `max_bytes`.
 
         At least one batch, always whole ones.
-
 
         None: nothing now; `on_ready` is called once when reading again may give more (something was committed, or the
         disk answered). `on_ready` None: no wish to be called (then what is not in memory or page cache never comes).

@@ -291,7 +291,7 @@ def report_damage(log: Log, partition: Partition, path: Path, segment_id: int, d
     key = (segment_id, damage.position)
     if key in partition.told_damage:
         return
-    partition.told_damage.add(key)
+    partition.told_damage |= {key}
     log.damaged_batches += 1
     numbers = (
         f"records {damage.first_seq} to {damage.last_seq}"

@@ -462,7 +462,7 @@ MUTANTS = (
     Mutant(
         "tell the operator of the same damage again and again",
         "engine/reading.py",
-        "    partition.told_damage.add(key)\n",
+        "    partition.told_damage |= {key}\n",
         "",
         "tests/unit/test_reading.py",
     ),

@@ -99,7 +99,6 @@ def faulty_life(
 ) -> tuple[Life, int]:
     """One life with faults, up to the moment before its end, and how many there were."""
     life = Life(path, dice, files, state, known)
-    life.disk_fails = True
     faults = Faults(random.Random(dice.random()), files)
     files.hook = faults
     for number in range(dice.randint(1, STEPS)):
@@ -139,7 +138,6 @@ def world(path: Path, seed: int) -> tuple[int, int]:
             life.close()
         files.hook = None
         after = Life(path, dice, files, dict(state), known)
-        after.disk_fails = True
         try:
             after.check()
             for name in (b"a", b"b"):

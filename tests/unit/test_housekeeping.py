@@ -76,6 +76,18 @@ def test_partitions_that_nobody_uses_are_opened_for_their_retention(tmp_path: Pa
         assert partition.log_start > 1
 
 
+def test_partitions_that_nobody_uses_cost_nothing(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        for number in range(20):
+            engine.append([b"x"], topic=str(number))
+        assert not hasattr(engine.partition("0"), "__dict__"), "there may be a hundred thousand"
+    with EngineLog(tmp_path / "d") as engine:
+        engine.log.housekeeping.clean()
+        assert engine.log.housekeeping.failing == {}
+        assert engine.log.known_partitions() == []
+        assert engine.log.used_partition(engine.log.catalog.get_or_create(b"0"), 0) is None
+
+
 def test_segments_are_looked_at_however_rarely_watermarks_are_synced(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", housekeeping_interval_ms=10, watermarks_sync_interval_ms=60_000) as engine:
         keeping = engine.log.housekeeping

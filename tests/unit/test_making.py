@@ -54,6 +54,26 @@ def test_one_that_fails_costs_the_others_nothing(tmp_path: Path, call: str) -> N
         assert engine.values("5") == [b"value 5"]
 
 
+@pytest.mark.parametrize("failures", [3, 1000])
+def test_helpers_wait_for_descriptors_that_others_give_back(tmp_path: Path, failures: int) -> None:
+    files = HookedFiles()
+    left = failures
+
+    def hook(call: str, path: Path) -> None:
+        nonlocal left
+        if call == "create" and str(path).endswith("/topics/3/0/00000000000000000001.log") and left:
+            left -= 1
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
+
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        engine.partition("first")
+        files.hook = hook
+        chunks = burst(engine, 6)
+        states = [engine.settle(chunk).state for chunk in chunks]
+        assert states == [COMMITTED, FAILED if left else COMMITTED, *[COMMITTED] * 4]
+        assert (left == 0) == (failures == 3)
+
+
 @pytest.mark.parametrize("path", ["/topics", "/topics/2", "/topics/2/topic.json.new"])
 def test_a_topic_whose_directory_cannot_be_made_has_no_partition(tmp_path: Path, path: str) -> None:
     files = HookedFiles()
