@@ -44,7 +44,7 @@ COMMANDS = {
     "import": ("tools.logtool.importing", "importing", "Take in the files of other brokers."),
     "context": ("tools.logtool.contexts", "context", "Addresses of logs under names: list, add, use, remove."),
     "config": ("tools.logtool.config", "config", "Show and check the server's configuration; reload it."),
-    "generate": ("tools.logtool.generate", "generate", "Files for shells, systemd, Prometheus, Grafana."),
+    "generate": ("tools.logtool.generate", "generate", "Files for shells, systemd, man, Prometheus, Grafana."),
     "debug": ("tools.logtool.debug", "debug", "For the report of a defect: what it needs, in one file."),
     "dump": ("tools.logtool.dump", "dump", "Show what is in the files: segments, batches, records."),
     "repair": ("tools.logtool.repair", "repair", "Show what a repair would do and give up; --apply does it."),

@@ -73,6 +73,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "generate systemd >quintlog.service",
         "generate systemd --user log --config /etc/quintlog.toml",
     ),
+    "generate man": ("generate man ~/.local/share/man", "generate man /usr/local/share/man"),
     "generate prometheus": ("generate prometheus >prometheus.yml",),
     "generate alerts": ("generate alerts --lag 10000 >quintlog-alerts.yml",),
     "generate grafana": ("generate grafana >quintlog.json",),

@@ -1,4 +1,4 @@
-"""`generate`: completion of shells, a unit for systemd, files for Prometheus and Grafana."""
+"""`generate`: completion of shells, a unit for systemd, manual pages, files for Prometheus and Grafana."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ WantedBy=multi-user.target
 
 @click.group(cls=Group)
 def generate() -> None:
-    """Print files for other programs: shells, systemd, Prometheus, Grafana."""
+    """Print files for other programs: shells, systemd, man, Prometheus, Grafana."""
 
 
 @generate.command()
@@ -76,6 +76,20 @@ def systemd(settings: Settings, user: str, config_file: str | None) -> None:
         config=f" --config {Path(config_file).absolute()}" if config_file else "",
     )
     settings.output.write(text.encode())
+
+
+@generate.command()
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.pass_obj
+def man(settings: Settings, directory: Path) -> None:
+    """Write manual pages of every command, of the server and of its settings below DIR, as man looks for them.
+
+    \b
+    logtool generate man ~/.local/share/man && man logtool-cat
+    """
+    from tools.logtool.manpages import write
+
+    settings.output.note(f"{len(write(directory))} pages")
 
 
 @generate.command()
