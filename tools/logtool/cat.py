@@ -13,6 +13,7 @@ import click
 from engine.errors import UnknownTopic
 from engine.reader import DirectoryReader, Loss, PartitionReader
 from tools.logtool.cli import Command, Settings
+from tools.logtool.completing import complete_topic
 from tools.logtool.errors import NOT_FOUND, USAGE, Failure, Finding
 from tools.logtool.output import Output
 from tools.logtool.positions import EARLIEST, LATEST, POSITION, Position
@@ -31,7 +32,7 @@ def _bytes(text: str | None) -> bytes | None:
 def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that `cat` and `tail` share; those that choose records come as one `wanted`."""
 
-    @click.argument("topic", metavar="TOPIC[:PARTITION]")
+    @click.argument("topic", metavar="TOPIC[:PARTITION]", shell_complete=complete_topic)
     @click.option("--to", "to", type=POSITION, metavar="POS", help="Stop before this position.")
     @click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after N records.")
     @click.option("--key", metavar="KEY", help="Only records with this key.")

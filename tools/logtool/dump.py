@@ -16,6 +16,7 @@ from engine.files import SystemFiles
 from engine.reader import DirectoryReader, PartitionReader, Segment, headers_of, read_segment, walk_segment
 from engine.scan import Found
 from tools.logtool.cli import Group, Settings
+from tools.logtool.completing import complete_topic
 from tools.logtool.errors import Finding
 from tools.logtool.output import Column, Output, bytes_fields, name_text, number, size_text, time_text
 from tools.logtool.records import DECODES, Printer, topic_and_partition
@@ -191,7 +192,7 @@ def segments_of(partition: PartitionReader) -> Iterator[dict[str, Any]]:
 
 
 @dump.command("topic")
-@click.argument("topic", metavar="TOPIC[:PARTITION]")
+@click.argument("topic", metavar="TOPIC[:PARTITION]", shell_complete=complete_topic)
 @click.pass_obj
 def dump_topic(settings: Settings, topic: str) -> None:
     """Show the segments of TOPIC, of one partition when it is named, and what is committed."""

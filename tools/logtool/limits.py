@@ -43,3 +43,6 @@ DEBUG_LOG_BYTES = 4 << 20
 
 DEBUG_FILES_MAX = 100_000
 """Files of a data directory that a bundle lists: about 10 MB before they are compressed."""
+
+COMPLETED_NAMES_MAX = 1000
+"""Names of topics that a shell is offered: more than anybody reads, and it takes seconds to show them."""

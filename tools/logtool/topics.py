@@ -15,6 +15,7 @@ from tools.logtool import errors
 from tools.logtool.address import admin_of
 from tools.logtool.changes import changes, topic_path
 from tools.logtool.cli import Group, Settings
+from tools.logtool.completing import complete_topic
 from tools.logtool.errors import Failure
 from tools.logtool.output import Column, Output, name_text, number, size_text, time_text
 from tools.logtool.positions import POSITION, Extent, Position
@@ -106,7 +107,7 @@ def name_of(item: dict[str, Any]) -> bytes:
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.pass_obj
 def show(settings: Settings, topic: str) -> None:
     """Show one TOPIC: settings and partitions. From files or server."""
@@ -170,7 +171,7 @@ def create(settings: Settings, topic: str, pairs: tuple[str, ...], partitions: i
 
 
 @topics.command("set")
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.argument("pairs", metavar="KEY=VALUE...", nargs=-1, required=True)
 @click.pass_obj
 def set_settings(settings: Settings, topic: str, pairs: tuple[str, ...]) -> None:
@@ -215,7 +216,7 @@ def extent(settings: Settings, name: bytes, index: int) -> Extent:
 
 
 @topics.command()
-@click.argument("topic", metavar="TOPIC[:PARTITION]")
+@click.argument("topic", metavar="TOPIC[:PARTITION]", shell_complete=complete_topic)
 @click.option("--before", type=POSITION, required=True, metavar="POS", help="The first record to keep.")
 @click.option("--dry-run", is_flag=True, help="Show what would go, and change nothing.")
 @click.pass_obj
@@ -242,7 +243,7 @@ def trim(settings: Settings, topic: str, before: Position, dry_run: bool) -> Non
 
 
 @topics.command()
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topic)
 @click.pass_obj
 def delete(settings: Settings, topic: str) -> None:
     """Delete TOPIC and all its records. A topic made with its name later begins anew."""

@@ -1,0 +1,68 @@
+"""What a shell offers behind a command: names of topics, as the log has them now.
+
+A shell that waits for its user must never hang: what takes longer than a fifth of a second, or fails, offers nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import Final
+
+import click
+from click.shell_completion import CompletionItem
+
+from tools.logtool.cli import Settings
+from tools.logtool.limits import COMPLETED_NAMES_MAX
+
+PATIENCE_S: Final = 0.2
+"""What a person does not yet take for a hanging shell; asking a server took 0.06 s."""
+SAFE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@%+,/=-]*")
+"""What a shell takes as it is. Any client can make topics: `$(...)` as a name must not get onto a command line."""
+
+
+def topic_names(settings: Settings, beginning: str) -> list[str]:
+    """Names that begin so, of those that mean nothing else to a shell.
+
+    Raises:
+        Failure, EngineError, OSError: the log cannot be asked.
+    """
+    from tools.logtool.address import admin_of
+
+    if settings.data_dir is None:
+        settings.timeout_s = PATIENCE_S
+        admin = admin_of(settings)
+        assert admin is not None
+        items = admin.call("GET", "/v1/topics").get("items", [])
+        names = [str(item["name"]) for item in items if "name" in item]
+    else:
+        from engine.reader import DirectoryReader
+        from tools.logtool.stored import stored_topics
+
+        reader = DirectoryReader(settings.data_dir)
+        try:
+            names = [topic.name.decode("utf-8", "replace") for topic in stored_topics(reader)]
+        finally:
+            reader.close()
+    return sorted(name for name in names if name.startswith(beginning) and SAFE.fullmatch(name))[:COMPLETED_NAMES_MAX]
+
+
+def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For an argument that is a topic's name. Nothing is told of what went wrong: a shell would show it as a name."""
+    found: list[str] = []
+    settings = ctx.ensure_object(Settings)
+    done = threading.Event()
+
+    def look() -> None:
+        try:
+            settings.complete()
+            settings.find_address()
+            found.extend(topic_names(settings, incomplete))
+        except Exception:  # noqa: BLE001, S110 - see above
+            pass
+        finally:
+            done.set()
+
+    # A thread that is still busy, with a directory on a server that does not answer perhaps, ends with the process.
+    threading.Thread(target=look, daemon=True).start()
+    return [CompletionItem(name) for name in found] if done.wait(PATIENCE_S) else []
