@@ -484,7 +484,7 @@ MUTANTS = (
     Mutant(
         "remove files before the start is raised",
         "engine/housekeeping.py",
-        "            elif partition.marked_log_start <= grave.segments[-1].last_seq:\n",
+        "            elif partition.marked_log_start < grave.log_start or not marks.covers(partition.number):\n",
         "            elif False:\n",
         f"{REMOVAL} -k tells_where_the_log_begins_now",
     ),
@@ -561,8 +561,8 @@ MUTANTS = (
     Mutant(
         "open a partition whose topic was deleted meanwhile",
         "engine/partition.py",
-        "        if self._phase == DELETED:\n            pass\n",
-        "        if False:\n            pass\n",
+        "            if self._phase != DELETED:\n                self._phase = CLOSED\n",
+        "            if True:\n                self._phase = CLOSED\n",
         f"{RACES} -k while_it_is_opened",
     ),
     # --- repair

@@ -17,6 +17,7 @@ import pytest
 
 from netserver.figg import codec
 from netserver.figg.codec import Decoder, FiggError, Message
+from tests.echo import until
 from tests.figg_support import Place, with_server
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
@@ -134,6 +135,6 @@ def test_a_server_under_any_input_ends_only_the_connections_that_sent_it() -> No
         counters = place.server.counters["figg"]
         assert counters.session_errors == 0
         assert sum(counters.protocol_errors.values()) > 30
-        assert counters.connections <= 1 + 4
+        await until(lambda: counters.connections <= 1 + 4)  # some are closed with a delay, see `RESENT_S`
 
     with_server(test)
