@@ -8,7 +8,8 @@
 #                   with ARGS=--docs the figures go into docs/benchmarks.md, its chart and the README
 #   make coverage   lines and branches of the engine and the codecs that tests reach, without compiled modules; fails
 #                   below 100 %
-#   make nightly    the long sizes of the crash, property and fuzz tests
+#   make nightly    the long sizes of the crash, property and fuzz tests, one file after the other whatever fails, then a
+#                   summary with their figures  (TESTS="tests/crash tests/fuzz" picks some)
 #   make build      compile the hot modules in place; fails without a compiler
 #   make wheel      a wheel with compiled modules in dist/      make clean  removes all that was made, but not data/
 #
@@ -102,7 +103,7 @@ coverage:
 
 nightly: compile
 	@.ci/venv $(VENV) editable test
-	QUINTLOG_NIGHTLY=1 $(PY) -m pytest -s --timeout=7200 tests
+	$(PY) -m tests.nightly $(TESTS)
 
 build:
 	@.ci/venv $(VENV) editable base

@@ -18,6 +18,7 @@ from engine.reader import DirectoryReader, Loss
 from engine.record import Record
 from netserver.testing import ServerProcess, server
 from tests.figg_peer import FiggPeer
+from tests.server_support import FIGG_ONLY
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROUNDS = int(os.environ.get("QUINTLOG_KILL_ROUNDS", "2000" if NIGHTLY else "50"))
@@ -128,7 +129,7 @@ def test_rounds_of_kill_9(tmp_path: Path) -> None:
     chance = random.Random(ROUNDS)
     expected = {topic: Expected() for topic in TOPICS}
     acked_total = 0
-    with server(tmp_path / "data", {"topics": {"segment_bytes": "1MiB"}}) as process:
+    with server(tmp_path / "data", {**FIGG_ONLY, "topics": {"segment_bytes": "1MiB"}}) as process:
         for number in range(ROUNDS):
             publishers = run_round(process, number, chance)
             acked_total += sum(publisher.acked + 1 for publisher in publishers)
@@ -144,5 +145,7 @@ def test_rounds_of_kill_9(tmp_path: Path) -> None:
                 mine = [publisher for publisher in publishers if publisher.topic == topic]
                 expected[topic].check(stored_records(reader, topic, first), mine, whole=whole)
             reader.close()
+            if number % 100 == 99 or number == ROUNDS - 1:
+                print(f"{number + 1} rounds, {acked_total} records acknowledged", flush=True)
         assert not process.log_text.count("Traceback"), process.log_text[-5000:]
     assert acked_total > 100 * ROUNDS

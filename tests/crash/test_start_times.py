@@ -1,7 +1,8 @@
 """How long a start takes with many records (reliability rows 8, 9): clean, after kill -9, without an index.
 
 QUINTLOG_NIGHTLY=1 has 10 million records of 100 bytes. The server's time is from the start of the process to ``ready``,
-Python's own start included; the engine's is for opening the log and its partition.
+Python's own start included; the engine's is for opening the log and its partition. Processor time is what is asserted;
+the time on the clock is printed, with the load of the machine, as it is that of the machine, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -22,14 +24,28 @@ from tests.figg_peer import FiggPeer
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 RECORDS = 10_000_000 if NIGHTLY else 400_000
 PER_APPEND = 20_000
-PYTHON_S = 3.0
-"""What a busy machine may need for starting Python and importing the server, in these assertions only."""
+PYTHON_S = 1.5
+"""For starting Python and importing the server."""
 
 
-def seconds(work: Callable[[], object]) -> float:
-    begun = time.monotonic()
+class Time(NamedTuple):
+    clock_s: float
+    cpu_s: float
+
+    def __str__(self) -> str:
+        return f"{self.clock_s:.2f} s ({self.cpu_s:.2f} s of a processor)"
+
+
+def measured(work: Callable[[], object]) -> Time:
+    begun, used = time.monotonic(), time.process_time()
     work()
-    return time.monotonic() - begun
+    return Time(time.monotonic() - begun, time.process_time() - used)
+
+
+def cpu_of(pid: int) -> float:
+    """Processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def open_and_use(path: Path) -> None:
@@ -48,17 +64,17 @@ def test_starts_with_many_records(tmp_path: Path) -> None:
         killed = engine.image(tmp_path / "killed")
     count = len(segments(data))
     figures = {
-        "engine, clean": seconds(lambda: open_and_use(data)),
-        "engine, killed": seconds(lambda: open_and_use(killed)),
+        "engine, clean": measured(lambda: open_and_use(data)),
+        "engine, killed": measured(lambda: open_and_use(killed)),
     }
 
-    def start(path: Path) -> float:
+    def start(path: Path) -> Time:
         begun = time.monotonic()
         with server(path) as process:
-            ready_s = time.monotonic() - begun
+            ready = Time(time.monotonic() - begun, cpu_of(process.pid))
             with FiggPeer(process.address("figg")) as peer:
                 assert len(peer.read(b"t", RECORDS - 10, 10)) == 10
-                figures["first record served"] = time.monotonic() - begun
+                figures["first record served"] = Time(time.monotonic() - begun, cpu_of(process.pid))
             with FiggPeer(process.address("figg")) as peer:
                 middle = peer.read(b"t", RECORDS // 2, 5)
                 assert middle[0][0] == RECORDS // 2 + 1
@@ -66,7 +82,7 @@ def test_starts_with_many_records(tmp_path: Path) -> None:
                 peer.send(b"t", [b"more"])
                 assert peer.wait_for_ack(0)
             process.kill()
-        return ready_s
+        return ready
 
     figures["server, clean"] = start(data)
     figures["server, killed"] = start(data)
@@ -80,9 +96,10 @@ def test_starts_with_many_records(tmp_path: Path) -> None:
             entry = engine.log.index.floor(partition.number, segment.last_seq)
             assert entry is not None
             assert entry.segment_id == segment.segment_id
-    print(f"{RECORDS} records in {count} segments: " + ", ".join(f"{k} {v:.2f} s" for k, v in figures.items()))
-    assert figures["engine, clean"] < 1
-    assert figures["engine, killed"] < 5
-    assert figures["server, clean"] < 1 + PYTHON_S
-    assert figures["server, killed"] < 5 + PYTHON_S
-    assert figures["server, index deleted"] < 1 + PYTHON_S
+    print(f"{RECORDS} records in {count} segments: " + ", ".join(f"{k} {v}" for k, v in figures.items()))
+    print(f"load {os.getloadavg()[0]:.1f}")
+    assert figures["engine, clean"].cpu_s < 1
+    assert figures["engine, killed"].cpu_s < 5
+    assert figures["server, clean"].cpu_s < 1 + PYTHON_S
+    assert figures["server, killed"].cpu_s < 5 + PYTHON_S
+    assert figures["server, index deleted"].cpu_s < 1 + PYTHON_S
