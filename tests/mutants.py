@@ -573,6 +573,42 @@ MUTANTS = (
         "        dry = None\n",
         "tests/unit/test_repair.py",
     ),
+    # --- callbacks, cursors, clients
+    Mutant(
+        "wake nobody any more after a reader that fails",
+        "engine/log.py",
+        "        finally:  # one that raises costs no other its call, now or later\n",
+        "        except ZeroDivisionError:\n            pass\n        else:\n",
+        "tests/unit/test_reading.py -k who_fails",
+    ),
+    Mutant(
+        "take the last round of a publish for all of them",
+        "engine/chunk.py",
+        "    failed = next((chunk for chunk in chunks if chunk.state == FAILED), None)\n",
+        "    failed = chunks[-1] if chunks[-1].state == FAILED else None\n",
+        "tests/unit/test_partition.py -k earlier_round",
+    ),
+    Mutant(
+        "take in the journal of cursors at once",
+        "engine/cursor_writer.py",
+        "        count = fitting(found)\n",
+        "        count = len(found)\n",
+        "tests/unit/test_cursors_stored.py -k does_not_stop_the_start",
+    ),
+    Mutant(
+        "report records as unknown that were acknowledged",
+        "netserver/client_base.py",
+        "            self._trim()\n            self.window.fail(error)\n",
+        "            self.window.fail(error)\n",
+        "tests/unit/test_figg_client.py -k of_many_is_not_unknown",
+    ),
+    Mutant(
+        "know a key by its name",
+        "netserver/auth.py",
+        "if stored.identity.proof == identity.proof)",
+        "if stored.identity.name == identity.name)",
+        "tests/unit/test_auth.py -k known_by_itself",
+    ),
     # --- QUIC and Fujin
     Mutant(
         "keep every gap of a QUIC stream",
