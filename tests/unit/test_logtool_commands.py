@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import os
+import pty
+import re
 import signal
 import subprocess
 import sys
@@ -293,6 +296,22 @@ def test_verify_of_a_sound_log(logtool: Logtool) -> None:
     assert (item["topic"], item["segments"], item["batches"], item["records"]) == ("orders", 3, 9, 90)
     assert (item["first"], item["last"], item["findings"]) == (1, 90, 0)
     assert err.endswith("verified, no findings\n")
+
+
+def test_verify_shows_a_terminal_how_far_it_is(stored: StoredPartition) -> None:
+    """On stderr, and only there: stdout is the table."""
+    ours, theirs = pty.openpty()
+    code = "import sys; from tools.logtool import progress, run; progress.EVERY_S = 0; sys.exit(run.run())"
+    words = [sys.executable, "-c", code, "--data-dir", str(stored.data_dir), "verify"]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=theirs, timeout=60, check=True)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while piece := os.read(ours, 65536):
+            shown += piece
+    os.close(ours)
+    assert re.search(rb"\r\x1b\[Kverified [\d.]+ (B|KiB) of [\d.]+ (B|KiB) \(\d+%\), 0 s left", shown)
+    assert b"verified" not in done.stdout
 
 
 def test_verify_one_segment(logtool: Logtool, stored: StoredPartition) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from tools.logtool import errors
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Failure, Finding
 from tools.logtool.output import size_text
-from tools.logtool.progress import BytesProgress
+from tools.logtool.progress import BytesProgress, stored_bytes
 
 
 @contextmanager
@@ -46,18 +45,6 @@ def empty_directory(path: Path) -> Iterator[None]:
         lock.close()
 
 
-def _stored_bytes(data_dir: Path) -> int:
-    """About what there is to copy."""
-    total = 0
-    for folder, _, names in os.walk(data_dir / "topics"):
-        for name in names:
-            try:
-                total += (Path(folder) / name).stat().st_size
-            except FileNotFoundError:
-                continue
-    return total
-
-
 @click.command(cls=Command)
 @click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
 @click.pass_obj
@@ -74,7 +61,7 @@ def backup(settings: Settings, out: Path) -> None:
     data_dir, output = settings.need_directory(), settings.output
     if out.absolute().is_relative_to(data_dir.absolute()):
         raise click.UsageError("OUT lies in the data directory itself")
-    with empty_directory(out), BytesProgress(output, "copied", _stored_bytes(data_dir)) as progress:
+    with empty_directory(out), BytesProgress(output, "copied", stored_bytes(data_dir)) as progress:
         copied = Backup(data_dir, out, progress.add).run()
     for problem in copied.damaged:
         output.warn(f"logtool: {problem}")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -12,6 +14,18 @@ import click
 from tools.logtool.output import Output, size_text
 
 EVERY_S = 0.2
+
+
+def stored_bytes(data_dir: Path) -> int:
+    """Bytes of all segment files of a directory, about: a server may write them."""
+    total = 0
+    for folder, _, names in os.walk(data_dir / "topics"):
+        for name in names:
+            try:
+                total += (Path(folder) / name).stat().st_size
+            except FileNotFoundError:
+                continue
+    return total
 
 
 class BytesProgress:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from tools.checks import PartitionReport, SegmentReport, check_partition, check_
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Finding
 from tools.logtool.output import Column, Output, bytes_fields, name_text, number, size_text
+from tools.logtool.progress import BytesProgress, stored_bytes
 
 COLUMNS = (
     Column("topic"),
@@ -49,11 +50,12 @@ def item_of(report: PartitionReport) -> dict[str, Any]:
     }
 
 
-def segment_reports(partition: PartitionReader) -> Iterator[SegmentReport]:
-    """The reports of a partition's segments, but for those that retention removes meanwhile."""
+def segment_reports(partition: PartitionReader, checked: Callable[[int], None]) -> Iterator[SegmentReport]:
+    """The reports of a partition's segments, but for those that retention removes meanwhile; `checked` gets sizes."""
     for segment in partition.segments:
         with contextlib.suppress(FileNotFoundError):
             yield check_segment(segment)
+        checked(segment.size_bytes)
 
 
 def check_lmdb(data_dir: Path) -> list[dict[str, Any]]:
@@ -90,13 +92,13 @@ def _damaged_values(path: Path) -> list[Corrupt]:
     return damaged
 
 
-def check_directory(reader: DirectoryReader) -> Iterator[PartitionReport]:
-    """Verifies every partition of a data directory."""
+def check_directory(reader: DirectoryReader, checked: Callable[[int], None]) -> Iterator[PartitionReport]:
+    """Verifies every partition of a data directory; `checked` is told the size of each segment that was looked at."""
     for topic in reader.topics():
         for index in range(topic.partition_count):
             partition = reader.partition(topic, index)
             if partition.segments or partition.unreadable or partition.mark is not None:
-                yield check_partition(partition, segment_reports(partition))
+                yield check_partition(partition, segment_reports(partition, checked))
 
 
 @click.command(cls=Command)
@@ -126,7 +128,8 @@ def verify(settings: Settings, place: Path | None, repair_plan: bool) -> None:
         reports = [report]
     else:
         reader = DirectoryReader(place or settings.need_directory())
-        reports = list(check_directory(reader))
+        with BytesProgress(output, "verified", stored_bytes(reader.data_dir)) as progress:
+            reports = list(check_directory(reader, progress.add))
         more = [{"kind": "file", "file": error.path, "reason": error.reason} for error in reader.damaged]
         if is_in_use(reader.data_dir):
             output.note("a server has the directory: its state and index are not checked, they change all the time")
