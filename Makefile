@@ -83,6 +83,7 @@ docs:
 	@echo '```' >>docs/configuration.md.new
 	@mv docs/configuration.md.new docs/configuration.md
 	@$(PY) -m tools.limits_page >docs/limits.md.new && mv docs/limits.md.new docs/limits.md
+	@$(PY) -m tools.metrics_page >docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
 
 bench: build
 	@.ci/venv $(VENV) editable test
