@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -94,7 +95,8 @@ def conversation(rng: random.Random) -> bytes:
 
 
 async def answers(here: Place, data: bytes, cuts: list[int]) -> list[bytes]:
-    """What comes back for ``data`` written in pieces, up to the server's FIN or a second of quiet."""
+    """What comes back for ``data`` written in pieces, up to the server's FIN or a second of quiet after all of it."""
+    (wanted,) = re.findall(rb'"count":(\d+)', data)
     peer = await here.peer()
     for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
         peer.writer.write(data[start:end])
@@ -103,7 +105,8 @@ async def answers(here: Place, data: bytes, cuts: list[int]) -> list[bytes]:
     collected = b""
     while True:
         try:
-            more = await asyncio.wait_for(peer.reader.read(1 << 20), 1.0)
+            patience_s = 1.0 if collected.count(b"\n") >= int(wanted) else 30.0
+            more = await asyncio.wait_for(peer.reader.read(1 << 20), patience_s)
         except TimeoutError:
             break
         collected += more

@@ -306,17 +306,20 @@ def test_the_original_is_understood() -> None:
     async def test() -> None:
         lines = numbers(40)
         acks: list[Any] = []
+        read = asyncio.Event()
 
         async def handler(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             for line in lines:
                 writer.write(line)
             while line := await reader.readline():
                 acks.append(json.loads(line))
+            read.set()
 
         async with Scripted(handler).running() as server:
             async with reliably.connect(server.address, session="u", params={"count": 40}) as session:
                 assert len([message async for message in session]) == 40
             assert server.requests == [{"uuid": "u", "params": {"count": 40}}]
+            await read.wait()
             assert acks == [{"uuid": "u", "ack": 16}, {"uuid": "u", "ack": 32}]
 
     run(test())

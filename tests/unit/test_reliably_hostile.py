@@ -16,8 +16,8 @@ START: dict[str, Any] = {"uuid": "u", "params": {"count": 5}}
 
 
 async def is_well(here: Place) -> None:
-    """Somebody else is served, in no time."""
-    async with asyncio.timeout(2):
+    """Somebody else is served; what hangs fails, a machine that is busy does not."""
+    async with asyncio.timeout(30):
         peer = await here.peer({"uuid": "innocent", "params": {"count": 100}})
         assert len(values_of(await peer.lines(100))) == 100
         await peer.close()
