@@ -170,11 +170,9 @@ class Housekeeping:
                     partition = log.used_partition(topic, index)  # none is made for one that nobody uses
                     if partition is not None and partition.has_files:
                         self._clean(partition, now_ms)
-                    elif opened < OPENED_PER_PASS and self._has_work_at(topic, index):
-                        partition = log.partition(topic, index)
-                        if partition.error is None:
-                            opened += 1
-                            partition.when_open(lambda: None)
+                    elif opened < OPENED_PER_PASS and self._has_work_at(topic, index, partition):
+                        opened += 1
+                        log.partition(topic, index).when_open(lambda: None)
                 except Exception as problem:  # noqa: BLE001 - one topic must not stop the others
                     failing[f"{topic} partition {index}"] = str(problem)
                     log.report_exception(f"housekeeping of {topic} partition {index}", problem)
@@ -191,9 +189,11 @@ class Housekeeping:
         """Dates the segments of a partition that was just opened by the steady clock."""
         retention.date(partition, self._clock.now_ms(self._log.now_ms()), self._log.steady_ms())
 
-    def _has_work_at(self, topic: Topic, index: int) -> bool:
+    def _has_work_at(self, topic: Topic, index: int, used: Partition | None) -> bool:
         """Whether a closed partition has to be opened: for its retention, or because its start was raised once, and a
         process that ended within the grace time may have left files below it."""
+        if used is not None and used.error is not None:
+            return False
         config = topic.config
         if config.retention_ms or config.retention_bytes or config.retention_records:
             return True

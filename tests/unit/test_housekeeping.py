@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import TopicConfig
-from engine.errors import ReadOnly
+from engine.errors import DataDirectoryError, ReadOnly
 from tests.engine_log import SMALL, EngineLog, delete, fill, wait_for_burial
 from tests.hooked_files import HookedFiles
 
@@ -74,6 +74,23 @@ def test_partitions_that_nobody_uses_are_opened_for_their_retention(tmp_path: Pa
         engine.inbox.run_until(lambda: partition.is_open)
         engine.log.housekeeping.clean()
         assert partition.log_start > 1
+
+
+def test_a_partition_that_cannot_be_opened_is_not_tried_with_each_pass(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        fill(engine, 10)
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, topic=replace(SMALL, retention_records=10)) as engine:
+        files.failing("sync_dir", "/topics/1/0")
+        with pytest.raises(DataDirectoryError):
+            engine.partition()
+        calls: list[str] = []
+        files.hook = lambda call, path: calls.append(call)
+        engine.log.housekeeping.clean()
+        engine.inbox.run_posted()
+        assert "sync_dir" not in calls
+        assert engine.partition().log_start == 1, "it is tried when it is used"
+        assert "sync_dir" in calls
 
 
 def test_partitions_that_nobody_uses_cost_nothing(tmp_path: Path) -> None:

@@ -54,6 +54,12 @@ def test_one_that_fails_costs_the_others_nothing(tmp_path: Path, call: str) -> N
         assert engine.values("5") == [b"value 5"]
 
 
+def test_more_than_are_made_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.opener.PARTITIONS_MADE_TOGETHER", 3)
+    with EngineLog(tmp_path / "d") as engine:
+        assert [engine.settle(chunk).state for chunk in burst(engine, 20)] == [COMMITTED] * 20
+
+
 @pytest.mark.parametrize("failures", [3, 1000])
 def test_helpers_wait_for_descriptors_that_others_give_back(tmp_path: Path, failures: int) -> None:
     files = HookedFiles()
