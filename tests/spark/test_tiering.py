@@ -76,6 +76,17 @@ def test_only_what_is_new_is_copied(tmp_path: Path) -> None:
     assert (more.manifest.version, len(more.manifest.segments), more.findings) == (2, 3, [])
 
 
+def test_how_far_it_is_told(tmp_path: Path) -> None:
+    from tools.spark.archiving import archive
+    from tools.spark.tiering import Place
+
+    example(tmp_path / "log")
+    sizes: list[int] = []
+    report = archive(tmp_path / "log", Place(str(tmp_path / "archive")), sizes.append)
+    assert sizes == [entry.size_bytes for entry in report.copied]
+    assert len(sizes) == 2
+
+
 def test_history_and_tail_in_one_query(tmp_path: Path) -> None:
     partition = example(tmp_path / "log")
     place = tmp_path / "archive"

@@ -7,6 +7,7 @@ import click
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import USAGE, Failure, Finding
 from tools.logtool.output import Column, bytes_fields, number, size_text
+from tools.logtool.progress import BytesProgress
 
 COLUMNS = (
     Column("topic"),
@@ -38,7 +39,8 @@ def archive_segments(settings: Settings, uri: str) -> None:
             "not_installed",
             f"{problem.name} is missing: install the extra spark, in a checkout pip install -e '.[spark]'",
         ) from problem
-    report = archive(settings.need_directory(), Place(uri))
+    with BytesProgress(settings.output, "archived") as progress:
+        report = archive(settings.need_directory(), Place(uri), progress.add)
     names = {topic.id: topic.name for topic in report.manifest.topics}
     items = [
         bytes_fields("topic", names[entry.topic])

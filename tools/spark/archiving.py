@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,8 +50,14 @@ def _alone(data_dir: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def archive(data_dir: Path, place: Place) -> Report:
+def _nobody(_size_bytes: int) -> None:
+    """Nobody wants to know how far it is."""
+
+
+def archive(data_dir: Path, place: Place, copied: Callable[[int], None] = _nobody) -> Report:
     """Copies what is sealed and not archived yet, and writes the next manifest if there was anything.
+
+    `copied` is told the size of each segment that was copied.
 
     Raises:
         DataDirectoryError: the archive holds another directory's segments, or `data_dir` is none.
@@ -69,7 +75,7 @@ def archive(data_dir: Path, place: Place) -> Report:
             topics = directory.topics()
             for topic in topics:
                 for index in range(topic.partition_count):
-                    _partition(directory.partition(topic, index), place, report)
+                    _partition(directory.partition(topic, index), place, report, copied)
             if report.copied:
                 report.manifest = _publish(place, manifest, directory.directory_id, report, topics)
             return report
@@ -94,7 +100,7 @@ def _write(place: Place, name: str, content: bytes) -> None:
         out.write(content)
 
 
-def _partition(reader: PartitionReader, place: Place, report: Report) -> None:
+def _partition(reader: PartitionReader, place: Place, report: Report, copied: Callable[[int], None]) -> None:
     where = f"{reader.topic.name.decode('utf-8', 'backslashreplace')}:{reader.index}"
     done = [
         entry for entry in report.manifest.segments if (entry.topic, entry.partition) == (reader.topic.id, reader.index)
@@ -117,6 +123,7 @@ def _partition(reader: PartitionReader, place: Place, report: Report) -> None:
             continue
         try:
             report.copied.append(_copy(segment, next_seq, place, report))
+            copied(segment.size_bytes)
         except FileNotFoundError:
             report.findings.append(f"{where}: records {first} to {next_seq - 1} were removed before they were archived")
 
