@@ -175,10 +175,10 @@ class Fetch:
         while not isinstance(partition, Unwritten) and self.position <= partition.committed_seq:
             if job.is_last:  # it waited here: what retention took meanwhile is not missed
                 self.position = max(self.position, partition.log_start)
-            # what is there already is not kept waiting for the disk
+            # what is there already is not kept waiting for the disk; what is not asked for is not read and verified
             on_ready = None if self.pieces else self.ready
             try:
-                slab = partition.read(self.position, job.share_bytes, on_ready)
+                slab = partition.read(self.position, self.limit_bytes - self.size_bytes, on_ready)
             except EngineError as error:
                 if not self.pieces:
                     is_gone = isinstance(error, OutOfRange)

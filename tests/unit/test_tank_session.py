@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.limits import READ_BYTES_MIN
 from netserver.tank import codec, messages, node, session, wire
 from netserver.tank.limits import CHUNK_BYTES_TARGET, SILENT_CONNECTIONS_MAX
 from netserver.tank.messages import SEQ_END, PartitionRange
@@ -289,6 +290,39 @@ def test_partitions_open_on_first_use_after_a_restart(tmp_path: Path) -> None:
         await peer.closed_by_server()
         peer = await place.peer()
         assert await peer.ranges(b"t") == (PartitionRange(1, 2), *(PartitionRange(1, 1),) * 4, PartitionRange(0, 0))
+
+    with_server(first, data_dir=tmp_path)
+    with_server(second, data_dir=tmp_path)
+
+
+def test_small_fetches_of_old_records_read_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asks for a KB at a time does not have a MB read and verified for each."""
+    wanted = [bundle(b"%d" % n * 1000) for n in range(500)]
+
+    async def first(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.create(b"t", 1) == 0
+        peer.send(*(produce(n, b"t", data) for n, data in enumerate(wanted)))
+        for _ in wanted:
+            assert (await peer.answer(messages.ProduceResponse)).codes == b"\0"
+
+    async def second(place: Place) -> None:
+        peer = await place.peer()
+        await peer.consume(b"t", (0, 1))
+        files = place.server.log.files
+        sizes: list[int] = []
+        read_nowait = files.read_nowait
+
+        def counted(fd: int, buffer: bytearray, position: int) -> int:
+            sizes.append(len(buffer))
+            return read_nowait(fd, buffer, position)
+
+        monkeypatch.setattr(files, "read_nowait", counted)
+        for seq in range(1, len(wanted) + 1, 50):
+            (partition,) = await peer.consume(b"t", (0, seq, 1000))
+            assert values(partition) == wanted[seq - 1 : seq]
+        assert sizes
+        assert max(sizes) <= READ_BYTES_MIN
 
     with_server(first, data_dir=tmp_path)
     with_server(second, data_dir=tmp_path)
