@@ -54,7 +54,8 @@ def caller(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def run(benchmark: BenchmarkFixture, records: int, function: Callable[[], Any]) -> None:
     benchmark.pedantic(function, rounds=30, iterations=1, warmup_rounds=3)
-    benchmark.extra_info["ns_per_record"] = round(benchmark.stats.stats.min * 1e9 / records, 1)
+    if benchmark.stats is not None:  # --benchmark-disable runs each once and measures nothing
+        benchmark.extra_info["ns_per_record"] = round(benchmark.stats.stats.min * 1e9 / records, 1)
 
 
 def count_of(size: int) -> int:
