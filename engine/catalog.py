@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal, TypeAlias
 
@@ -23,6 +24,7 @@ from engine import topics
 from engine.config import UNSET, EngineConfig, TopicConfig, unknown_setting_text
 from engine.config import settings as topic_settings
 from engine.errors import EngineError, InvalidConfig, LimitReached, TopicExists, UnknownPartition, UnknownTopic
+from engine.fence import call_each
 from engine.state import OnDone, Op, Put, StateStore
 from engine.topics import NEXT_TOPIC_ID, Stored, Topic, check_name, check_partition_count, title
 
@@ -319,8 +321,7 @@ class Catalog:
         self.generation += 1
 
     def _tell(self, topic: Topic, change: Change) -> None:
-        for listener in self._listeners:
-            listener(topic, change)
+        call_each("a change of a topic", (partial(listener, topic, change) for listener in self._listeners))
 
     def _check_room(self, partition_count: int) -> None:
         if len(self._topics) >= self._config.topics_max:

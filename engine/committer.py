@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, TypeVarTuple
 from engine.active import ActiveSegment, SealedSegment, State, create_segment, new_header
 from engine.chunk import Chunk, Waiter
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
+from engine.fence import call_each
 from engine.files import NO_SPACE, REMOVED
 from engine.limits import (
     CLOCK_STEP_MS,
@@ -303,12 +304,10 @@ class Committer:
                 self._dirty.append(part.partition)
         self._in_flight = False
         callbacks, self._round_callbacks = self._round_callbacks, []
-        for callback in callbacks:
-            callback()
+        call_each("a commit round", callbacks)
         if self._dirty or self._transactions:
             self._start()  # the disk works while the answers are written
-        for waiter in waiters:
-            waiter.round_done()
+        call_each("a commit round", (waiter.round_done for waiter in waiters))
 
     # --- committer thread
 

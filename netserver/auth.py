@@ -32,6 +32,7 @@ from re import Pattern
 from re import compile as compile_pattern
 from typing import Any
 
+from engine.fence import call_each
 from netserver.errors import ConfigError
 from netserver.limits import API_KEY_CHARS_MIN, KEY_FILE_BYTES_MAX
 
@@ -150,8 +151,7 @@ class Keys:
         self._allowed = prepared._allowed
         self._keys = prepared._keys
         self.generation += 1
-        for listener in tuple(self._listeners):
-            listener()
+        call_each("a change of the API keys", tuple(self._listeners))
 
     @property
     def path(self) -> Path | None:

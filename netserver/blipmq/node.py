@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.config import TopicConfig
 from engine.cursors import CursorPolicy
 from engine.deliveries import DeliveryPolicy
+from engine.fence import call_each
 from netserver.auth import Keys
 from netserver.blipmq.limits import POLL_REPLY_BYTES_MAX, ROUTES_MAX, RUN_FRAMES_MAX
 
@@ -105,8 +107,7 @@ class Node:
         self._listeners.pop(listener, None)
 
     def _topic_changed(self, topic: Topic, change: Change) -> None:
-        for listener in tuple(self._listeners):
-            listener(topic, change)
+        call_each("a change of a topic", [partial(listener, topic, change) for listener in self._listeners])
 
     def route(self, name: bytes) -> Partition | None:
         """The partition of a topic, which is made when it is missing; None: there is none and none is to be made.

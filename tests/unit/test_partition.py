@@ -102,6 +102,25 @@ def test_waiters_of_everything_that_fails_are_told(tmp_path: Path) -> None:
         assert waiter.rounds >= 1
 
 
+def test_a_waiter_that_raises_costs_no_other_its_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Waiter:
+        is_told = False
+
+        def round_done(self) -> None:
+            self.is_told = True
+            raise RuntimeError("a defect")
+
+    with EngineLog(tmp_path / "d") as engine:
+        partition = engine.partition()
+        waiters = [Waiter() for _ in range(3)]
+        for waiter in waiters:
+            partition.append([b"x"], waiter=waiter)
+        engine.inbox.run_until(lambda: waiters[-1].is_told)
+        assert all(waiter.is_told for waiter in waiters)
+        engine.append([b"y"])
+    assert caplog.text.count("RuntimeError: a defect") == 3
+
+
 def test_numbers_that_cannot_be_reserved_are_not_given(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", topic=TopicConfig(durability="never")) as engine:
         submit = engine.log.state.submit

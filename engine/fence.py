@@ -1,0 +1,21 @@
+"""Many are told of one event: a defect in what one of them does about it costs no other its call."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+logger = logging.getLogger("quintlog.engine")
+
+
+def call_each(event: str, calls: Iterable[Callable[[], object]]) -> None:
+    """Calls all; what one raises goes to the log, with its traceback.
+
+    Args:
+        event: what they are told of, for the log.
+    """
+    for call in calls:
+        try:
+            call()
+        except Exception:  # whatever it is, the next one has nothing to do with it
+            logger.critical("internal error in what follows %s", event, exc_info=True)
