@@ -450,9 +450,13 @@ class _Recovery:
                 self.report.cut.append(cut)
             if size_bytes != end:
                 files.truncate(fd, end)
+            mark = self.known.mark
+            is_new = mark is None or mark.segment_id != header.segment_id
+            if is_new:  # who made it may have been killed before its header was on disk
+                files.write(fd, [header.pack()], 0)
             if end > floor:
                 self._write_again(fd, floor, end)
-            if size_bytes != end or end > floor:
+            if size_bytes != end or end > floor or is_new:
                 files.sync_data(fd)
             segment.durable_position = end
         return segment

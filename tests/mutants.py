@@ -309,6 +309,13 @@ MUTANTS = (
         "tests/crash/test_page_cache.py",
     ),
     Mutant(
+        "trust the header of a segment that a killed process has begun",
+        "engine/recovery.py",
+        "or end > floor or is_new:",
+        "or end > floor:",
+        "tests/unit/test_recovery_files.py -k killed_process",
+    ),
+    Mutant(
         "do not sync the directory that a killed process changed",
         "engine/recovery.py",
         "            self.files.sync_dir(self.place.directory)\n        self._drop_unused(found)\n",

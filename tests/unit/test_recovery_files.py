@@ -19,7 +19,7 @@ from engine.limits import SEQ_RESERVATION
 from engine.partition import Partition
 from engine.reader import DirectoryReader, Loss
 from engine.record import Record
-from engine.recovery import Known, recover_partition
+from engine.recovery import Known, begin_partition, recover_partition
 from engine.segment import HEADER_BYTES, parse_header
 from engine.transactions import Transaction
 from tests.crash.world import Life
@@ -238,3 +238,33 @@ def test_an_empty_active_segment_takes_the_new_number_of_its_partition(tmp_path:
     assert recovered.active.path == active
     assert parse_header(active.read_bytes(), active).number == 7
     assert recovered.next_seq == 2
+
+
+def test_a_segment_of_a_killed_process_is_on_disk_before_it_is_used(tmp_path: Path) -> None:
+    """Its header was written and not synced: records of a durability below always could be on disk without it."""
+    files = disk_with(tmp_path)
+    place = Place(tmp_path, 1, 0, 1)
+    files.make_dir(tmp_path / "topics")
+    files.make_dir(place.topic_directory)
+    for directory in (tmp_path, tmp_path / "topics"):
+        files.sync_dir(directory)
+    killed: list[SimulatedFiles] = []
+
+    def kill(call: str, path: Path) -> None:
+        if call == "sync_data":
+            killed.append(files.after_kill())
+
+    files.hook = kill
+    handles = Handles(files, 4)
+    begin_partition(files, handles, place, 0)
+    handles.close()
+    (left,) = killed
+    left.sync_dir(place.topic_directory)  # the opener does
+    handles = Handles(left, 4)
+    active = recover_partition(left, handles, place, Known(), 0).active
+    handles.close()
+    cut = left.after_power_cut(LoseAll())
+    handles = Handles(cut, 4)
+    again = recover_partition(cut, handles, place, Known(), 0).active
+    handles.close()
+    assert again.header == active.header
