@@ -135,7 +135,7 @@ def decode_headers(extension: Buffer, count: int) -> list[tuple[bytes, ...]]:
         return []
     try:
         fields = msgpack.unpackb(extension, strict_map_key=False)
-    except (ValueError, msgpack.UnpackException) as error:
+    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as a key
         raise BatchError(f"extension is not msgpack: {error}") from None
     if not isinstance(fields, dict):
         raise BatchError("extension is not a map")

@@ -7,7 +7,8 @@ import json
 import click
 import pytest
 
-from engine.record import Record
+from engine.batch_header import decode_headers
+from engine.record import BatchError, Record
 from tools.logtool.output import Column, Output, name_text, number, size_text, time_text
 from tools.logtool.records import Filter, Printer, decoder, formatter, parse_where, record_item, topic_and_partition
 
@@ -189,3 +190,11 @@ def test_time_beyond_the_calendar() -> None:
 
 def test_name_text() -> None:
     assert name_text(b"a\x1b\xffb") == "a\\x1b\\xffb"
+
+
+@pytest.mark.parametrize("value", [b"\x81\x91\x01\x02", b"\xc1", b"\x81"])
+def test_msgpack_that_cannot_be_shown_is_no_defect(value: bytes) -> None:
+    with pytest.raises(ValueError, match=r"^"):
+        decoder("msgpack", on_terminal=False)(value)
+    with pytest.raises(BatchError, match="not msgpack"):
+        decode_headers(value, 1)

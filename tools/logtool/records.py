@@ -50,7 +50,13 @@ def decoder(name: str, *, on_terminal: bool) -> Callable[[bytes], bytes]:
     import msgpack
     import msgspec
 
-    return lambda value: msgspec.json.encode(msgpack.unpackb(value, strict_map_key=False, timestamp=3))
+    def as_json(value: bytes) -> bytes:
+        try:
+            return msgspec.json.encode(msgpack.unpackb(value, strict_map_key=False, timestamp=3))
+        except TypeError as problem:  # a list as a key
+            raise ValueError(f"not to be shown as JSON: {problem}") from problem
+
+    return as_json
 
 
 def formatter(template: str, decode: Callable[[bytes], bytes]) -> Callable[[Record], bytes]:
