@@ -236,6 +236,7 @@ class _Recovery:
         below_start = self.known.mark.log_start - 1 if self.known.mark is not None else 0
         next_seq = max(last_seq, self.known.highest_seq, self.seen_seq, below_start) + 1
         newest_ms = max((segment.max_timestamp_ms for segment in sealed), default=0)
+        last_append_ms = max((segment.last_append_ms for segment in sealed), default=0)
         if active is not None:
             active.max_timestamp_ms = newest_ms = max(newest_ms, active.max_timestamp_ms)
             if active.header.number != self.place.number:
@@ -246,7 +247,7 @@ class _Recovery:
                 place.topic_id, place.partition, place.number, next_seq, self.now_ms, follows=committed_seq + 1
             )
             active = create_segment(self.files, self.handles, place.directory, header, max_timestamp_ms=newest_ms)
-            active.last_append_ms = max((segment.last_append_ms for segment in sealed), default=0)
+        active.last_append_ms = max(last_append_ms, active.last_append_ms)
         mark = self.known.mark
         log_start = max(self.begins, mark.log_start if mark else 1)
         if mark is not None and mark.log_start < self.begins <= mark.committed_seq + 1:

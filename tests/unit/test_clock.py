@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.batch_header import read_header
 from engine.clock import RetentionClock, steady_ms
 from engine.config import TopicConfig
 from engine.limits import CLOCK_DOUBT_MS
 from engine.partition import Partition
-from tests.engine_log import EngineLog
+from engine.segment import HEADER_BYTES, parse_header
+from tests.engine_log import EngineLog, segments
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
@@ -187,6 +189,26 @@ def test_numbers_times_and_the_time_index_stay_in_order(tmp_path: Path) -> None:
         time.rule(engine)
         engine.append([b"after a restart"])
         assert [record.seq for record in engine.read()] == list(range(1, 17))
+
+
+def test_append_times_do_not_go_back_where_a_restart_finds_an_empty_segment(tmp_path: Path) -> None:
+    time = Time()
+    with EngineLog(tmp_path / "d") as engine:
+        time.rule(engine)
+        engine.append([b"before"])
+        partition = engine.partition()
+        partition.roll_wanted = True
+        engine.log.committer.touch(partition)
+        engine.inbox.run_until(lambda: bool(partition.sealed))
+    time.offset_ms -= DAY
+    with EngineLog(tmp_path / "d") as engine:
+        time.rule(engine)
+        engine.append([b"after"])
+        path = segments(engine.path)[1]
+        data = path.read_bytes()
+        batch = read_header(data, HEADER_BYTES, parse_header(data, path).segment_id, HEADER_BYTES)
+    assert batch is not None
+    assert batch.append_time_ms == START_MS
 
 
 def test_a_restart_after_a_time_with_a_clock_far_ahead(tmp_path: Path) -> None:
