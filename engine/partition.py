@@ -49,8 +49,8 @@ class Partition:
     """One partition of a topic; see the module's text. Made by `Log.partition` alone."""
 
     __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
-        "_active", "_append_ms", "_chunk_bytes", "_log", "_open_callbacks", "_open_chunk", "_pending", "_phase",
-        "_reserved", "_reserving", "_told_failure", "committed_end", "committed_s", "committed_seq", "error",
+        "__weakref__", "_active", "_append_ms", "_chunk_bytes", "_log", "_open_callbacks", "_open_chunk", "_pending",
+        "_phase", "_reserved", "_reserving", "_told_failure", "committed_end", "committed_s", "committed_seq", "error",
         "failing", "fetching", "index", "last_seq", "leaves_out_numbers", "log_start", "mark_failed",
         "marked_log_start", "position_hints", "queued", "readers", "roll_wanted", "sealed", "tail", "tail_head",
         "tail_next", "told_damage", "topic",
