@@ -203,13 +203,23 @@ class ServerProcess:
             raise RuntimeError(f"the server did not end within {timeout_s} s; its log:\n{self.log_text}") from None
 
     def restart(self) -> None:
-        """Stop it in good order if it runs, and start it on the same directory and ports."""
+        """Stop it in good order if it runs, and start it on the same directory and ports.
+
+        The system may have lent a free port to somebody's connection meanwhile: then it is tried again for a while.
+        """
         if self.is_running:
             self.stop()
         for name, (host, port) in self.addresses.items():
             self._listen[name] = f"{host}:{port}"
             self._settings.get(name, {}).pop("listen", None)
-        self.start()
+        deadline = time.monotonic() + TEST_START_S
+        while True:
+            try:
+                return self.start()
+            except RuntimeError as error:
+                last_line = str(error).rstrip().rpartition("\n")[2]
+                if "Address already in use" not in last_line or time.monotonic() > deadline:
+                    raise
 
     # --- inside
 

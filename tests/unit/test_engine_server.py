@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -190,6 +191,17 @@ def wait_for_log(quintlog: ServerProcess, pattern: str, timeout_s: float = 10) -
     while not re.search(pattern, quintlog.log_text):
         assert time.monotonic() < deadline, quintlog.log_text
         time.sleep(0.01)
+
+
+def test_a_restart_waits_for_a_port_that_others_were_lent() -> None:
+    with server() as quintlog:
+        quintlog.kill()
+        with socket.create_server(quintlog.address("tank")):
+            again = threading.Thread(target=quintlog.restart)
+            again.start()
+            wait_for_log(quintlog, "Address already in use", 30)
+        again.join()
+        socket.create_connection(quintlog.address("tank")).close()
 
 
 def test_reload_is_all_or_nothing(tmp_path: Path) -> None:

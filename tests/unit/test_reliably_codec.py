@@ -163,14 +163,14 @@ def test_depth_is_counted_outside_of_strings() -> None:
     ids=range(10),
 )
 def test_hostile_lines_cost_little(line: bytes) -> None:
-    """No more than a hundred times an honest line; what is quadratic costs ten thousand times as much."""
+    """A hundred times an honest line and a moment; what is quadratic takes seconds."""
     honest = b'{"x":"' + b"y" * 60_000 + b'"}'
 
     def parse(one: bytes) -> None:
         with contextlib.suppress(RequestError):
             parse_request(one)
 
-    assert cpu_seconds(lambda: parse(line)) < 100 * cpu_seconds(lambda: parse(honest)) + 0.05
+    assert cpu_seconds(lambda: parse(line)) < 100 * cpu_seconds(lambda: parse(honest)) + 0.2
 
 
 @pytest.mark.parametrize("form", [b'{"state":"%s"}', b' { "state" : %s } \r'])
