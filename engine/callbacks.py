@@ -1,13 +1,21 @@
-"""Calling of callbacks that belong to different people: one that raises costs no other its call."""
+"""Many are told of one event: a defect in what one of them does about it costs no other its call."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+import logging
+from collections.abc import Callable, Iterable
+
+logger = logging.getLogger("quintlog.engine")
 
 
-def call_each(callbacks: Sequence[Callable[[], object]]) -> None:
-    """Calls all of them, in order. What one raises is raised when all were called."""
-    with ExitStack() as stack:
-        for callback in reversed(callbacks):
-            stack.callback(callback)
+def call_each(event: str, callbacks: Iterable[Callable[[], object]]) -> None:
+    """Calls all of them, in order; what one raises goes to the log, with its traceback.
+
+    Args:
+        event: what they are told of, for the log.
+    """
+    for callback in callbacks:
+        try:
+            callback()
+        except Exception:  # whatever it is, the next one has nothing to do with it
+            logger.critical("internal error in what follows %s", event, exc_info=True)

@@ -21,10 +21,10 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Literal, TypeAlias
 
 from engine import topics
+from engine.callbacks import call_each
 from engine.config import UNSET, EngineConfig, TopicConfig, unknown_setting_text
 from engine.config import settings as topic_settings
 from engine.errors import EngineError, InvalidConfig, LimitReached, TopicExists, UnknownPartition, UnknownTopic
-from engine.fence import call_each
 from engine.state import OnDone, Op, Put, StateStore
 from engine.topics import NEXT_TOPIC_ID, Stored, Topic, check_name, check_partition_count, title
 

@@ -26,9 +26,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVarTuple
 
 from engine.active import ActiveSegment, SealedSegment, State, create_segment, new_header
+from engine.callbacks import call_each
 from engine.chunk import Chunk, Waiter
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
-from engine.fence import call_each
 from engine.files import NO_SPACE, REMOVED
 from engine.limits import (
     CLOCK_STEP_MS,

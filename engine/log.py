@@ -27,6 +27,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from engine.buffers import BufferPool
+from engine.callbacks import call_each
 from engine.catalog import Catalog
 from engine.chunk import Chunk, Slab
 from engine.clock import steady_ms
@@ -411,16 +412,14 @@ class Log:
 
     def _wake_some(self) -> None:
         until = time.perf_counter() + WAKE_TURN_S
-        try:
-            while self._to_wake:
-                for _ in range(min(WAKE_SLICE, len(self._to_wake))):
-                    self._to_wake.popleft()()
-                if time.perf_counter() >= until:
-                    break
-        finally:  # one that raises costs no other its call, now or later
-            self._waking = bool(self._to_wake)
-            if self._waking:
-                self.soon(self._wake_some)
+        while self._to_wake:
+            some = range(min(WAKE_SLICE, len(self._to_wake)))
+            call_each("a commit round", (self._to_wake.popleft() for _ in some))
+            if time.perf_counter() >= until:
+                break
+        self._waking = bool(self._to_wake)
+        if self._waking:
+            self.soon(self._wake_some)
 
     def note_index(self, part: Part, chunk: Chunk) -> None:
         """Puts a committed chunk into the index (owner's or committer's thread)."""

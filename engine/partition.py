@@ -229,7 +229,7 @@ class Partition:
                 else:
                     self._use(result)
         finally:
-            call_each(callbacks)
+            call_each("the opening of a partition", callbacks)
 
     def _use(self, result: Recovered) -> None:
         """Takes over what recovery found."""

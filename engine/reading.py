@@ -277,7 +277,7 @@ def _fetched(
     log.fetched[partition, request.seq] = answer
     while len(log.fetched) > FETCHED_MAX:
         log.fetched.popitem(last=False)
-    call_each(callbacks)
+    call_each("a read", callbacks)
 
 
 def _rest_is_lost(partition: Partition, request: Request) -> Slab:

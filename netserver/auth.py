@@ -32,7 +32,7 @@ from re import Pattern
 from re import compile as compile_pattern
 from typing import Any
 
-from engine.fence import call_each
+from engine.callbacks import call_each
 from netserver.errors import ConfigError
 from netserver.limits import API_KEY_CHARS_MIN, KEY_FILE_BYTES_MAX
 

@@ -8,10 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.callbacks import call_each
 from engine.config import TopicConfig
 from engine.cursors import CursorPolicy
 from engine.deliveries import DeliveryPolicy
-from engine.fence import call_each
 from netserver.auth import Keys
 from netserver.blipmq.limits import POLL_REPLY_BYTES_MAX, ROUTES_MAX, RUN_FRAMES_MAX
 
