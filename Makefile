@@ -30,7 +30,7 @@ NOT_COVERING = $(addprefix --ignore-glob=tests/unit/test_,tidy.py docs*.py logto
 	server_config.py wrong_port.py)
 
 CHECKED = $(filter-out %reliably.py,$(wildcard tests/fuzz/*.py)) tests/property $(wildcard $(addprefix tests/unit/test_, \
-	*codec.py *frames.py batch*.py bundle.py compiled.py cursors.py deliveries.py quick_rounds.py))
+	*codec.py *frames.py batch*.py bundle.py compiled.py cursors.py deliveries.py quick_rounds.py round_writer.py))
 
 .PHONY: serve test test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel clean
 

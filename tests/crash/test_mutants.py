@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants import MUTANTS, Mutant, apply, copy_of_checkout, is_found
+from tests.mutant_list import MUTANTS, Mutant
+from tests.mutants import apply, copy_of_checkout, is_found
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 QUICK = {

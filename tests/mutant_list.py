@@ -1,0 +1,569 @@
+"""Defects that `tests.mutants` puts into a copy of the code, each with the tests that have to find it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One defect: `new` instead of `old` in `file`; `tests` (arguments of pytest) must fail."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: str
+    seeds: int = 0
+    """Crashes of the power cut test, if that is to find it."""
+    pure: bool = False
+    """The tests run without the compiled modules."""
+
+
+DAMAGE = "tests/unit/test_recovery_damage.py"
+GONE = "tests/unit/test_recovery_files.py"
+RECOVERY = "tests/unit/test_recovery.py"
+RACES = "tests/unit/test_races.py"
+REMOVAL = "tests/unit/test_removal.py"
+HOUSEKEEPING = "tests/unit/test_housekeeping.py"
+ROLLING = "tests/unit/test_rolling.py"
+EVERY_CALL = "tests/crash/test_every_call.py"
+FAULTS = "tests/crash/test_faults.py"
+POWER = "tests/crash/test_power_cut.py"
+STATE = "tests/unit/test_state_lost.py"
+CLOCK = "tests/unit/test_clock.py"
+HOSTILE = "tests/unit/test_quic_hostile.py --timeout 60"
+QUICK = "tests/unit/test_quick_rounds.py"
+
+MUTANTS = (
+    # --- what is written and synced
+    Mutant(
+        "do not sync records",
+        "engine/committer.py",
+        "        self._sync([part for part in parts if part.error is None and part.chunks and part.sync])\n",
+        "        self._sync([])\n",
+        f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "take what failed in a round of several files as stored",
+        "engine/quick.py",
+        "            if failed_at != DONE:\n",
+        "            if failed_at not in (DONE, SYNC):\n",
+        f"{QUICK} -k several",
+    ),
+    Mutant(
+        "forget a failed sync in a round of several files",
+        "engine/quick.py",
+        "active.sync_failed |= failed_at == SYNC",
+        "active.sync_failed |= False",
+        f"{QUICK} -k several",
+    ),
+    Mutant(
+        "acknowledge before the sync",
+        "engine/partition.py",
+        '        return self.topic.config.durability == "always"\n',
+        "        return False\n",
+        f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "do not sync the header of a new segment",
+        "engine/active.py",
+        "        files.write(fd, [header.pack()], 0)\n        files.sync_data(fd)\n",
+        "        files.write(fd, [header.pack()], 0)\n",
+        f"{FAULTS} {POWER} {EVERY_CALL}",
+        seeds=800,
+    ),
+    Mutant(
+        "do not sync the directory of a new segment",
+        "engine/active.py",
+        "        files.sync_data(fd)\n        files.sync_dir(directory)\n",
+        "        files.sync_data(fd)\n",
+        f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "do not sync the directory of a new partition",
+        "engine/making.py",
+        "        problems |= self._each([*begun], self._log.files.sync_dir)\n",
+        "",
+        f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "do not sync the directory of topics",
+        "engine/making.py",
+        '            self._log.files.sync_dir(self._log.data_dir / "topics")\n',
+        "",
+        f"{EVERY_CALL} -k lose",
+    ),
+    Mutant(
+        "believe the sync of watermarks that follows a failed one",
+        "engine/watermarks.py",
+        "                self._failed_syncs += 1\n",
+        "",
+        f"{REMOVAL} -k behind_a_failed",
+    ),
+    Mutant(
+        "begin no new segment behind numbers that were left out",
+        "engine/committer.py",
+        "                part.roll = part.roll or partition.leaves_out_numbers\n",
+        "",
+        "tests/unit/test_recovery_files.py -k reserved_for",
+    ),
+    Mutant(
+        "forget what a segment follows",
+        "engine/committer.py",
+        "follows=old.last_seq + 1",
+        "follows=0",
+        f"{REMOVAL} -k gap_before_the_oldest",
+    ),
+    Mutant(
+        "do not sync what a killed process made first",
+        "engine/log.py",
+        "    if files.exists(path):\n        files.sync_dir(data_dir)",
+        "    if files.exists(path):\n        pass",
+        "tests/unit/test_state_lost.py -k killed_process",
+    ),
+    Mutant(
+        "do not sync a new file before its name is changed",
+        "engine/files.py",
+        "        files.write(fd, [content], 0)\n        files.sync_data(fd)\n",
+        "        files.write(fd, [content], 0)\n",
+        f"tests/unit/test_files.py {FAULTS}",
+    ),
+    Mutant(
+        "write the marker of a transaction after its answer",
+        "engine/committer.py",
+        "        log.markers.commit(transaction.id, done, transaction.also)\n",
+        "        log.markers.commit(transaction.id, lambda _: None, transaction.also)\n        done(None)\n",
+        f"{RACES} -k unknown_outcome --timeout 20",
+    ),
+    Mutant(
+        "count on with the epochs of transactions",
+        "engine/transactions.py",
+        "            self._epoch = secrets.randbits(32)\n",
+        "            self._epoch += 1\n",
+        STATE,
+    ),
+    Mutant(
+        "write no watermark",
+        "engine/committer.py",
+        "            self._log.watermarks.write(owner, mark)\n",
+        "            pass\n",
+        f"{RACES} {DAMAGE}",
+    ),
+    Mutant(
+        "call everything durable that was written",
+        "engine/active.py",
+        "                position,\n                self.durable_position,\n",
+        "                position,\n                1 << 40,\n",
+        f"{RECOVERY} {POWER}",
+    ),
+    # --- failures
+    Mutant(
+        "sync again after a failed sync",
+        "engine/active.py",
+        "            self.sync_failed = True\n            raise\n",
+        "            raise\n",
+        f"{FAULTS} {ROLLING} {HOUSEKEEPING}",
+    ),
+    Mutant(
+        "sync a file beside another sync of it",
+        "engine/active.py",
+        "        with self.sync_lock:\n            self._sync_all",
+        "        if True:\n            self._sync_all",
+        "tests/unit/test_sync_races.py",
+    ),
+    Mutant(
+        "acknowledge into a removed file",
+        "engine/files.py",
+        "        if not os.fstat(fd).st_nlink:",
+        "        if False:",
+        "tests/unit/test_files.py",
+    ),
+    Mutant(
+        "leave what a failed round wrote",
+        "engine/active.py",
+        "            files.truncate(fd, self.position)\n",
+        "",
+        FAULTS,
+    ),
+    Mutant(
+        "do not take durability back with a failed round",
+        "engine/active.py",
+        "        self.durable_position = min(self.durable_position, self.position)\n",
+        "",
+        DAMAGE,
+    ),
+    Mutant(
+        "take a full disk for a failed one",
+        "engine/committer.py",
+        "        elif problem.errno in NO_SPACE:\n",
+        "        elif problem.errno == -1:\n",
+        FAULTS,
+    ),
+    Mutant(
+        "give up when descriptors are used up",
+        "engine/files.py",
+        "self.relieve is None or not self.relieve():",
+        "True:",
+        "tests/unit/test_files.py",
+    ),
+    Mutant(
+        "write once, however much of it was taken",
+        "engine/files.py",
+        "        while left:\n            written = os.pwritev",
+        "        if left:\n            written = os.pwritev",
+        "tests/unit/test_files.py",
+    ),
+    Mutant(
+        "let a transaction hold up what stands behind it",
+        "engine/committer.py",
+        "                self.add(partition)\n        self._log.post(lambda: transaction.finish(error))\n",
+        "                pass\n        self._log.post(lambda: transaction.finish(error))\n",
+        f"{RACES} -k behind_it_hangs --timeout 10",
+    ),
+    # --- recovery
+    Mutant(
+        "rewrite nothing above the floor",
+        "engine/recovery.py",
+        "            if end > floor:\n                self._write_again(fd, floor, end)\n",
+        "",
+        "tests/crash/test_page_cache.py",
+    ),
+    Mutant(
+        "trust a footer that may not be on disk",
+        "engine/recovery.py",
+        "            self._make_sure_of(sealed[-1])\n",
+        "",
+        "tests/crash/test_page_cache.py",
+    ),
+    Mutant(
+        "trust the header of a segment that a killed process has begun",
+        "engine/recovery.py",
+        "or end > floor or is_new:",
+        "or end > floor:",
+        "tests/unit/test_recovery_files.py -k killed_process",
+    ),
+    Mutant(
+        "do not sync the directory that a killed process changed",
+        "engine/recovery.py",
+        "            self.files.sync_dir(self.place.directory)\n        self._drop_unused(found)\n",
+        "            pass\n        self._drop_unused(found)\n",
+        EVERY_CALL,
+    ),
+    Mutant(
+        "throw away what is cut off",
+        "engine/recovery.py",
+        "                files.write(copy, [read(position, min(SCAN_BYTES, end - position))], position - start)\n",
+        "                pass\n",
+        RECOVERY,
+    ),
+    Mutant(
+        "cut off damaged records at the end",
+        "engine/recovery.py",
+        "            if valid_end < floor:\n",
+        "            if False:\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "give numbers again that the watermark knows",
+        "engine/recovery.py",
+        "        next_seq = max(last_seq, self.known.highest_seq, self.seen_seq, below_start) + 1\n",
+        "        next_seq = max(last_seq, self.seen_seq, below_start) + 1\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "give numbers again that were set aside",
+        "engine/recovery.py",
+        "                    self.seen_seq = highest\n",
+        "                    pass\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "keep a part of a transaction",
+        "engine/recovery.py",
+        "is_torn = header.transaction_id != 0 and not self.known.is_committed(header.transaction_id)\n",
+        "is_torn = False\n",
+        f"{RACES} {POWER}",
+    ),
+    Mutant(
+        "lose a segment with its header",
+        "engine/headers.py",
+        "            if rebuilt is None:\n",
+        "            if True:\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "pass over a segment that is missing",
+        "engine/recovery.py",
+        "        self._hold_place_of_missing(found)\n",
+        "",
+        GONE,
+    ),
+    Mutant(
+        "go on in a segment that a failed roll left",
+        "engine/recovery.py",
+        "        self._drop_unused(found)\n        self._check_entry",
+        "        self._check_entry",
+        GONE,
+    ),
+    Mutant(
+        "take the watermark of a former owner",
+        "engine/watermarks.py",
+        "        packed = _OWNER.pack(self._directory_id, owner.topic_id, owner.partition, owner.number)\n",
+        "        packed = _OWNER.pack(self._directory_id, 0, 0, owner.number)\n",
+        f"{STATE} tests/unit/test_watermarks.py",
+    ),
+    Mutant(
+        "replace what was set aside before",
+        "engine/files.py",
+        "    return path.with_name(name)\n",
+        "    return path\n",
+        f"{GONE} tests/unit/test_files.py",
+    ),
+    Mutant(
+        "stop at a sector that cannot be read",
+        "engine/scan.py",
+        "            if problem.errno != errno.EIO:\n                raise\n        if note",
+        "            raise\n        if note",
+        DAMAGE,
+    ),
+    # --- the state
+    Mutant(
+        "give the id of an unknown directory to a new topic",
+        "engine/log.py",
+        "                self.catalog.keep_clear(topic_id)\n",
+        "",
+        STATE,
+    ),
+    Mutant(
+        "go on where the files end when the reservation was lost",
+        "engine/log.py",
+        "seen_seq + LOST_RESERVATION\n",
+        "0\n",
+        STATE,
+    ),
+    Mutant(
+        "give partitions new numbers when the state was lost",
+        "engine/log.py",
+        "            wanted = header.number\n",
+        "            wanted = 0\n",
+        STATE,
+    ),
+    Mutant(
+        "overlook the files of a partition without a number",
+        "engine/log.py",
+        "                self._look_for_files(topic, index)\n",
+        "                pass\n",
+        STATE,
+    ),
+    Mutant(
+        "say nothing of a lost state",
+        "engine/log.py",
+        "            self._look_for_state()\n",
+        "            pass\n",
+        STATE,
+    ),
+    # --- reading
+    Mutant(
+        "skip the checksum of bodies",
+        "engine/batch_pure.py",
+        "        if xxh3_64_intdigest(view[position + HEADER_BYTES : behind], segment_id) != hashes[1]:\n",
+        "        if False:\n",
+        "tests/crash/test_every_bit.py -k checksum",
+        pure=True,
+    ),
+    Mutant(
+        "end damage at a header whose batch is damaged, too",
+        "engine/batch_header.py",
+        "    return int(xxhash.xxh3_64_intdigest(body, segment_id)) == header.body_hash\n",
+        "    return True\n",
+        "tests/unit/test_scan.py tests/unit/test_batch_reading.py",
+    ),
+    Mutant(
+        "skip the checksum of headers",
+        "engine/batch_header.py",
+        "(segment_id + file_position) & SEED_MASK) != own_hash:\n",
+        "segment_id) == 0:\n",
+        "tests/crash/test_every_bit.py -k checksum",
+        pure=True,
+    ),
+    Mutant(
+        "do not tell readers what they lost",
+        "engine/reading.py",
+        "    return Slab(view, found.first_seq, found.last_seq, tuple(pair for pair in lost if pair[0] <= pair[1]))\n",
+        "    return Slab(view, found.first_seq, found.last_seq, ())\n",
+        DAMAGE,
+    ),
+    Mutant(
+        "tell the operator of the same damage again and again",
+        "engine/reading.py",
+        "    partition.told_damage |= {key}\n",
+        "",
+        "tests/unit/test_reading.py",
+    ),
+    Mutant(
+        "pass over the oldest segments when the log begins in a gap",
+        "engine/reading.py",
+        "    if at < len(sealed):\n",
+        "    if at < len(sealed) and seq >= sealed[0].first_seq:\n",
+        f"{REMOVAL} -k gap",
+    ),
+    # --- retention, housekeeping, deletion
+    Mutant(
+        "remove files before the raised start is on disk",
+        "engine/retention.py",
+        "    log.watermarks.sync()  # the raised start is on disk before what lies below it goes\n",
+        "",
+        f"{REMOVAL} -k raised",
+    ),
+    Mutant(
+        "remove files before the start is raised",
+        "engine/housekeeping.py",
+        "            elif partition.marked_log_start < grave.log_start or not marks.covers(partition.number):\n",
+        "            elif False:\n",
+        f"{REMOVAL} -k tells_where_the_log_begins_now",
+    ),
+    Mutant(
+        "remove files at once",
+        "engine/housekeeping.py",
+        "            if grave.due_s > now:\n",
+        "            if False:\n",
+        f"{REMOVAL} -k below_the_start",
+    ),
+    Mutant(
+        "forget files that a crash left below the start",
+        "engine/partition.py",
+        "        self._log.housekeeping.remove_later(self, result.sealed[:due])\n",
+        "",
+        f"{REMOVAL} -k below_the_start --timeout 10",
+    ),
+    Mutant(
+        "leave closed partitions with files below their start alone",
+        "engine/housekeeping.py",
+        "        return mark is not None and mark.log_start > 1\n",
+        "        return False\n",
+        f"{REMOVAL} -k nobody_uses --timeout 10",
+    ),
+    Mutant(
+        "forget what a failed removal was about",
+        "engine/retention.py",
+        "    log.files.sync_dir(directory)\n    log.index.remove(number, behind)\n",
+        "    segments.clear()\n    log.files.sync_dir(directory)\n    log.index.remove(number, behind)\n",
+        f"{REMOVAL} -k removal_failed --timeout 20",
+    ),
+    Mutant(
+        "give numbers below the start of the log",
+        "engine/recovery.py",
+        "self.seen_seq, below_start) + 1\n",
+        "self.seen_seq) + 1\n",
+        "tests/unit/test_engine_transactions.py -k number_of_their_own",
+    ),
+    Mutant(
+        "look for records in an empty segment",
+        "engine/reading.py",
+        "    while at < len(sealed) and sealed[at].last_seq < max(seq, sealed[at].first_seq):\n",
+        "    while at < len(sealed) and sealed[at].last_seq < seq:\n",
+        f"{GONE} -k in_the_middle_is_no_loss",
+    ),
+    Mutant(
+        "let one topic stop the cleaning of all",
+        "engine/housekeeping.py",
+        "                except Exception as problem:  # noqa: BLE001 - one topic must not stop the others\n",
+        "                except ZeroDivisionError as problem:\n",
+        f"{HOUSEKEEPING} -k poisoned",
+    ),
+    Mutant(
+        "let the housekeeping thread die",
+        "engine/housekeeping.py",
+        "            except Exception as problem:  # noqa: BLE001 - this thread must not end before the log\n",
+        "            except ZeroDivisionError as problem:\n",
+        f"{HOUSEKEEPING} -k survives --timeout 10 -W ignore::pytest.PytestUnhandledThreadExceptionWarning",
+    ),
+    Mutant(
+        "believe every clock at once",
+        "engine/clock.py",
+        "        if wall_ms <= expected_ms + CLOCK_STEP_MS:\n",
+        "        if True:\n",
+        CLOCK,
+    ),
+    Mutant(
+        "forget to sync what follows a roll",
+        "engine/housekeeping.py",
+        "            if entry is None or entry[2] is not active:",
+        "            if entry is None:",
+        f"{HOUSEKEEPING} -k behind_a_roll --timeout 10",
+    ),
+    Mutant(
+        "open a partition whose topic was deleted meanwhile",
+        "engine/partition.py",
+        "            if self._phase != DELETED:\n                self._phase = CLOSED\n",
+        "            if True:\n                self._phase = CLOSED\n",
+        f"{RACES} -k while_it_is_opened",
+    ),
+    # --- repair
+    Mutant(
+        "let a plan change things",
+        "engine/repair.py",
+        "        dry = None if self.apply else DryFiles()\n",
+        "        dry = None\n",
+        "tests/unit/test_repair.py",
+    ),
+    # --- callbacks, cursors, clients
+    Mutant(
+        "wake nobody any more after a reader that fails",
+        "engine/log.py",
+        "        finally:  # one that raises costs no other its call, now or later\n",
+        "        except ZeroDivisionError:\n            pass\n        else:\n",
+        "tests/unit/test_reading.py -k who_fails",
+    ),
+    Mutant(
+        "take the last round of a publish for all of them",
+        "engine/chunk.py",
+        "    failed = next((chunk for chunk in chunks if chunk.state == FAILED), None)\n",
+        "    failed = chunks[-1] if chunks[-1].state == FAILED else None\n",
+        "tests/unit/test_partition.py -k earlier_round",
+    ),
+    Mutant(
+        "take in the journal of cursors at once",
+        "engine/cursor_writer.py",
+        "        count = fitting(found)\n",
+        "        count = len(found)\n",
+        "tests/unit/test_cursors_stored.py -k does_not_stop_the_start",
+    ),
+    Mutant(
+        "report records as unknown that were acknowledged",
+        "netserver/client_base.py",
+        "            self._trim()\n            self.window.fail(error)\n",
+        "            self.window.fail(error)\n",
+        "tests/unit/test_figg_client.py -k of_many_is_not_unknown",
+    ),
+    Mutant(
+        "know a key by its name",
+        "netserver/auth.py",
+        "if stored.identity.proof == identity.proof)",
+        "if stored.identity.name == identity.name)",
+        "tests/unit/test_auth.py -k known_by_itself",
+    ),
+    # --- QUIC and Fujin
+    Mutant(
+        "keep every gap of a QUIC stream",
+        "netserver/quic_core.py",
+        "        if stream is not None and len(stream.receiver._ranges) >= QUIC_GAPS_MAX:\n            return False\n",
+        "",
+        f"{HOSTILE} -k gaps_in_a_stream",
+    ),
+    Mutant(
+        "take a handshake of any length",
+        "netserver/quic_core.py",
+        "            if offset + size > QUIC_CRYPTO_BYTES_MAX:\n",
+        "            if False:\n",
+        f"{HOSTILE} -k handshake_is_short",
+    ),
+    Mutant(
+        "carry out commands whose answers nobody reads",
+        "netserver/fujin/session.py",
+        "                if not stream.writable:\n",
+        "                if False:\n",
+        f"{HOSTILE} -k not_read",
+    ),
+)

@@ -1,0 +1,75 @@
+"""What stays in memory of the newest records: how chunks are kept, put together and dropped, and their buffers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.limits import CHUNK_BYTES_MAX, FREE_BUFFER_BYTES_MAX, TAIL_MERGED_BYTES
+from tests.engine_log import EngineLog
+
+
+def test_free_buffers_are_bounded_and_those_in_use_are_not_taken_back(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        pool = engine.log.buffers
+        size = CHUNK_BYTES_MAX
+        for _ in range(2 * FREE_BUFFER_BYTES_MAX // size):
+            pool.give(bytearray(size))
+        assert pool._free_bytes <= FREE_BUFFER_BYTES_MAX
+        kept = pool._free_bytes
+        while pool._free_bytes:
+            pool.take(size)
+        looked_at = bytearray(size)
+        view = memoryview(looked_at)
+        pool.give(looked_at)
+        assert pool._free_bytes == 0
+        pool.give(bytearray(size - 1))
+        assert pool._free_bytes == 0, "no chunk asks for such a size"
+        view.release()
+        pool.give(looked_at)
+        assert pool._free_bytes == size <= kept
+
+
+def test_old_chunks_leave_the_tail_in_their_order(tmp_path: Path) -> None:
+    from engine.tail import COMPACT_ENTRIES
+
+    with EngineLog(tmp_path / "d", tail_cache_bytes=1 << 20) as engine:
+        partition = engine.partition()
+        for number in range(2 * COMPACT_ENTRIES):
+            engine.append([b"%d" % number + b"." * 5000])  # too large to be put together
+            assert len(partition.tail) <= COMPACT_ENTRIES + (1 << 20) // 5000
+        assert 0 < len(partition.tail) - partition.tail_head <= 1 + (1 << 20) // 5000
+        assert len(partition.tail) < 2 * COMPACT_ENTRIES
+        assert [record.seq for record in engine.read()] == list(range(1, 2 * COMPACT_ENTRIES + 1))
+
+
+def test_small_chunks_become_one_in_memory(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        partition = engine.partition()
+        values = [b"%d" % number * (number % 30 + 1) for number in range(900)]
+        held = []
+        for number, value in enumerate(values, 1):
+            engine.append([value])
+            slab = partition.read(number, 1 << 16, None)
+            assert slab is not None
+            assert (slab.first_seq, slab.last_seq) == (number, number)
+            held.append((slab, bytes(slab.buffer)))
+        assert all(bytes(slab.buffer) == content for slab, content in held), "what a reader holds does not change"
+        chunks = [chunk for chunk in partition.tail if chunk is not None]
+        assert len(chunks) < 20
+        assert engine.log.tail.size_bytes == sum(len(chunk.buffer) for chunk in chunks) < 3 * TAIL_MERGED_BYTES
+        assert engine.values() == values
+        slab = partition.read(450, 1 << 16, None)
+        assert slab is not None
+        assert slab.first_seq == 450
+        assert slab.last_seq > 500, "a late reader gets many at once"
+
+
+def test_small_chunks_of_several_segments_stay_apart(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        partition = engine.partition()
+        for number in range(6):
+            partition.roll_wanted = number % 2 == 0
+            engine.append([b"%d" % number])
+        chunks = [chunk for chunk in partition.tail if chunk is not None]
+        assert [(chunk.first_seq, chunk.last_seq) for chunk in chunks] == [(1, 2), (3, 4), (5, 6)]
+        assert engine.values() == [b"%d" % number for number in range(6)]
