@@ -149,12 +149,13 @@ class CursorWriter:
                     self.journal.removed(keys)
             self._is_rewriting = False
 
-        ops: list[Op] = []
-        for entry in part:
-            if self.overlay.get(entry.id) is entry:  # neither deleted nor written meanwhile
-                cursor = self._find(entry.id)
-                ops.append(put_entry(entry_of(cursor) if cursor is not None else entry))
+        due = [entry for entry in part if self.overlay.get(entry.id) is entry]  # neither deleted nor written meanwhile
+        ops: list[Op] = [put_entry(self._newest(entry)) for entry in due]
         self._state.submit(ops if left else [*ops, *map(Delete, keys)], done)
+
+    def _newest(self, entry: Entry) -> Entry:
+        cursor = self._find(entry.id)
+        return entry_of(cursor) if cursor is not None else entry
 
     def _rewrite(self, now_ms: int) -> None:
         """Write the entries of some cursors that have news in the journal; with the last ones, remove it."""
