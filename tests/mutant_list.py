@@ -510,10 +510,10 @@ MUTANTS = (
     ),
     # --- callbacks, cursors, clients
     Mutant(
-        "wake nobody any more after a reader that fails",
-        "engine/log.py",
-        "        finally:  # one that raises costs no other its call, now or later\n",
-        "        except ZeroDivisionError:\n            pass\n        else:\n",
+        "call nobody any more after one that fails",
+        "engine/callbacks.py",
+        "        except Exception:  # whatever it is, the next one has nothing to do with it\n",
+        "        except ZeroDivisionError:\n",
         "tests/unit/test_reading.py -k who_fails",
     ),
     Mutant(

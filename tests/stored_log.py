@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -43,6 +44,9 @@ class StoredPartition:
     segment: ActiveSegment | None = None
     paths: list[Path] = field(default_factory=list)
     handles: Handles = field(default_factory=lambda: Handles(FILES, 16))
+
+    def __post_init__(self) -> None:
+        weakref.finalize(self, self.handles.close)  # tests just drop it
 
     @property
     def directory(self) -> Path:

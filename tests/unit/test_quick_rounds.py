@@ -29,6 +29,14 @@ from tests.round_files import largest_file, not_to_be_synced
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="only where it is compiled")
 
 
+def readable(*fds: int) -> Callable[..., list[int]]:
+    """Gives those of the descriptors that can be read, after a time in ms at most if there is one."""
+    looking = select.poll()  # unlike select() it takes any descriptor
+    for fd in fds:
+        looking.register(fd, select.POLLIN)
+    return lambda *timeout_ms: [fd for fd, _ in looking.poll(*timeout_ms)]
+
+
 class Watching:
     """Looks at descriptors for an inbox: a thread, as an event loop does it by itself."""
 
@@ -46,10 +54,11 @@ class Watching:
             seen.set()
 
         def look() -> None:
-            while stop not in select.select([fd, stop], [], [])[0]:
+            ended = readable(stop)
+            while stop not in readable(fd, stop)():
                 seen.clear()
                 self.inbox.post(call)
-                while not seen.wait(0.01) and not select.select([stop], [], [], 0)[0]:
+                while not seen.wait(0.01) and not ended(0):
                     pass
 
         thread = threading.Thread(target=look)
