@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, TypeVarTuple
 
 from engine.active import ActiveSegment, SealedSegment, State, create_segment, new_header
 from engine.callbacks import call_each
-from engine.chunk import Chunk, Waiter
+from engine.chunk import FAILED, PENDING, Chunk, Waiter
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
 from engine.files import NO_SPACE, REMOVED
 from engine.limits import (
@@ -199,11 +199,16 @@ class Committer:
         files_max = self._log.config.round_files_max
         while self._dirty and len(parts) < files_max:
             partition = self._dirty[0]
-            if partition.error is not None or not partition.may_commit():
+            try:
+                may_commit = partition.error is None and partition.may_commit()
+                chunk = partition.next_chunk(bytes_left, first=not parts) if may_commit else None
+            except Exception as problem:  # noqa: BLE001 - it may not stand in the way of the others
+                may_commit, chunk = False, None
+                self._stop(partition, self._defect(problem))
+            if not may_commit:
                 self._dirty.popleft()
                 partition.queued = False
                 continue
-            chunk = partition.next_chunk(bytes_left, first=not parts)
             if chunk is None and partition.has_pending:
                 break
             self._dirty.popleft()
@@ -298,7 +303,7 @@ class Committer:
             for chunk in part.chunks:
                 waiters.update(dict.fromkeys(chunk.waiters))
                 chunk.waiters.clear()  # the chunk stays in memory for its readers, whoever waited need not
-            part.partition.round_done(part)
+            self._give_outcome(part)
             if part.transaction is not None and part.partition.has_pending and not part.partition.queued:
                 part.partition.queued = True
                 self._dirty.append(part.partition)
@@ -306,8 +311,27 @@ class Committer:
         callbacks, self._round_callbacks = self._round_callbacks, []
         call_each("a commit round", callbacks)
         if self._dirty or self._transactions:
-            self._start()  # the disk works while the answers are written
+            call_each("a commit round", (self._start,))  # the disk works while the answers are written
         call_each("a commit round", (waiter.round_done for waiter in waiters))
+
+    def _give_outcome(self, part: Part) -> None:
+        """Tells a partition what became of its part; a defect in it stops that partition, not the rounds of others."""
+        partition = part.partition
+        error = self.guarded([part], partition.round_done, part)
+        if error is not None:
+            for chunk in part.chunks:
+                if chunk.state == PENDING:  # it may be stored: not acknowledged does not mean not stored
+                    partition.settle(chunk, FAILED, error)
+            self._stop(partition, error)
+
+    @staticmethod
+    def _stop(partition: Partition, error: ReadOnly) -> None:
+        call_each("a defect in a commit round", (lambda: partition.stop_writing(error),))
+
+    def _defect(self, problem: Exception) -> ReadOnly:
+        """Tells the operator of a defect; what those who wait are told."""
+        self._log.report_exception("commit round", problem)
+        return ReadOnly(f"internal error in a commit round: {problem!r}; restart the server")
 
     # --- committer thread
 
@@ -320,14 +344,16 @@ class Committer:
         self.guarded(parts, work)
         post(lambda: self._finish(parts))
 
-    def guarded(self, parts: list[Part], work: Callable[[*Args], None], *args: *Args) -> None:
-        """Does something for some of the round in flight; what it does not manage is not stored."""
+    def guarded(self, parts: list[Part], work: Callable[[*Args], None], *args: *Args) -> ReadOnly | None:
+        """Does something for some of the round; what it does not manage is not stored, and why is returned."""
         try:
             work(*args)
         except Exception as problem:  # noqa: BLE001 - whatever it was, nothing may be acknowledged and nobody may hang
+            error = self._defect(problem)
             for part in parts:
-                part.error = ReadOnly(f"internal error in a commit round: {problem!r}; restart the server")
-            self._log.report_exception("commit round", problem)
+                part.error = error
+            return error
+        return None
 
     def _commit(self, parts: list[Part]) -> None:
         for part in parts:

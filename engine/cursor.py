@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from engine.callbacks import call_each
 from engine.cursor_reader import BatchError, BundleError, Reader
 from engine.errors import EngineError, OutOfRange
 
@@ -307,8 +308,7 @@ class Cursor:
 
     def _call_waiters(self) -> None:
         waiters, self._waiters = self._waiters, []
-        for callback in waiters:
-            callback()
+        call_each("news of a subscription", waiters)
 
     # --- life
 

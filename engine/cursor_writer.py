@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
+from engine.callbacks import call_each
 from engine.cursor_entries import BYTES_PER_NUMBER, CursorJournal, Entry, entry_of, put_entry
 from engine.errors import EngineError
 from engine.limits import CURSOR_ROUND_NUMBERS_MAX
@@ -12,6 +15,8 @@ from engine.state import Delete, OnDone, Op, StateStore
 
 if TYPE_CHECKING:
     from engine.cursor import Cursor
+
+log = logging.getLogger("quintlog.cursors")
 
 DIRECT_ENTRIES = 8
 """Up to so many moved cursors are written to their places, more to the journal: a page of LMDB each is 4 KiB."""
@@ -83,47 +88,57 @@ class CursorWriter:
         if self._closed:
             return
         entries: list[Entry] = []
+        written: list[Cursor] = []
         numbers = 0
         cursors, self._dirty = list(self._dirty), {}
         is_cut = False
         for index, cursor in enumerate(cursors):
             if numbers >= CURSOR_ROUND_NUMBERS_MAX:
                 self._dirty = dict.fromkeys(cursors[index:])
-                del cursors[index:]
                 is_cut = True
                 break
             cursor.version += 1
-            entry = entry_of(cursor)
+            cursor.is_dirty = False
+            entry = self._entry(cursor)
+            if entry is None:
+                continue
+            written.append(cursor)
             numbers += numbers_in(entry)
             entries.append(entry)
-            cursor.is_dirty = False
         waiters: list[OnDone] = []
         if not self._dirty:
             waiters, self._waiters = self._waiters, waiters
         if not entries:
-            for waiter in waiters:
-                waiter(None)
+            _tell(waiters, None)
             return
         if len(entries) > DIRECT_ENTRIES:
             ops: list[Op] = [self.journal.put(entries, numbers)]
-            self.journal.newer.update(zip(cursors, (entry.version for entry in entries), strict=True))
+            self.journal.newer.update(zip(written, (entry.version for entry in entries), strict=True))
         else:
             ops = [put_entry(entry) for entry in entries]
 
         def done(error: EngineError | None) -> None:
             self._flushing = set()
-            for cursor in cursors:
+            for cursor in written:
                 if error is not None:
                     cursor.touch()
                 else:
                     self.overlay.pop(cursor.id, None)
-            for waiter in waiters:
-                waiter(error)
+            _tell(waiters, error)
             if self._waiters or (is_cut and error is None):
                 self._write()  # else what has moved meanwhile waits for the clock
 
         self._state.submit(ops, done)
-        self._flushing = set(cursors)
+        self._flushing = set(written)
+
+    @staticmethod
+    def _entry(cursor: Cursor) -> Entry | None:
+        """What is to be written of a cursor; None: a defect, which costs no other cursor its entry."""
+        try:
+            return entry_of(cursor)
+        except Exception:
+            log.critical("internal error: the entry of %s cannot be written", cursor.title, exc_info=True)
+            return None
 
     def take_in_journal(self) -> None:
         """After a start: write what only the journal has to the entries, and remove what it had then."""
@@ -194,6 +209,10 @@ class CursorWriter:
 
         self._is_rewriting = True
         self._state.submit([*map(put_entry, entries), *map(Delete, keys)], done)
+
+
+def _tell(waiters: Sequence[OnDone], error: EngineError | None) -> None:
+    call_each("the writing of subscriptions", [partial(waiter, error) for waiter in waiters])
 
 
 def numbers_in(entry: Entry) -> int:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from engine.callbacks import call_each
 from engine.cursor import Cursor
 from engine.cursor_entries import (
     CURSOR,
@@ -314,10 +315,23 @@ class CursorStore:
     def tick(self) -> None:
         """What time brings: moved cursors are written, records fall due, idle cursors are let go, old ones expire."""
         now_ms = self.clock_ms()
+        steps = (
+            lambda: self._fall_due(now_ms),
+            self.dead_letters.work,
+            lambda: self.writer.tick(now_ms),
+            lambda: self._sweep(now_ms),
+        )
+        call_each("the clock of subscriptions", steps)
+
+    def _fall_due(self, now_ms: int) -> None:
         for cursor in list(self.watched):
-            cursor.fall_due(now_ms)
-        self.dead_letters.work()
-        self.writer.tick(now_ms)
+            try:
+                cursor.fall_due(now_ms)
+            except Exception as problem:  # noqa: BLE001 - the others fall due all the same
+                self.watched.discard(cursor)
+                self.log.report_exception(f"the clock of {cursor.title}", problem)
+
+    def _sweep(self, now_ms: int) -> None:
         if now_ms >= self._next_sweep_ms:
             self._next_sweep_ms = now_ms + SWEEP_MS
             self._let_go(now_ms)

@@ -481,13 +481,12 @@ class Partition:
 
     def round_done(self, part: Part) -> None:
         """Takes the outcome of a round: chunks become visible or fail."""
+        log, self._active = self._log, part.active
         self.sealed.extend(part.sealed)
-        self._active = part.active
         self.leaves_out_numbers &= not (part.sealed and part.chunks)
-        log = self._log
         if part.error is not None:
             for chunk in part.chunks:
-                self._settle(chunk, FAILED, part.error)
+                self.settle(chunk, FAILED, part.error)
             if isinstance(part.error, ReadOnly):
                 self.stop_writing(part.error)
             if part.sealed:
@@ -497,7 +496,7 @@ class Partition:
             return
         self.failing = None
         for chunk in part.chunks:
-            self._settle(chunk, COMMITTED, None)
+            self.settle(chunk, COMMITTED, None)
             log.tail.add(chunk)
         if part.chunks:
             self.committed_seq = part.chunks[-1].last_seq
@@ -515,7 +514,8 @@ class Partition:
             self._told_failure = text, now_ms
             self._log.report(text)
 
-    def _settle(self, chunk: Chunk, state: int, error: EngineError | None) -> None:
+    def settle(self, chunk: Chunk, state: int, error: EngineError | None) -> None:
+        """The outcome of one chunk."""
         chunk.state = state
         chunk.error = error
         self._log.pending_bytes -= chunk.pending_bytes
@@ -535,7 +535,7 @@ class Partition:
                 self._pending.insert(0, chunk)
                 self._log.committer.fail_transaction(chunk.transaction, error)
             else:
-                self._settle(chunk, FAILED, error)
+                self.settle(chunk, FAILED, error)
         for waiter in waiters:
             self._log.post(waiter.round_done)
 
@@ -543,7 +543,7 @@ class Partition:
         """Fails the chunks of a transaction that wait here."""
         for chunk in [chunk for chunk in self._pending if chunk.transaction is transaction]:
             self._pending.remove(chunk)
-            self._settle(chunk, FAILED, error)
+            self.settle(chunk, FAILED, error)
 
     def stop_writing(self, error: ReadOnly) -> None:
         """Takes no more records until a restart."""

@@ -517,6 +517,13 @@ MUTANTS = (
         "tests/unit/test_reading.py -k who_fails",
     ),
     Mutant(
+        "stop all commits for a defect in one partition",
+        "engine/committer.py",
+        "            self._give_outcome(part)\n",
+        "            part.partition.round_done(part)\n",
+        "tests/unit/test_partition.py -k defect_behind_a_round",
+    ),
+    Mutant(
         "take the last round of a publish for all of them",
         "engine/chunk.py",
         "    failed = next((chunk for chunk in chunks if chunk.state == FAILED), None)\n",

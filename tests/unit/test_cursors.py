@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from engine import cursor_writer
 from engine.config import TopicConfig
+from engine.cursor import Cursor
+from engine.cursor_entries import Entry
 from engine.cursors import IDLE_MS, SWEEP_MS, CursorPolicy
 from engine.deliveries import DeliveryPolicy
 from engine.errors import InvalidConfig
@@ -356,3 +359,74 @@ def test_the_limit_of_unacknowledged(tmp_path: Path) -> None:
     cursor_log.store.set_policy(OWNER, CursorPolicy(DeliveryPolicy(retry_backoff_ms=0, unacknowledged_max=12)))
     assert cursor_log.seqs(cursor) == [14, 15], "a new policy holds at once"
     cursor_log.close()
+
+
+def test_one_that_waits_and_raises_costs_no_other_its_call(
+    cursor_log: CursorLog, caplog: pytest.LogCaptureFixture
+) -> None:
+    cursor = cursor_log.subscribe()
+    called: list[str] = []
+
+    def broken() -> None:
+        raise RuntimeError("a defect")
+
+    cursor.wait(broken)
+    cursor.wait(lambda: called.append("second"))
+    cursor_log.engine.append([b"1"])
+    cursor_log.engine.inbox.run_until(lambda: bool(called))
+    assert "a defect" in caplog.text
+
+
+def test_a_cursor_that_raises_stops_neither_the_clock_nor_the_writing_of_others(
+    cursor_log: CursorLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, second = cursor_log.subscribe(), cursor_log.subscribe()
+    cursor_log.engine.append([b"1", b"2"])
+    for cursor in (first, second):
+        assert cursor_log.seqs(cursor) == [1, 2]
+        cursor_log.store.watched.add(cursor)
+    second.acknowledge(1, 1)
+    first.deliveries.given_up = None  # type: ignore[assignment]
+    first.deliveries.set_policy(DeliveryPolicy(deliveries_max=1))
+    first.touch()
+    cursor_log.tick(1000)
+    assert "internal error in the clock of blipmq subscription 1" in caplog.text
+    assert cursor_log.flush() is None
+    cursor_log.crash(tmp_path / "image")
+    assert cursor_log.seqs(cursor_log.get(second)) == [2]
+
+
+def test_one_who_waits_for_the_writing_and_raises_costs_no_other_the_answer(cursor_log: CursorLog) -> None:
+    cursor = cursor_log.subscribe()
+    cursor.touch()
+    answers: list[object] = []
+
+    def broken(_: object) -> None:
+        raise RuntimeError("a defect")
+
+    cursor_log.store.flush(broken)
+    cursor_log.store.flush(answers.append)
+    cursor_log.engine.inbox.run_until(lambda: bool(answers))
+    assert answers == [None]
+
+
+def test_an_entry_that_cannot_be_made_costs_no_other_cursor_its_own(
+    cursor_log: CursorLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = cursor_log.subscribe(), cursor_log.subscribe()
+    cursor_log.engine.append([b"1", b"2"])
+    cursor_log.seqs(first)
+    cursor_log.seqs(second)
+    second.acknowledge(1, 2)
+    good = cursor_writer.entry_of
+
+    def broken(cursor: Cursor) -> Entry:
+        if cursor is first:
+            raise RuntimeError("a defect")
+        return good(cursor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cursor_writer, "entry_of", broken)
+        assert cursor_log.flush() is None
+    cursor_log.crash(tmp_path / "image")
+    assert cursor_log.seqs(cursor_log.get(second)) == []

@@ -22,6 +22,7 @@ from engine.files import SystemFiles
 from engine.inline import Inbox
 from engine.limits import SEGMENT_BYTES_MIN, WAKE_SLICE
 from engine.log import Log
+from engine.partition import Partition
 from engine.segment import HEADER_BYTES
 from engine.state import Put
 from tests.engine_log import SMALL, EngineLog, fill, segments
@@ -551,3 +552,51 @@ def test_a_partition_directory_without_segments_is_no_partition(tmp_path: Path) 
         assert engine.partition(index=1).last_seq == 0
         engine.append([b"y"], index=2)
         assert engine.values(index=2) == [b"y"], "a header that cannot be read gives no number"
+
+
+def test_a_defect_behind_a_round_stops_that_partition_and_nobody_else(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those who wait are told, of what is stored or not; rounds go on."""
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"1"], topic="other")
+        partition = engine.partition()
+        partition.append([b"1"])
+        partition.tail = None  # type: ignore[assignment]
+        with caplog.at_level(logging.CRITICAL):
+            chunks = [partition.append([b"2"]), engine.partition("other").append([b"2"])]
+            for chunk in chunks:
+                engine.settle(chunk)
+        assert "internal error in commit round" in caplog.text
+        assert [chunk.state for chunk in chunks] == [COMMITTED, COMMITTED], "it was behind the writing"
+        with pytest.raises(ReadOnly):
+            partition.append([b"3"])
+        engine.append([b"3"], topic="other")
+        assert not engine.log.pending_chunks
+        partition.tail = []
+    with EngineLog(tmp_path / "d") as engine:
+        assert engine.values() == [b"1", b"2"]
+
+
+def test_a_defect_in_front_of_a_round_stops_that_partition_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        partitions = [engine.partition(), engine.partition("other")]
+        for partition in partitions:
+            engine.settle(partition.append([b"1"]))
+        may_commit = Partition.may_commit
+
+        def broken(self: Partition) -> bool:
+            if self is partitions[0]:
+                raise RuntimeError("a defect")
+            return may_commit(self)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Partition, "may_commit", broken)
+            chunks = [partition.append([b"2"]) for partition in partitions]
+            for chunk in chunks:
+                engine.settle(chunk)
+        assert isinstance(chunks[0].error, ReadOnly)
+        assert chunks[1].state == COMMITTED
+        assert not engine.log.pending_chunks
