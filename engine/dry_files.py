@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.files import Buffer, SystemFiles
+from engine.files import FILE_MODE, Buffer, SystemFiles
 
 PAGE_BYTES = 1 << 16
 
@@ -94,12 +94,15 @@ class DryFiles:
 
     # --- Files
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = FILE_MODE) -> int:
         if self.exists(path):
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         self._gone.discard(path)
         ghost = self._ghosts[path] = _Ghost(None, 0)
         return self._opened(ghost)
+
+    def take_after(self, fd: int, path: Path, mode: int | None) -> None:
+        pass
 
     def open(self, path: Path, *, write: bool = False) -> int:
         return self._opened(self._ghost(path))

@@ -11,9 +11,13 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
+
+from engine import owners
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Result = TypeVar("Result")
@@ -31,6 +35,9 @@ FILE_MODE = 0o640
 REMOVED = "the file was removed while it was in use"
 """What ENOENT means for a file that is open."""
 
+NOT_A_FILE = "not a regular file"
+"""What is said of a pipe, a device or a directory in a file's place."""
+
 IOV_BUFFERS = 512
 """Buffers given to one pwritev: half of Linux's IOV_MAX (1024), far above what a round needs."""
 
@@ -38,11 +45,17 @@ IOV_BUFFERS = 512
 class Files(Protocol):
     """What the engine needs of a file system. File descriptors are opaque integers to the caller."""
 
-    def create(self, path: Path) -> int:
-        """Creates a file that must not exist yet and opens it for reading and writing."""
+    def create(self, path: Path, mode: int = FILE_MODE) -> int:
+        """Creates a file that must not exist yet, not even as a link, and opens it for reading and writing.
+
+        It belongs to the owner of its directory, whoever makes it.
+        """
+
+    def take_after(self, fd: int, path: Path, mode: int | None) -> None:
+        """Gives a new file owner and mode of the one at `path`, or `mode`, if any, when there is none."""
 
     def open(self, path: Path, *, write: bool = False) -> int:
-        """Opens an existing file."""
+        """Opens an existing file; a pipe, a device or a directory is refused."""
 
     def close(self, fd: int) -> None:
         """Closes a descriptor."""
@@ -106,14 +119,27 @@ class SystemFiles:
                 if problem.errno not in NO_DESCRIPTORS or self.relieve is None or not self.relieve():
                     raise
 
-    def _open(self, path: Path, flags: int) -> int:
-        return self._with_descriptor(lambda: os.open(path, flags | os.O_CLOEXEC, FILE_MODE))
+    def _open(self, path: Path, flags: int, mode: int = FILE_MODE) -> int:
+        return self._with_descriptor(lambda: os.open(path, flags | os.O_CLOEXEC, mode))
 
-    def create(self, path: Path) -> int:
-        return self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    def create(self, path: Path, mode: int = FILE_MODE) -> int:
+        fd = self._open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+        owners.belong_to(path.parent, lambda uid, gid: os.fchown(fd, uid, gid))
+        return fd
+
+    def take_after(self, fd: int, path: Path, mode: int | None) -> None:
+        owners.take_after(fd, path, mode)
 
     def open(self, path: Path, *, write: bool = False) -> int:
-        return self._open(path, os.O_RDWR if write else os.O_RDONLY)
+        # Opening a pipe would wait for somebody at its other end.
+        fd = self._open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_NONBLOCK)
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, NOT_A_FILE, str(path))
+        except OSError:
+            os.close(fd)
+            raise
+        return fd
 
     def close(self, fd: int) -> None:
         os.close(fd)
@@ -171,7 +197,13 @@ class SystemFiles:
         return os.fstat(fd).st_size
 
     def make_dir(self, path: Path) -> None:
-        path.mkdir(DIRECTORY_MODE, exist_ok=True)
+        try:
+            path.mkdir(DIRECTORY_MODE)
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+        else:
+            owners.belong_to(path.parent, lambda uid, gid: os.chown(path, uid, gid))
 
     def exists(self, path: Path) -> bool:
         return os.path.lexists(path)
@@ -196,25 +228,33 @@ class SystemFiles:
         return stat.f_bavail * stat.f_frsize
 
 
-def write_new_file(files: Files, path: Path, content: bytes) -> None:
+def write_new_file(files: Files, path: Path, content: bytes, mode: int | None = None) -> None:
     """Puts `content` at `path` durably and all at once: written aside, synced, renamed, directory synced.
+
+    An older file's owner and mode are kept. A new one belongs to its directory's owner and has `mode`, whatever the
+    umask is; None: `FILE_MODE` less the umask.
 
     Raises:
         OSError: nothing of an older file at `path` was changed.
     """
-    replace_file(files, path, content)
+    replace_file(files, path, content, mode)
     files.sync_dir(path.parent)
 
 
-def replace_file(files: Files, path: Path, content: bytes) -> None:
-    """Puts `content` at `path` all at once; durable when the directory is synced, too. Raises OSError."""
+def replace_file(files: Files, path: Path, content: bytes, mode: int | None = None) -> None:
+    """As `write_new_file`, but durable only when the directory is synced, too. Raises OSError."""
     aside = path.with_name(path.name + ".new")
-    if aside.name in files.list_dir(path.parent):
-        files.remove(aside)  # left by a crash; it was never in use
-    fd = files.create(aside)
+    if files.exists(aside):
+        files.remove(aside)  # left by a crash, or somebody's link; it was never in use
+    fd = files.create(aside, FILE_MODE if mode is None else mode)
     try:
+        files.take_after(fd, path, mode)
         files.write(fd, [content], 0)
         files.sync_data(fd)
+    except BaseException:
+        with suppress(OSError):
+            files.remove(aside)
+        raise
     finally:
         files.close(fd)
     files.rename(aside, path)

@@ -48,7 +48,6 @@ import hmac
 import ipaddress
 import json
 import logging
-import os
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -68,6 +67,7 @@ from engine.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from engine.files import SystemFiles, write_new_file
 from engine.session_types import UnknownSession
 from engine.subscriptions import UnknownSubscription
 from netserver.admin_access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
@@ -120,9 +120,7 @@ def read_token(data_dir: Path) -> str:
         raise ServerError(f"cannot read {path}: {error}; remove it, and the next start makes a new one") from None
     token = secrets.token_urlsafe(32)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(token + "\n")
+        write_new_file(SystemFiles(), path, token.encode() + b"\n", 0o600)
     except OSError as error:
         raise ServerError(f"cannot make {path}: {error.strerror}; --admin off does without it") from None
     return token

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from engine.errors import EngineError, LogLocked
+from engine.files import SystemFiles, replace_file
 from engine.histogram import Histogram
 from engine.log import Log
 from netserver import config as configuration
@@ -353,8 +354,7 @@ class Server:
         }
         temporary = self.data_dir / "server.json.new"
         try:
-            temporary.write_text(json.dumps(document, indent=1) + "\n", "utf-8")
-            temporary.replace(self.data_dir / "server.json")
+            replace_file(SystemFiles(), self.data_dir / "server.json", json.dumps(document, indent=1).encode() + b"\n")
         except OSError as error:  # a full disk: reading has to go on, and records that retention removes make room
             log.warning("cannot write %s (%s): tools do not find this server by its directory", temporary, error)
             for path in (temporary, self.data_dir / "server.json"):  # the latter names a server that was killed

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hmac
 import json
-import os
 import secrets
 import stat
 import time
@@ -33,11 +32,13 @@ from re import compile as compile_pattern
 from typing import Any
 
 from engine.callbacks import call_each
+from engine.files import SystemFiles, write_new_file
 from netserver.errors import ConfigError
 from netserver.limits import API_KEY_CHARS_MIN, KEY_FILE_BYTES_MAX
 
 DIGEST_BYTES = 32
 SALT_BYTES = 16
+KEY_FILE_MODE = 0o600
 EVERYTHING = ("*",)
 PROCESS_SALT = secrets.token_bytes(SALT_BYTES)
 """For keys in clear, which are not stored: the same over a reload."""
@@ -231,7 +232,11 @@ def key_item(key: StoredKey) -> dict[str, Any]:
 
 
 def write_key_file(path: Path, keys: Iterable[StoredKey]) -> None:
-    """Replace a key file, in one step, readable by its owner only."""
+    """Replace a key file, durably and in one step; its owner and mode stay. A new one is readable by its owner only.
+
+    Raises:
+        OSError: nothing was changed.
+    """
     lines = [
         json.dumps(
             {
@@ -245,13 +250,8 @@ def write_key_file(path: Path, keys: Iterable[StoredKey]) -> None:
         )
         for key in keys
     ]
-    temporary = path.with_name(path.name + ".new")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.writelines(line + "\n" for line in lines)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    content = "".join(line + "\n" for line in lines).encode()
+    write_new_file(SystemFiles(), path.resolve(), content, KEY_FILE_MODE)
 
 
 def add_key(

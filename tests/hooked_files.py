@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.files import SystemFiles
+from engine.files import FILE_MODE, SystemFiles
 
 
 class HookedFiles(SystemFiles):
@@ -19,9 +19,9 @@ class HookedFiles(SystemFiles):
         self.hook: Callable[[str, Path], None] = lambda call, path: None
         self.names: dict[int, Path] = {}
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = FILE_MODE) -> int:
         self.hook("create", path)
-        fd = super().create(path)
+        fd = super().create(path, mode)
         self.names[fd] = path
         return fd
 

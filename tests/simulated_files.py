@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from engine.files import Buffer
+from engine.files import FILE_MODE, Buffer
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096
@@ -224,7 +224,7 @@ class SimulatedFiles:
 
     # --- Files
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = FILE_MODE) -> int:
         with self.lock:
             self._ask("create", path)
             directory = self._directory(path.parent)
@@ -233,6 +233,9 @@ class SimulatedFiles:
             inode = Inode()
             directory.change(path.name, inode)
             return self._opened(inode, path)
+
+    def take_after(self, fd: int, path: Path, mode: int | None) -> None:
+        """There is one user."""
 
     def open(self, path: Path, *, write: bool = False) -> int:
         with self.lock:

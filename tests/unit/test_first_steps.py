@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import os
 import socket
 import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,8 +20,7 @@ from netserver.errors import Timeout
 from netserver.fresh_directory import FreshDirectory
 from netserver.testing import ServerProcess, running, server
 from tests.unit.conftest import Logtool
-
-NOBODY = 65534
+from tests.users import as_nobody, needs_root, open_folder
 
 
 def mode(path: Path) -> int:
@@ -129,32 +125,17 @@ def test_a_directory_that_is_not_there_is_told_from_one_that_is_empty(tmp_path: 
         assert "(it has no VERSION file)" in err
 
 
-@contextlib.contextmanager
-def as_nobody() -> Iterator[None]:
-    groups = os.getgroups()
-    os.setgroups([])
-    os.setegid(NOBODY)
-    os.seteuid(NOBODY)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-        os.setegid(0)
-        os.setgroups(groups)
-
-
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@needs_root
 def test_another_user_is_told_whose_it_is(logtool: Logtool) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        data_dir = Path(folder) / "data"
+    with open_folder() as folder:
+        data_dir = folder / "data"
         with server(data_dir) as process:
             with as_nobody():
                 code, _, err = logtool("--data-dir", str(data_dir), "status")
             assert code == 4
             assert f"{data_dir}/server.json: permission denied" in err
-            assert f"{data_dir} belongs to root: `sudo -u root logtool ...`" in err
+            assert f"{data_dir} belongs to root (mode 0750): `sudo -u root ...`" in err
             data_dir.chmod(0o755)
             (data_dir / "server.json").chmod(0o644)
             with as_nobody():

@@ -27,7 +27,7 @@ from engine.errors import (
     ReadOnly,
     UnsupportedFormat,
 )
-from engine.files import SystemFiles
+from engine.files import FILE_MODE, SystemFiles
 from engine.lmdbenv import DATA_FILE, IN_USE_FILE, LOCK_FILE, Environment, ReadOnlyEnvironment, move_aside
 
 FILES = SystemFiles()
@@ -47,9 +47,9 @@ class RecordingFiles(SystemFiles):
         if call == self.refused:
             raise OSError(28, "No space left on device")
 
-    def create(self, path: Path) -> int:
+    def create(self, path: Path, mode: int = FILE_MODE) -> int:
         self._note("create", path)
-        return super().create(path)
+        return super().create(path, mode)
 
     def make_dir(self, path: Path) -> None:
         self._note("make_dir", path)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import os
-import pwd
-from pathlib import Path
+
+from engine.owners import refused_by
 
 DONE = 0
 FINDING = 1  # damage, a failed check
@@ -83,23 +81,7 @@ class Finding(Exception):
     """The command did its work, said what it found, and ends with exit code 1 (`FINDING`)."""
 
 
-def _whose(name: object) -> str:
-    """What to do about a file of somebody else's: as whom to run the command."""
-    if not isinstance(name, str | os.PathLike):
-        return ""
-    for path in (Path(name), *Path(name).absolute().parents):
-        try:
-            owner = path.stat().st_uid
-        except OSError:  # what lies in a directory that is closed to us
-            continue
-        if owner == os.geteuid():
-            return ""
-        with contextlib.suppress(KeyError):
-            user = pwd.getpwuid(owner).pw_name
-            token = "; --server URL --token-file FILE goes through the server with a copy of admin.token"
-            return f"{path} belongs to {user}: `sudo -u {user} logtool ...` may{token}"
-        return f"{path} belongs to user {owner}"
-    return ""
+TOKEN_HINT = "; --server URL --token-file FILE goes through the server with a copy of admin.token"
 
 
 def explain(error: BaseException) -> Failure | None:
@@ -116,6 +98,7 @@ def explain(error: BaseException) -> Failure | None:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             return Failure(NO_ROOM, "no_space", message)
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            return Failure(REFUSED, "permission", message, _whose(error.filename))
+            whose = refused_by(error)
+            return Failure(REFUSED, "permission", message, whose + TOKEN_HINT if whose else "")
         return Failure(UNREACHABLE, "cannot_open", message)
     return None
