@@ -74,12 +74,12 @@ def main() -> None:
     stalls = Stalls(Path(sys.argv.pop(1)))
     run = uvloop.run
 
-    def watched(main: Coroutine[Any, Any, Any]) -> Any:
+    def watched(main: Coroutine[Any, Any, Any], **options: Any) -> Any:
         async def both() -> Any:
             Meter(asyncio.get_running_loop(), stalls)
             return await main
 
-        return run(both())
+        return run(both(), **options)
 
     uvloop.run = watched
     serve()

@@ -221,12 +221,14 @@ class Server:
         self._later(SWEEP_S, self._sweep)
         self._later(CURSORS_TICK_S, self._tick_cursors)
         self._later(LOOP_LAG_INTERVAL_S, self._measure_lag, loop.time() + LOOP_LAG_INTERVAL_S)
+        loop.call_soon(self.shell.turns.watch)
         self.ready = True
 
     async def drain(self) -> bool:
         """Stop: finish what is outstanding, close everything. True: the log committed all that was appended."""
         loop = asyncio.get_running_loop()
         self.ready = False
+        self.shell.turns.stop()
         for listener in self.listeners.values():
             listener.stop_accepting()
         deadline = loop.time() + DRAIN_S

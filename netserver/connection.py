@@ -25,6 +25,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final, ParamSpec, cast
 
 from netserver.errors import ProtocolError
@@ -116,6 +117,11 @@ class Connection(asyncio.BufferedProtocol):
         return bool(self._holds)
 
     @property
+    def title(self) -> str:
+        """Protocol and peer, for people."""
+        return f"{self.counters.name} {self.peer}"
+
+    @property
     def hold_reasons(self) -> list[str]:
         """Why it is not read, for people."""
         return list(self._holds)
@@ -186,12 +192,11 @@ class Connection(asyncio.BufferedProtocol):
 
     def guarded(self, function: Callable[[], object]) -> Callable[[], None]:
         """``function`` wrapped in ``call``: for callbacks given to the engine and for timers."""
+        return partial(self._unless_closed, function)
 
-        def run() -> None:
-            if not self.closed:
-                self.call(function)
-
-        return run
+    def _unless_closed(self, function: Callable[[], object]) -> None:
+        if not self.closed:
+            self.call(function)
 
     def close(self, reason: str = "", kind: str = "server") -> None:
         """Send what was written, then close. Input that still comes is thrown away.
@@ -317,6 +322,7 @@ class Connection(asyncio.BufferedProtocol):
         return view[start:] if start else view
 
     def buffer_updated(self, nbytes: int) -> None:
+        self.shell.turns.mark(self)
         self.bytes_in += nbytes
         if self.closed or self._input_ended:
             self._discarded_bytes += nbytes
@@ -340,6 +346,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._let_others_read()
 
     def eof_received(self) -> bool:
+        self.shell.turns.mark(self)
         self._peer_eof = True
         if self.closed:
             return False
@@ -351,12 +358,14 @@ class Connection(asyncio.BufferedProtocol):
         self.writable = False
 
     def resume_writing(self) -> None:
+        self.shell.turns.mark(self)
         self.writable = True
         self.release(OUTPUT)
         if not self.closed:
             self.call(self.session.resume_output)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.shell.turns.mark(self)
         self.closed = True
         if self._close_timer is not None:
             self._close_timer.cancel()

@@ -106,6 +106,16 @@ SWEEP_EVERYTHING_TICKS: Final = 10
 LOOP_LAG_INTERVAL_S: Final = 0.1
 """Interval of the measurement of how late the event loop runs its timers."""
 
+SLOW_TURN_S: Final = 0.02
+"""CPU time of one turn of the event loop that is counted as slow: everybody waits for it, beside a sync of some ms."""
+
+SLOW_TURN_LOG_S: Final = 10.0
+"""Time between two lines about slow turns."""
+
+TURN_CLOCK_S: Final = 0.001
+"""A turn begins with a reading of the thread's CPU clock at most this old, by which it may seem too long: reading it
+takes 0.4 us."""
+
 ADMIN_BODY_BYTES: Final = 32 * MIB
 """A request to the admin API: one record of the default limit (15 MiB) in base64 fits."""
 

@@ -129,6 +129,11 @@ class ServerCollector(Collector):
         yield single("config_reload_time_seconds", "When the configuration was last loaded.", server.reload_time)
         yield single("recovery_seconds", "Time that opening the log took at the start.", server.open_seconds)
         yield histogram("loop_lag_seconds", "How late the event loop ran a timer.", (), [((), server.loop_lag)])
+        turns = server.shell.turns
+        text = "CPU time of turns of the event loop above 20 ms: everybody waits meanwhile."
+        yield histogram("loop_slow_turn_seconds", text, (), [((), turns.slow)])
+        text = "CPU time of the longest turn of the event loop since the start."
+        yield single("loop_turn_seconds_max", text, turns.longest_s)
 
     @staticmethod
     def _protocols(all_counters: list[Counters], admin: Sequence[int]) -> Iterator[Metric]:

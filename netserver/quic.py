@@ -89,6 +89,11 @@ class QuicPeer:
 
     # --- for protocols
 
+    @property
+    def title(self) -> str:
+        """Protocol and peer, for people."""
+        return f"{self.bounds.counters.name} {self.address}"
+
     def open_stream(self, make_session: Callable[[QuicStream], StreamSession]) -> QuicStream:
         """Open a stream; the peer learns of it with its first bytes."""
         stream_id = self.quic.get_next_available_stream_id()

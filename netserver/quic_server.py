@@ -48,6 +48,7 @@ from netserver.quic import QuicPeer
 from netserver.quic_core import BoundedQuic, OutOfOrder, QuicConfiguration
 from netserver.quic_stream import Bounds, PeerHandler
 from netserver.settings import Address
+from netserver.turns import Turns
 from netserver.udp import Datagram, UdpSocket
 
 log = logging.getLogger(__name__)
@@ -99,6 +100,7 @@ class QuicEndpoint:
         self._handler = handler
         self._bounds = bounds
         self._loop = bounds.loop
+        self._turns = Turns.of(bounds.loop)
         self._streams_max = streams_max
         self._handshake_timeout_s = handshake_timeout_s
         self._on_tick = on_tick
@@ -288,6 +290,7 @@ class QuicEndpoint:
     def _process(self, peer: QuicPeer) -> None:
         if peer not in self.peers:
             return
+        self._turns.mark(peer)
         try:
             peer.process()
         except Exception:
@@ -302,7 +305,9 @@ class QuicEndpoint:
         for _ in range(len(dirty)):
             if any(channel.is_blocked for channel in self._channels):
                 return  # goes on when the socket takes datagrams again
-            dirty.popleft().flush()
+            peer = dirty.popleft()
+            self._turns.mark(peer)
+            peer.flush()
             self._look_up()
             if time.perf_counter() > deadline:
                 break

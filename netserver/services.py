@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from netserver.counters import Counters
 from netserver.flow import PublishPressure, ReceiveBudget
 from netserver.limits import FRAME_PROGRESS_BYTES, FRAME_STALL_S, FRAME_STALL_SHORT_S, READ_BUFFER_BYTES
+from netserver.turns import Turns
 
 if TYPE_CHECKING:
     from engine.log import Log
@@ -66,6 +67,7 @@ class Shell:
         receive_bytes_max: int,
     ) -> None:
         self.loop = loop
+        self.turns = Turns.of(loop)
         self.buffer = bytearray(READ_BUFFER_BYTES)
         self.view = memoryview(self.buffer)
         self.pressure = PublishPressure(pending_bytes_max, pending_share_bytes_max)

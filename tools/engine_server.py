@@ -283,7 +283,9 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         keep_freed_buffers()
         import uvloop
 
-        sys.exit(uvloop.run(Process(config, load).run()))
+        from netserver.watched_loop import WatchedLoop
+
+        sys.exit(uvloop.run(Process(config, load).run(), loop_factory=WatchedLoop))
     except ServerError as error:
         click.echo(f"engine-server: {error}", err=True)
         sys.exit(error.exit_code)
