@@ -84,6 +84,7 @@ class Api:
             "uptime_seconds": time.time() - server.started_at,
             "data_dir": str(server.data_dir.absolute()),
             "listeners": {name: str(address) for name, address in server.addresses.items()},
+            "failed_listeners": {name: str(error) for name, error in server.failed.items()},
             "connections": {name: counters.connections for name, counters in server.counters.items()},
             "connections_max": server.gate.connections_max,
             "topics": len(engine.catalog),

@@ -28,7 +28,7 @@ from netserver.admin import AdminServer
 from netserver.config import PROTOCOL_SECTIONS, ServerConfig
 from netserver.connection import Connection, Services, SessionFactory, Shell
 from netserver.counters import Counters
-from netserver.errors import ServerError
+from netserver.errors import CertificateError, ServerError
 from netserver.fresh_directory import FreshDirectory
 from netserver.limits import (
     CURSORS_TICK_S,
@@ -44,7 +44,7 @@ from netserver.listener import ConnectionGate, TcpListener, connections_allowed,
 from netserver.logs import set_level
 from netserver.metrics import Rounds
 from netserver.settings import Address
-from netserver.tls import TlsContexts
+from netserver.tls import TLS_SECTIONS, TlsContexts
 from netserver.version import product_version
 
 log = logging.getLogger(__name__)
@@ -163,6 +163,8 @@ class Server:
         self.counters: dict[str, Counters] = {}
         self.services: dict[str, Services] = {}
         self.listeners: dict[str, Listener] = {}
+        self.failed: dict[str, CertificateError] = {}
+        """Listeners that could not start, and why; the others serve."""
         self.tls = TlsContexts()
         self.loop_lag = Histogram()
         self.rounds = Rounds()
@@ -259,7 +261,7 @@ class Server:
         new = _fitted(new, self.descriptors)
         differing = configuration.changes(self.config, new)
         merged = configuration.reloaded(self.config, new)
-        contexts = self.tls.loaded(merged)
+        contexts = self.tls.loaded(merged, TLS_SECTIONS - self.failed.keys())
         prepared = [reloader(merged) for services in self.services.values() for reloader in services.reloaders]
         self.tls.replace(contexts)
         self.config = merged
@@ -301,20 +303,29 @@ class Server:
         return opened
 
     async def _listen(self) -> None:
-        self.tls.replace(self.tls.loaded(self.config))
-        for name in PROTOCOL_SECTIONS:
-            address = self.config.listener(name).listen
-            if address is None:
-                continue
-            if name in TCP_PROTOCOLS:
-                make: MakeFactory = import_module(TCP_PROTOCOLS[name]).factory
-                self._listen_tcp(name, address, make)
-            elif name in OTHER_PROTOCOLS:
-                start: Callable[[Services, ServerConfig], Awaitable[Listener]]
-                start = import_module(OTHER_PROTOCOLS[name]).start
-                self.listeners[name] = await start(self._services(name), self.config)
+        wanted = [name for name in PROTOCOL_SECTIONS if self.config.listener(name).listen is not None]
+        for name in wanted:
+            try:
+                await self._listen_to(name)
+            except CertificateError as error:
+                self.failed[name] = error
+                log.error("%s does not listen: %s; the others do, mend it and restart", name, error)
+        if wanted and len(self.failed) == len(wanted):
+            raise self.failed[wanted[0]]
         for name, make in self._further.items():
             self._listen_tcp(name, Address("127.0.0.1", 0), make)
+
+    async def _listen_to(self, name: str) -> None:
+        address = self.config.listener(name).listen
+        assert address is not None
+        if name in TCP_PROTOCOLS:
+            self.tls.replace(self.tls.loaded(self.config, [*self.listeners, name]))
+            make: MakeFactory = import_module(TCP_PROTOCOLS[name]).factory
+            self._listen_tcp(name, address, make)
+        elif name in OTHER_PROTOCOLS:
+            start: Callable[[Services, ServerConfig], Awaitable[Listener]]
+            start = import_module(OTHER_PROTOCOLS[name]).start
+            self.listeners[name] = await start(self._services(name), self.config)
 
     def _listen_tcp(self, name: str, address: Address, make: MakeFactory) -> None:
         services = self._services(name)

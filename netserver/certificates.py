@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 import socket
 from pathlib import Path
 from typing import Final
@@ -17,32 +16,40 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from netserver.errors import ConfigError
+from engine.files import Files, SystemFiles, write_new_file
+from netserver.errors import CertificateError
 
 VALID_DAYS: Final = 20 * 365
 """Nobody would notice in time that a certificate that nobody signed has to be renewed."""
 
 
-def own_certificate(directory: Path, name: str) -> tuple[Path, Path]:
+def own_certificate(directory: Path, name: str, files: Files | None = None) -> tuple[Path, Path]:
     """(certificate, key) files ``NAME-certificate.pem`` and ``NAME-key.pem`` in ``directory``, made when missing.
 
+    They are on disk, with their names, when this returns.
+
     Raises:
-        ConfigError: one of them is there without the other.
+        CertificateError: one of them is there without the other.
         OSError: they cannot be written.
     """
     certificate_file, key_file = directory / f"{name}-certificate.pem", directory / f"{name}-key.pem"
-    if certificate_file.exists() and key_file.exists():
+    files = files or SystemFiles()
+    has_certificate, has_key = files.exists(certificate_file), files.exists(key_file)
+    if has_certificate and has_key:
         return certificate_file, key_file
-    if certificate_file.exists():
-        raise ConfigError(f"{certificate_file} has no {key_file.name} beside it: restore it, or remove the certificate")
+    if has_certificate:
+        raise CertificateError(
+            f"{certificate_file} has no {key_file.name} beside it: restore it, or remove the certificate"
+        )
     key = ec.generate_private_key(ec.SECP256R1())
-    _write(
+    write_new_file(  # durable before the certificate, which nobody could use without its key
+        files,
         key_file,
         key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
         0o600,
     )
     # Everybody may read it: clients of other users trust the server by it.
-    _write(certificate_file, _self_signed(key, name).public_bytes(serialization.Encoding.PEM), 0o644)
+    write_new_file(files, certificate_file, _self_signed(key, name).public_bytes(serialization.Encoding.PEM), 0o644)
     return certificate_file, key_file
 
 
@@ -68,35 +75,22 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate
     return builder.sign(key, hashes.SHA256())
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
-    """A new file, whole or not there."""
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.unlink(missing_ok=True)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    with os.fdopen(fd, "wb") as file:
-        os.fchmod(fd, mode)  # whatever the umask is
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-
-
 def load(configuration: QuicConfiguration, certificate_file: Path, key_file: Path) -> None:
     """Put certificate chain and key into a QUIC configuration.
 
     Raises:
-        ConfigError: a file is missing, unreadable or not what it should be, or they do not belong together.
+        CertificateError: a file is missing, unreadable or not what it should be, or they do not belong together.
     """
     where = f"TLS files {certificate_file}, {key_file}"
     try:
         configuration.load_cert_chain(certificate_file, key_file)
         matches = configuration.certificate.public_key() == configuration.private_key.public_key()
     except OSError as error:
-        raise ConfigError(f"{where}: {error.strerror or error}") from None
-    except (ValueError, TypeError, IndexError, AttributeError) as error:
-        raise ConfigError(f"{where}: not a certificate and its unencrypted key in PEM: {error}") from None
+        raise CertificateError(f"{where}: {error.strerror or error}") from None
+    except Exception as error:  # noqa: BLE001 - parsers of a damaged file raise whatever they meet
+        raise CertificateError(f"{where}: not a certificate and its unencrypted key in PEM: {error}") from None
     if not matches:
-        raise ConfigError(f"{where}: the key is not the certificate's")
+        raise CertificateError(f"{where}: the key is not the certificate's")
 
 
 def fingerprint(certificate: x509.Certificate) -> str:

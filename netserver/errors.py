@@ -131,6 +131,10 @@ class ConfigError(ServerError):
     exit_code = 2
 
 
+class CertificateError(ConfigError):
+    """A listener's certificate or key cannot be used; the other listeners can do without it."""
+
+
 class ListenError(ServerError):
     """A listener cannot be bound."""
 

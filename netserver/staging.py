@@ -32,7 +32,7 @@ import msgpack
 import xxhash
 
 from engine.errors import DiskFull, LimitReached, NotStored
-from engine.files import NO_SPACE
+from engine.files import NO_SPACE, Files, SystemFiles, write_new_file
 from engine.ledger import Entry, Ledger
 from engine.limits import KEY_BYTES_MAX
 from engine.partition import Partition
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from netserver.app import Server
 
 DIRECTORY: Final = "staged"
+STAGED_MODE: Final = 0o600
 _NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
 
 
@@ -96,7 +97,7 @@ class Staging:
             await self._sweep()
             if self._stored_bytes + len(content) > STAGING_BYTES_MAX:
                 raise LimitReached(f"staged files take up to {STAGING_BYTES_MAX} bytes; commit or drop some")
-            name = await asyncio.to_thread(_store, self._directory, content)
+            name = await asyncio.to_thread(_store, SystemFiles(), self._directory, content)
             self._stored_bytes += len(content)
         return {"name": name, "size_bytes": len(content)}
 
@@ -321,33 +322,21 @@ def _now_ms() -> int:
 # --- in threads of their own
 
 
-def _store(directory: Path, content: bytes) -> str:
+def _store(files: Files, directory: Path, content: bytes) -> str:
+    """Keeps a file of rows; its name. It is on disk, with its name, when this returns."""
     try:
         read_rows(content)
     except ValueError as error:
         raise BadRequest(f"not a file of rows: {error}") from None
     name = f"{secrets.token_hex(8)}-{xxhash.xxh3_64_hexdigest(content)}"
-    path = directory / name
     try:
-        directory.mkdir(0o700, exist_ok=True)
-        with path.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        _sync_directory(directory)
+        files.make_dir(directory)
+        files.sync_dir(directory.parent)  # its entry, which a process that was killed may have left unsynced
+        write_new_file(files, directory / name, content, STAGED_MODE)
     except OSError as error:
-        path.unlink(missing_ok=True)
         text = f"cannot keep a staged file in {directory}: {error.strerror}"
         raise (DiskFull(text) if error.errno in NO_SPACE else NotStored(text)) from None
     return name
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _load(path: Path) -> list[StagedRow]:

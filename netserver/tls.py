@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
 from typing import Final
 
 from netserver.config import PROTOCOL_SECTIONS, ServerConfig
-from netserver.errors import ConfigError
+from netserver.errors import CertificateError
 from netserver.settings import ListenerSection
 
-TLS_SECTIONS: Final = tuple(name for name in PROTOCOL_SECTIONS if name != "fujin")
+TLS_SECTIONS: Final = frozenset(PROTOCOL_SECTIONS) - {"fujin"}
 """Protocols over TCP; QUIC carries its own TLS."""
 
 
@@ -17,7 +18,7 @@ def server_context(section: ListenerSection) -> ssl.SSLContext | None:
     """The context of a listener (TLS 1.2 or newer); None: it does not speak TLS.
 
     Raises:
-        ConfigError: a file is missing, unreadable or not what it should be.
+        CertificateError: a file is missing, unreadable or not what it should be.
     """
     if not section.tls_certificate:
         return None
@@ -30,7 +31,7 @@ def server_context(section: ListenerSection) -> ssl.SSLContext | None:
             context.verify_mode = ssl.CERT_REQUIRED
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (section.tls_certificate, section.tls_key, section.tls_client_ca)))
-        raise ConfigError(f"TLS files {files}: {error.strerror or error}") from None
+        raise CertificateError(f"TLS files {files}: {error.strerror or error}") from None
     return context
 
 
@@ -41,13 +42,13 @@ class TlsContexts:
         self._contexts: dict[str, ssl.SSLContext | None] = {}
 
     @staticmethod
-    def loaded(config: ServerConfig) -> dict[str, ssl.SSLContext | None]:
-        """Contexts of ``config``, read from their files now.
+    def loaded(config: ServerConfig, names: Iterable[str]) -> dict[str, ssl.SSLContext | None]:
+        """Contexts of some protocols as ``config`` has them, read from their files now.
 
         Raises:
-            ConfigError: see ``server_context``; nothing has changed.
+            CertificateError: see ``server_context``; nothing has changed.
         """
-        return {name: server_context(config.listener(name)) for name in TLS_SECTIONS}
+        return {name: server_context(config.listener(name)) for name in names if name in TLS_SECTIONS}
 
     def replace(self, contexts: dict[str, ssl.SSLContext | None]) -> None:
         """Use ``contexts`` from now on."""

@@ -36,6 +36,20 @@ HOSTILE = "tests/unit/test_quic_hostile.py --timeout 60"
 QUICK = "tests/unit/test_quick_rounds.py"
 
 MUTANTS = (
+    Mutant(
+        "do not sync the directory that a first staged file makes",
+        "netserver/staging.py",
+        "        files.sync_dir(directory.parent)",
+        "        pass",
+        "tests/unit/test_staging.py -k with_its_name",
+    ),
+    Mutant(
+        "let one listener's certificate stop all of them",
+        "netserver/app.py",
+        "            except CertificateError as error:\n",
+        "            except ZeroDivisionError as error:\n",
+        "tests/unit/test_fujin_config.py -k damaged",
+    ),
     # --- what is written and synced
     Mutant(
         "do not sync records",

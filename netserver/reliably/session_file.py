@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from engine.files import SystemFiles, write_new_file
 from netserver.reliably.limits import SESSION_FILE_BYTES_MAX
 
 
@@ -97,14 +97,4 @@ class SessionFile:
             self._written = text
 
     def _replace(self, text: str) -> None:
-        beside = self.path.with_name(self.path.name + ".new")
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(self.path)
-        directory = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        write_new_file(SystemFiles(), self.path, text.encode() + b"\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import random
 import ssl
 import stat
 from pathlib import Path
@@ -13,8 +14,9 @@ from aioquic.quic.configuration import QuicConfiguration
 from cryptography import x509
 
 from netserver import certificates
-from netserver.errors import ConfigError
+from netserver.errors import CertificateError, ConfigError
 from tests.certificates import self_signed
+from tests.simulated_files import LoseAll, disk_with
 
 
 def loaded(certificate: Path | str, key: Path | str) -> QuicConfiguration:
@@ -91,3 +93,47 @@ def test_files_that_cannot_be_used(tmp_path: Path, damage: str) -> None:
         certificate.write_text("")
     with pytest.raises(ConfigError, match="TLS files"):
         loaded(certificate, key)
+
+
+def test_a_certificate_is_never_on_disk_without_its_key(tmp_path: Path) -> None:
+    """Power is lost before each call, and what was not synced is gone."""
+    steps = 0
+    while True:
+        disk = disk_with(tmp_path)
+        calls: list[str] = []
+
+        def hook(call: str, path: Path) -> None:
+            if len(calls) == steps:  # noqa: B023
+                raise OSError(5, "the power is cut")
+            calls.append(call)  # noqa: B023
+
+        disk.hook = hook
+        try:
+            certificate, key = certificates.own_certificate(tmp_path, "fujin", disk)
+        except OSError:
+            is_made = False
+        else:
+            is_made = True
+        for fate in (LoseAll(), *map(random.Random, range(5))):
+            after = disk.after_power_cut(fate)
+            names = set(after.list_dir(tmp_path)) & {"fujin-certificate.pem", "fujin-key.pem"}
+            assert names != {"fujin-certificate.pem"}, f"after {calls}"
+            assert not is_made or names == {certificate.name, key.name}
+        if is_made:
+            assert steps > 8
+            return
+        steps += 1
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_flipped_bit_is_told_as_a_certificate_that_cannot_be_used(tmp_path: Path, part: int) -> None:
+    files = certificates.own_certificate(tmp_path, "fujin")
+    content = files[part].read_bytes()
+    refused = 0
+    for position in range(0, len(content), 7):
+        files[part].write_bytes(content[:position] + bytes([content[position] ^ 0x21]) + content[position + 1 :])
+        try:
+            loaded(*files)
+        except CertificateError:
+            refused += 1
+    assert refused > len(content) // 20

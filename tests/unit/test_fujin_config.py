@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from netserver import config as configuration
-from netserver import config_reading, fujin
+from netserver import config_reading, figg, fujin
+from netserver.admin_api import Api
 from netserver.config import ServerConfig
 from netserver.errors import ConfigError
 from netserver.fujin_config import FujinReader, FujinWriter, parse_start
@@ -101,14 +102,37 @@ def test_starts(text: str, start: object) -> None:
     assert parse_start(text) == start
 
 
-def test_missing_certificates_stop_the_start(tmp_path: Path) -> None:
+def test_a_listener_without_a_certificate_stops_the_start_only_when_it_is_alone(tmp_path: Path) -> None:
+    missing = {"tls_certificate": str(tmp_path / "missing.pem"), "tls_key": str(tmp_path / "missing.key")}
+
     async def main() -> None:
-        settings = {"tls_certificate": str(tmp_path / "missing.pem"), "tls_key": str(tmp_path / "missing.key")}
         with pytest.raises(ConfigError, match=r"missing\.pem"):
-            async with running(settings={**OFF, "fujin": settings}):
+            async with running(settings={**OFF, "fujin": missing}):
                 pytest.fail("it has started")
 
     run("asyncio", main())
+
+
+def test_the_others_serve_when_a_certificate_is_damaged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "data").mkdir()
+    for name in ("certificate", "key"):
+        (tmp_path / "data" / f"fujin-{name}.pem").write_text("damaged")
+    missing = {"tls_certificate": str(tmp_path / "missing.pem"), "tls_key": str(tmp_path / "missing.key")}
+    (tmp_path / "data" / "VERSION").write_text('{"format": 1, "id": 1}')
+
+    async def main() -> None:
+        async with running(tmp_path / "data", {"tank": missing}) as server:
+            assert {*server.listeners} == {"figg", "reliably", "blipmq"}
+            assert {*server.failed} == {"fujin", "tank"}
+            async with figg.connect(str(server.addresses["figg"])) as client:
+                await client.publish("t", b"it serves")
+            server.reload(server.config)
+            status = await Api(server).status()
+            assert "missing.pem" in status["failed_listeners"]["tank"]
+            assert "fujin-key.pem" in status["failed_listeners"]["fujin"]
+
+    run("asyncio", main())
+    assert caplog.text.count("does not listen") == 2
 
 
 def test_a_reload_changes_what_streams_opened_later_get() -> None:

@@ -20,6 +20,7 @@ from engine.record import Record
 from netserver import staging
 from netserver.testing import running
 from tests.echo import ALONE, run
+from tests.simulated_files import LoseAll, disk_with
 from tests.unit.test_admin import Caller
 
 Row = list[Any]
@@ -303,6 +304,13 @@ def test_staged_files_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
         await writer.stage(row(b"." * 100))
 
     with_writer(test)
+
+
+def test_a_staged_file_is_on_disk_with_its_name_and_its_directory(tmp_path: Path) -> None:
+    disk = disk_with(tmp_path)
+    name = staging._store(disk, tmp_path / staging.DIRECTORY, packed(row(b"v")))
+    after = disk.after_power_cut(LoseAll())
+    assert after.list_dir(tmp_path / staging.DIRECTORY) == [name]
 
 
 def test_commits_of_many_writers_at_once_are_each_whole() -> None:

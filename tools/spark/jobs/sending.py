@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
+from engine.files import SystemFiles, write_new_file
 from tools.logtool.errors import CONFLICT, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
 from tools.spark.jobs.common import Extent
 
@@ -156,7 +157,8 @@ class Progress:
         if not path.exists():
             progress = cls(f"{job} {uuid.uuid4()}", Extent.of(args))
             listed = [[*key, *span] for key, span in progress.extent.spans.items()]
-            _write_durably(path, json.dumps({"asked": asked, "writer": progress.writer, "spans": listed}, indent=2))
+            document = {"asked": asked, "writer": progress.writer, "spans": listed}
+            write_new_file(SystemFiles(), path, json.dumps(document, indent=2).encode())
             return progress
         found = json.loads(path.read_text())
         if found["asked"] != asked:
@@ -186,12 +188,3 @@ class Progress:
             if rate:
                 time.sleep(max(0.0, began_s + count / rate - time.monotonic()))
         return sent
-
-
-def _write_durably(path: Path, text: str) -> None:
-    temporary = path.with_name(f"{path.name}.new")
-    with temporary.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
