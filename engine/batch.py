@@ -10,8 +10,9 @@ Little-endian. A batch begins at any byte of a segment file::
     48  append time u64, ms         56  durable mark u64    64  transaction id u64
     72  body hash u64               80  header hash u64     88  padding zero bytes, bundles, extension
 
-- A bundle (`engine.bundle`) is preceded by its length as a varint. The first one of a batch has the number ``first
-  seq`` or, if SPARSE, brings its own; the next one goes on behind the one before it, or brings its own, higher one.
+- A bundle (`engine.bundle`) is preceded by its length as a varint. The first one of a batch has the number
+  ``first seq`` or, if SPARSE, brings its own; the next one goes on behind the one before it, or brings its own, higher
+  one.
 - body hash: xxh3-64, seed = the segment's id, of everything behind the header. header hash: xxh3-64, seed = that id +
   the batch's position in its file (mod 2**64), of the 80 bytes before it: so a copy of a batch somewhere else, in a
   value for example, is not a batch. All-zero bytes are none either.
@@ -402,10 +403,10 @@ class RecordCursor(MessageCursor):
     an unpacked bundle. A record for which there is no room yet need not be taken: keep the cursor, its fields stay as
     they are until the next `next`.
 
-    From compiled code: ``from engine.batch cimport RecordCursor`` makes all fields C fields and ``data`` a typed
-    memoryview. Copy values in a function of the module, ``copy(out, position, cursor.data, cursor.value_start, size)``
-    with typed arguments as `copy` here: then the C compiler makes a block copy of the loop (9 ns a record of 100
-    bytes; 50 if the loop is written out where ``cursor.next()`` is called).
+    From compiled code: ``from engine.batch cimport RecordCursor`` makes all fields C fields and ``data`` a
+    typed memoryview. Copy values in a function of the module, ``copy(out, position, cursor.data, cursor.value_start,
+    size)`` with typed arguments as `copy` here: then the C compiler makes a block copy of the loop (9 ns a record of
+    100 bytes; 50 if the loop is written out where ``cursor.next()`` is called).
     """
 
     def __init__(self, slab: Buffer, start: int, end: int, from_seq: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""The parts of a batch that are handled once a batch: its header and its extension (byte tables: `engine.batch`)."""
+"""What is handled once for each batch: its header and its extension (byte tables: `engine.batch`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Durable subscriptions, for any protocol: a cursor reads one partition, and the server keeps its position.
 
 A cursor is a small entry in ``state`` and nothing else until it is used: what is published costs no memory per cursor.
-Pending records are the numbers above its position, read from the log when they are asked for; ``engine.deliveries``
-keeps what was delivered, ``engine.cursor_reader`` the place in the log.
+Pending records are the numbers above its position, read from the log when they are asked for;
+``engine.deliveries`` keeps what was delivered, ``engine.cursor_reader`` the place in the log.
 
 Stored entries (layout of values and keys: engine/state.py)::
 

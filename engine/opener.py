@@ -1,7 +1,7 @@
 """The opener: one thread that makes the files of new partitions and recovers those of existing ones.
 
-New partitions that wait at the same time are made together (`engine.making`). So that neither a burst of new topics nor
-a long recovery holds up the owner's thread or anybody's acknowledgement.
+New partitions that wait at the same time are made together (`engine.making`). So that neither a burst of new
+topics nor a long recovery holds up the owner's thread or anybody's acknowledgement.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """A partition: numbers are given out and records gathered here, and read from here.
 
 Everything in this module runs on the owner's thread. Records go into the *open chunk*; the committer takes chunks,
-oldest first, and tells the outcome by `round_done`. Readers see what is committed, nothing else. The files of a new
-partition are made by the opener thread before its first chunk enters a round; an existing partition is opened
-(recovered) by that thread on first use.
+oldest first, and tells the outcome by `round_done`. Readers see what is committed, nothing else. The opener thread
+makes the files of a new partition before its first round, and recovers an existing one on first use.
 """
 
 from __future__ import annotations
@@ -346,7 +345,7 @@ class Partition:
         """Appends records; the last one's number is `last_seq`.
 
         Returns:
-            their chunks, oldest first. Each is committed or fails by itself: `engine.chunk.outcome` tells of all.
+            their chunks, oldest first. Each is committed or fails by itself: `engine.chunk.outcome` sums up.
 
         Raises:
             ValueError: no records.
@@ -420,7 +419,7 @@ class Partition:
         first_seq: int = 0,
         waiter: Waiter | None = None,
     ) -> Chunk:
-        """Appends a Tank bundle (without its length varint) that `engine.bundle.check_bundle` has approved, as it is.
+        """Appends a Tank bundle (without its length varint), as it is, that `engine.bundle.check_bundle` approved.
 
         Args:
             first_seq: number of its first record when it is not sparse; 0 = the next one.

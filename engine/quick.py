@@ -1,9 +1,9 @@
 """Rounds of a few files by threads without the interpreter (`engine.unlocked`), where they can be had.
 
 The usual case of a round: a few partitions, no new segment, no transaction. What is to be done to the files is what
-`engine.committer` does; here everything but the system calls is done on the owner's thread, before and after them; of a
-small round that needs no sync, they are too. What fails of a round is handed to the committer's own thread, which takes
-it back.
+`engine.committer` does; here everything but the system calls is done on the owner's thread, before and after them; of
+a small round that needs no sync, they are too. What fails of a round is handed to the committer's own thread, which
+takes it back.
 """
 
 from __future__ import annotations

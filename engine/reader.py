@@ -1,8 +1,8 @@
 """Reading a data directory from outside: beside a running server or without one; no lock, no LMDB, nothing written.
 
-What is committed is what the `watermarks` file says (see `engine.watermarks`): it is read first and the directory
-listed afterwards, so that a segment that is rolled in between is met either as the active one or as a sealed one.
-Segments before the one that the watermark names are sealed and read to the end of their batches. Where there is no
+What is committed is what the `watermarks` file says (see `engine.watermarks`): it is read first and the
+directory listed afterwards, so that a segment that is rolled in between is met either as the active one or as a sealed
+one. Segments before the one that the watermark names are sealed and read to the end of their batches. Where there is no
 watermark (the file was lost), everything up to the first byte that is no batch counts.
 
 A topic without a record has no files and is not seen here; only the server's state knows it.

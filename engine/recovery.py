@@ -2,8 +2,9 @@
 
 Runs on a worker thread, for one partition at a time; nothing else touches the partition's files meanwhile.
 
-1. Files named like a segment are looked at (`engine.headers`): damaged headers are rebuilt, strangers renamed aside.
-   The directory is synced: a process that was killed may have made a file that only the kernel knows yet.
+1. Files named like a segment are looked at (`engine.headers`): damaged headers are rebuilt, strangers are
+   renamed aside. The directory is synced: a process that was killed may have made a file that only the kernel knows
+   yet.
 2. An empty segment behind one without a footer was made by a roll that failed half-way: it is removed, and the one
    before it is the active one again, unless the watermark says otherwise.
 3. If the segment that the watermark names is missing, its place is held by a file with a hole as long as the committed

@@ -1,7 +1,7 @@
 """Repair of a data directory that no server has open: what would be given up, and what is done about it.
 
-The plan is made by doing everything on files whose changes stay in memory (`engine.dry_files`); applying it is the same
-on the real ones. Nothing is deleted: what cannot be used is moved aside, what is cut off goes to ``set-aside/``.
+The plan is made by doing everything on files whose changes stay in memory (`engine.dry_files`); applying it is the
+same on the real ones. Nothing is deleted: what cannot be used is moved aside, what is cut off goes to ``set-aside/``.
 
 1. ``VERSION``: made anew; the directory's id is in the header of ``watermarks``.
 2. ``watermarks``: a damaged header is made anew, its slots are kept.
@@ -9,8 +9,8 @@ on the real ones. Nothing is deleted: what cannot be used is moved aside, what i
    directories by the next start, the index is made anew while the log is in use.
 4. ``topic.json`` of each topic: made anew from the state; a topic that nobody knows the name of is called
    ``recovered-ID``, so that its records can be read.
-5. Each partition is opened as the server would open it (`engine.recovery`). One whose files are gone, and which the
-   server therefore does not open, begins behind the numbers that were committed.
+5. Each partition is opened as the server would open it (`engine.recovery`). One whose files are gone, and which
+   the server therefore does not open, begins behind the numbers that were committed.
 6. Sealed segments are read through, to name the records that damage took there.
 """
 

@@ -1,8 +1,8 @@
 """Walking the batches of a segment: verified reads, and the way past damage.
 
 Both readers of a running server and the tools use this; `read` is whatever gives bytes of the file. A batch is only
-ever taken when header and body verify (`engine.batch.verify`); what lies between two good batches is damage, and is
-named by the sequence numbers that it took.
+ever taken when header and body verify (`engine.batch.verify`); what lies between two good batches is damage, and
+is named by the sequence numbers that it took.
 """
 
 from __future__ import annotations

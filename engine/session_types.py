@@ -1,4 +1,4 @@
-"""What sessions, their applications and their owners agree on (see engine/sessions.py): errors, protocols, bounds."""
+"""What sessions, their applications and their owners share (see engine/sessions.py): errors, bounds."""
 
 from __future__ import annotations
 

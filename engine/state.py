@@ -33,8 +33,9 @@ Keys begin with a prefix of their view:
 ``x/`` >I epoch         markers of transactions                                   (engine/transactions.py)
 ======================  =============================================================================
 
-Failures (engine/lmdbenv.py). A full disk refuses the round's submissions (`DiskFull`), and later ones succeed once
-there is room. Any other failure of a commit closes the store for writing until a restart (`ReadOnly`); reads go on.
+Failures (engine/lmdbenv.py). A full disk refuses the round's submissions (`DiskFull`), and later ones succeed
+once there is room. Any other failure of a commit closes the store for writing until a restart (`ReadOnly`); reads go
+on.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 The way of a round through a Python thread costs two hand-overs of the interpreter's lock, each of several switches
 between threads, and a wait for it after every system call while the loop is busy: as much as the sync itself at a
 window of one message. Here the owner's thread says what is to be written, an eventfd wakes the other one, and another
-eventfd tells the owner (`engine.quick` has it watched). One round at a time. The syncs of several files are made at
-the same time, by helpers.
+eventfd tells the owner (`engine.quick` has it watched). One round at a time. The syncs of several files
+are made at the same time, by helpers.
 
 Only where it is compiled: the system calls are in C, in the declarations beside this text, since Python's own give the
 lock back and take it again around each of them. They are those of `engine.files.SystemFiles`, in the order of

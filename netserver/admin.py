@@ -13,7 +13,7 @@ PATCH  /v1/topics/NAME                 ``{"config": {setting: text}}``; "default
 DELETE /v1/topics/NAME                 delete it and its records
 POST   /v1/topics/NAME/trim            ``{"partition", "before": offset}``: raise the start of the log
 POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets
-POST   /v1/staged                      keep rows for a commit (msgpack, ``netserver.staging``); tells the file's name
+POST   /v1/staged                      keep rows for a commit (msgpack, ``netserver.staging``); tells its name
 POST   /v1/staged/drop                 ``{"names"}``: remove staged files
 POST   /v1/commits                     ``{"writer", "batch", "names"}``: append staged rows, each batch exactly once
 GET    /v1/commits/WRITER              the last batch of a writer

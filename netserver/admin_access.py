@@ -1,4 +1,4 @@
-"""The admin API's part about who reads what: durable subscriptions, and API keys. Shapes: ``netserver.admin``."""
+"""The admin API's part about who reads what: durable subscriptions, API keys. Shapes: ``netserver.admin``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the admin API does, apart from HTTP: functions from documents to documents. Shapes: ``netserver.admin``."""
+"""What the admin API does, apart from HTTP: from documents to documents. Shapes: ``netserver.admin``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Metrics in Prometheus' text form, read from plain integers at the scrape.
 
-Hot paths never touch a metric object: they add to ``netserver.counters`` and to the engine's own sums. ``/metrics`` has
-no label with topic names; series per topic are apart, bounded in number, and rendered in a thread.
+Hot paths never touch a metric object: they add to ``netserver.counters`` and to the engine's own sums. ``/metrics``
+has no label with topic names; series per topic are apart, bounded in number, and rendered in a thread.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ Released = list[tuple[object, "Exception | None"]]
 
 
 class Owner(Protocol):
-    """What ``Outstanding`` needs of a connection (or of a stream of one); see ``netserver.connection.Connection``."""
+    """What ``Outstanding`` needs of a connection (or of a stream of one); see ``netserver.connection``."""
 
     loop: asyncio.AbstractEventLoop
     counters: Counters

@@ -1,8 +1,8 @@
 """QUIC connections on an event loop: the shell around a protocol's streams, for server and client alike.
 
 ``QuicPeer`` drives one connection, ``QuicStream`` (`netserver.quic_stream`) one bidirectional stream of it;
-``netserver.quic_server`` and ``netserver.quic_client`` own the sockets. As in ``netserver.connection`` the shell keeps
-every bound and the session turns bytes into engine calls and answers.
+``netserver.quic_server`` and ``netserver.quic_client`` own the sockets. As in ``netserver.connection`` the
+shell keeps every bound and the session turns bytes into engine calls and answers.
 
 What costs is the datagram (about 50 us of Python each), so everything is done for many at once: the datagrams that
 are there are taken first, then each stream's session gets the bytes in one piece, and what the sessions write leaves

@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
 """Hot loops of TANK: Produce frames into the log, stored batches into chunks (compiled; the twin is frames_pure).
 
-Both look only at what they need: a bundle's messages are checked by ``engine.bundle.check_bundle``, and never touched
-again. The layouts are those of ``requests.py``, ``engine.bundle`` and ``engine.batch``.
+Both look only at what they need: a bundle's messages are checked by ``engine.bundle.check_bundle``, and never
+touched again. The layouts are those of ``requests.py``, ``engine.bundle`` and ``engine.batch``.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 """Many batches at once into column buffers (twin: decoder_pure).
 
 One `Decoder` takes slab after slab and lets go of all their rows at once, so that small batches make large record
-batches. It reads what `engine.batch.RecordCursor` reads: dense, SPARSE and snappy bundles. Hashes were checked before.
+batches. It reads what `engine.batch.RecordCursor` reads: dense, SPARSE and snappy bundles. Hashes were checked
+before.
 """
 
 from __future__ import annotations
