@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from bench import machine
-from engine.cursor_entries import Entry, put_entry
-from engine.cursors import NEXT_CURSOR_ID
-from engine.state import Put
+from engine.cursors.entries import Entry, put_entry
+from engine.cursors.store import NEXT_CURSOR_ID
+from engine.state.store import Put
 from netserver.blipmq import codec
 from netserver.testing import ServerProcess
 from tests.blipmq_peer import Peer

@@ -28,7 +28,7 @@ from pathlib import Path
 from bench.harness import Bench
 from bench.machine import cpu_seconds
 from bench.watched_server import Stalls
-from netserver.certificates import own_certificate
+from netserver.quic.certificates import own_certificate
 from netserver.testing import ServerProcess
 
 OTHERS = {name: {"listen": "off"} for name in ("reliably", "tank", "blipmq")}

@@ -27,7 +27,7 @@ from bench.figg_loads import Figg
 from bench.fujin import beside_figg
 from bench.harness import Bench
 from bench.watched_server import Stalls
-from engine.bundle_encode import encode_bundle
+from engine.formats.bundle_encode import encode_bundle
 from netserver.tank import codec, messages
 from netserver.testing import server
 from tests.figg_peer import FiggPeer

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.files import SystemFiles
+from engine.files.system import SystemFiles
 from engine.reader import DirectoryReader, walk_segment
-from engine.scan import Found
+from engine.segments.scan import Found
 from tools.spark.decoder import COMPILED, Decoder
 from tools.spark.limits import RECORD_BATCH_ROWS
 from tools.spark.options import parse

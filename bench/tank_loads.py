@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.harness import Bench, run_client
 from bench.peers import Load
-from engine.bundle_encode import encode_bundle
+from engine.formats.bundle_encode import encode_bundle
 from netserver.tank import codec, messages
 from netserver.testing import ServerProcess
 

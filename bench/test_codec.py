@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from engine import batch, batch_pure, bundle, bundle_pure
-from engine.bundle_encode import encode_bundle
+from engine.formats import batch, batch_pure, bundle, bundle_pure
+from engine.formats.bundle_encode import encode_bundle
 
 TIME = 1_700_000_000_000
 SOURCE = bytes(range(256)) * 1024
@@ -29,7 +29,7 @@ SIZES = [100, 1024]
 def caller(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The compiled caller, built for this run."""
     if not batch.COMPILED:
-        pytest.skip("engine.batch is not compiled")
+        pytest.skip("engine.formats.batch is not compiled")
     build = pytest.importorskip("Cython.Build")
     from setuptools import Extension
     from setuptools.command.build_ext import build_ext

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from engine.batch import RecordCursor
 from engine.config import EngineConfig, TopicConfig
-from engine.files import SystemFiles
-from engine.index import Index
-from engine.scan import Found, walk
-from engine.segment import HEADER_BYTES, parse_header
+from engine.files.system import SystemFiles
+from engine.formats.batch import RecordCursor
+from engine.formats.segment import HEADER_BYTES, parse_header
+from engine.segments.scan import Found, walk
+from engine.state.index import Index
 from tests.engine_log import EngineLog, segments
 
 RECORDS = 200_000

@@ -56,7 +56,7 @@ SYNC_THREADS_MAX = 128
 READER_THREADS_MAX = 128
 """As for syncing."""
 
-# --- topics (engine/catalog.py) ---
+# --- topics (engine/state/catalog.py) ---
 
 TOPICS_MAX = 10_000_000
 """Every topic is in memory (about 1 KiB each with its partition), and so is every name."""
@@ -73,7 +73,7 @@ PARTITIONS_PER_TOPIC_MAX = 65_535
 PARTITIONS_MAX = 10_000_000
 """128 bytes each in the watermarks file: 1.2 GiB."""
 
-# --- state and index (engine/state.py, engine/index.py) ---
+# --- state and index (engine/state/store.py, engine/state/index.py) ---
 
 LMDB_KEY_BYTES_MAX = 511
 """LMDB's own limit; names are hashed before they become part of a key."""
@@ -108,7 +108,7 @@ INDEX_PENDING_MAX = 500_000
 INDEX_DELETES_MAX = 100_000
 """Entries deleted in one transaction: half a second."""
 
-# --- records, bundles, batches (engine/bundle.py, engine/batch.py) ---
+# --- records, bundles, batches (engine/formats/bundle.py, engine/formats/batch.py) ---
 
 BUNDLE_BYTES_MAX = (1 << 28) - 1
 """Length varints of bundles have at most 4 bytes (7 bits each), so that room for one can be left in place. Above TANK's
@@ -144,7 +144,7 @@ PADDING_BYTES_MAX = 6
 BATCH_BYTES_MAX = 94 + BUNDLES_BYTES_MAX + EXTENSION_BYTES_MAX
 """Header and padding (94), bundles, extension: what a reader has to be ready for."""
 
-# --- files (engine/segment.py, engine/scan.py, engine/recovery.py) ---
+# --- files (engine/formats/segment.py, engine/segments/scan.py, engine/segments/recovery.py) ---
 
 FOOTER_BYTES_MAX = 16 << 20
 """Index entries of 24 bytes for every 64 KiB of the largest segment (16 GiB) take 6 MiB; batches of a set of tiny
@@ -174,7 +174,7 @@ CLOCK_DOUBT_MS = 3_600_000
 SMALL_FILE_BYTES_MAX = 1 << 20
 """VERSION, topic.json: a few hundred bytes; what is larger is no file of ours."""
 
-# --- chunks (engine/partition.py) ---
+# --- chunks (engine/partitions/partition.py) ---
 
 CHUNK_BYTES_MIN = 4 << 10
 """The first chunk of an idle partition: thousands of partitions must not cost a MiB each."""
@@ -246,7 +246,7 @@ of those that were several rounds behind for 38 ms."""
 WAKE_SLICE = 16
 """Subscribers woken between two looks at the clock."""
 
-# --- cursors (engine/deliveries.py, engine/cursors.py) ---
+# --- cursors (engine/cursors/deliveries.py, engine/cursors/store.py) ---
 
 UNACKNOWLEDGED_MAX = 16384
 """Delivered and not yet acknowledged; at worst every other one is, and the stored cursor then takes 60 KB."""

@@ -4,13 +4,13 @@ Layout of the directory::
 
     LOCK          held (flock) for life by the process that may write
     VERSION       JSON: format version and random directory id
-    watermarks    what of each partition is committed (engine.watermarks)
-    state/        LMDB: topics, numbers, cursors, sessions (engine.state)
-    index/        LMDB: positions by sequence number and time, rebuildable (engine.index)
-    topics/<topic id>/topic.json, topics/<topic id>/<partition>/<first seq>.log (engine.segment)
+    watermarks    what of each partition is committed (engine.segments.watermarks)
+    state/        LMDB: topics, numbers, cursors, sessions (engine.state.store)
+    index/        LMDB: positions by sequence number and time, rebuildable (engine.state.index)
+    topics/<topic id>/topic.json, topics/<topic id>/<partition>/<first seq>.log (engine.formats.segment)
     set-aside/    bytes cut off by recovery; never removed by us
 
-Threads: the *owner* (an event loop, or whoever drains an `engine.inline.Inbox`) calls everything here; committer,
+Threads: the *owner* (an event loop, or whoever drains an `engine.inbox.Inbox`) calls everything here; committer,
 opener, readers, state writer and housekeeping hand their results back through `post`.
 """
 
@@ -26,15 +26,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-from engine.buffers import BufferPool
 from engine.callbacks import call_each
-from engine.catalog import Catalog
-from engine.chunk import Chunk, Slab
-from engine.clock import steady_ms
-from engine.committer import Committer, Part
+from engine.commit.committer import Committer, Part
+from engine.commit.native_rounds import Watch
+from engine.commit.transactions import Markers
 from engine.config import EngineConfig
-from engine.cursors import CursorStore
-from engine.directory import LOCK_FILE, DirectoryLock
+from engine.cursors.store import CursorStore
 from engine.errors import (
     Corrupt,
     DataDirectoryError,
@@ -45,24 +42,27 @@ from engine.errors import (
     UnknownPartition,
     UnsupportedFormat,
 )
-from engine.files import DIRECTORY_MODE, Files, SystemFiles, read_whole_file, write_new_file
-from engine.handles import Handles
+from engine.files.descriptors import Handles
+from engine.files.lock import LOCK_FILE, DirectoryLock
+from engine.files.system import DIRECTORY_MODE, Files, SystemFiles, read_whole_file, write_new_file
+from engine.formats.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.histogram import Histogram
-from engine.housekeeping import Housekeeping
-from engine.index import Index
 from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX, WAKE_SLICE, WAKE_TURN_S
-from engine.lmdbenv import DATA_FILE
-from engine.opener import Opener
-from engine.partition import Partition
-from engine.quick import Watch
+from engine.partitions.clock import steady_ms
+from engine.partitions.file_worker import Opener
+from engine.partitions.housekeeping import Housekeeping
+from engine.partitions.partition import Partition
+from engine.partitions.tail_cache import TailCache
 from engine.reader import FORMAT_VERSION, TOPIC_FILE, VERSION_FILE, read_version
-from engine.segment import HEADER_BYTES, parse_header, parse_segment_name
-from engine.state import LmdbState, Post, Put, StateStore
-from engine.tail import TailCache
-from engine.topics import Topic, reserved_key, title
-from engine.transactions import Markers
-from engine.watermarks import FILE_NAME as WATERMARKS_NAME
-from engine.watermarks import Owner, Watermarks
+from engine.segments.buffers import BufferPool
+from engine.segments.chunk import Chunk, Slab
+from engine.segments.watermarks import FILE_NAME as WATERMARKS_NAME
+from engine.segments.watermarks import Owner, Watermarks
+from engine.state.catalog import Catalog
+from engine.state.environment import DATA_FILE
+from engine.state.index import Index
+from engine.state.store import LmdbState, Post, Put, StateStore
+from engine.state.topics import Topic, reserved_key, title
 
 logger = logging.getLogger("quintlog.engine")
 
@@ -100,7 +100,7 @@ class Log:
         """Why nothing more is stored at all, until a restart."""
         self._partitions: dict[tuple[int, int], Partition] = {}
         self.fetched: OrderedDict[tuple[Partition, int], Slab | EngineError] = OrderedDict()
-        """Answers of reader threads, by what was asked for; see `engine.reading`."""
+        """Answers of reader threads, by what was asked for; see `engine.partitions.reads`."""
         self.lost_bounds: dict[tuple[int, int], int] = {}
         """Bounds of reserved numbers that were lost with the state and are being written again."""
         self._to_wake: deque[Callable[[], None]] = deque()

@@ -1,6 +1,6 @@
 """Reading a data directory from outside: beside a running server or without one; no lock, no LMDB, nothing written.
 
-What is committed is what the `watermarks` file says (see `engine.watermarks`): it is read first and the
+What is committed is what the `watermarks` file says (see `engine.segments.watermarks`): it is read first and the
 directory listed afterwards, so that a segment that is rolled in between is met either as the active one or as a sealed
 one. Segments before the one that the watermark names are sealed and read to the end of their batches. Where there is no
 watermark (the file was lost), everything up to the first byte that is no batch counts.
@@ -18,14 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from engine.batch import records
-from engine.batch_header import BatchHeader, read_header
 from engine.errors import Corrupt, DataDirectoryError, UnknownPartition, UnknownTopic, UnsupportedFormat
-from engine.files import Files, SystemFiles, read_whole_file
-from engine.limits import SMALL_FILE_BYTES_MAX
-from engine.record import BatchError, BundleError, Record
-from engine.scan import Damage, Found, walk
-from engine.segment import (
+from engine.files.system import Files, SystemFiles, read_whole_file
+from engine.formats.batch import records
+from engine.formats.batch_header import BatchHeader, read_header
+from engine.formats.record import BatchError, BundleError, Record
+from engine.formats.segment import (
     HEADER_BYTES,
     Footer,
     SegmentHeader,
@@ -33,7 +31,9 @@ from engine.segment import (
     parse_segment_name,
     read_footer,
 )
-from engine.watermarks import Owner, Watermark, Watermarks
+from engine.limits import SMALL_FILE_BYTES_MAX
+from engine.segments.scan import Damage, Found, walk
+from engine.segments.watermarks import Owner, Watermark, Watermarks
 
 TOPICS = "topics"
 TOPIC_FILE = "topic.json"

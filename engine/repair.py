@@ -1,6 +1,6 @@
 """Repair of a data directory that no server has open: what would be given up, and what is done about it.
 
-The plan is made by doing everything on files whose changes stay in memory (`engine.dry_files`); applying it is the
+The plan is made by doing everything on files whose changes stay in memory (`engine.files.overlay`); applying it is the
 same on the real ones. Nothing is deleted: what cannot be used is moved aside, what is cut off goes to ``set-aside/``.
 
 1. ``VERSION``: made anew; the directory's id is in the header of ``watermarks``.
@@ -9,8 +9,8 @@ same on the real ones. Nothing is deleted: what cannot be used is moved aside, w
    directories by the next start, the index is made anew while the log is in use.
 4. ``topic.json`` of each topic: made anew from the state; a topic that nobody knows the name of is called
    ``recovered-ID``, so that its records can be read.
-5. Each partition is opened as the server would open it (`engine.recovery`). One whose files are gone, and which
-   the server therefore does not open, begins behind the numbers that were committed.
+5. Each partition is opened as the server would open it (`engine.segments.recovery`). One whose files are gone, and
+   which the server therefore does not open, begins behind the numbers that were committed.
 6. Sealed segments are read through, to name the records that damage took there.
 """
 
@@ -24,22 +24,22 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.active import SealedSegment
-from engine.dry_files import DryFiles
+from engine.commit.transactions import is_committed, read_markers
 from engine.errors import Corrupt, DataDirectoryError, EngineError, UnsupportedFormat
-from engine.files import Files, SystemFiles, free_path, read_whole_file, write_new_file
-from engine.handles import Handles
-from engine.headers import Place
+from engine.files.descriptors import Handles
+from engine.files.overlay import DryFiles
+from engine.files.system import Files, SystemFiles, free_path, read_whole_file, write_new_file
+from engine.formats.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.limits import SMALL_FILE_BYTES_MAX
-from engine.lmdbenv import DATA_FILE, faults, move_aside
 from engine.reader import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE, read_version
-from engine.recovery import Known, Recovered, Report, make_partition, recover_partition
-from engine.scan import Damage, careful_read, walk
-from engine.segment import HEADER_BYTES, parse_header, parse_segment_name
-from engine.state import StateReader
-from engine.topics import Stored, Topic, describe, from_description
-from engine.transactions import is_committed, read_markers
-from engine.watermarks import FILE_NAME, Owner, Watermark, Watermarks
+from engine.segments.active import SealedSegment
+from engine.segments.discovery import Place
+from engine.segments.recovery import Known, Recovered, Report, make_partition, recover_partition
+from engine.segments.scan import Damage, careful_read, walk
+from engine.segments.watermarks import FILE_NAME, Owner, Watermark, Watermarks
+from engine.state.environment import DATA_FILE, faults, move_aside
+from engine.state.store import StateReader
+from engine.state.topics import Stored, Topic, describe, from_description
 
 OPEN_FILES = 64
 TOLD = "readers are told, and go on behind them"

@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from engine.errors import EngineError, LogLocked
-from engine.files import SystemFiles, replace_file
+from engine.files.system import SystemFiles, replace_file
 from engine.histogram import Histogram
 from engine.log import Log
-from netserver import config as configuration
-from netserver.admin import AdminServer
-from netserver.config import PROTOCOL_SECTIONS, ServerConfig
-from netserver.connection import Connection, Services, SessionFactory, Shell
-from netserver.counters import Counters
+from netserver.admin.metrics import Rounds
+from netserver.admin.server import AdminServer
+from netserver.config import sections as configuration
+from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
+from netserver.config.settings import Address
 from netserver.errors import CertificateError, ServerError
 from netserver.fresh_directory import FreshDirectory
 from netserver.limits import (
@@ -40,11 +40,11 @@ from netserver.limits import (
     SWEEP_EVERYTHING_TICKS,
     SWEEP_S,
 )
-from netserver.listener import ConnectionGate, TcpListener, connections_allowed, raise_descriptor_limit
 from netserver.logs import set_level
-from netserver.metrics import Rounds
-from netserver.settings import Address
-from netserver.tls import TLS_SECTIONS, TlsContexts
+from netserver.shell.connection import Connection, Services, SessionFactory, Shell
+from netserver.shell.counters import Counters
+from netserver.shell.listener import ConnectionGate, TcpListener, connections_allowed, raise_descriptor_limit
+from netserver.shell.tls import TLS_SECTIONS, TlsContexts
 from netserver.version import product_version
 
 log = logging.getLogger(__name__)

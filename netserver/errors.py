@@ -99,7 +99,7 @@ class OutOfRange(QuintlogError):
 class ProtocolError(QuintlogError):
     """The peer sent what the protocol does not allow.
 
-    A server session raises it from ``received()``; what came before it counts (see ``netserver.connection``).
+    A server session raises it from ``received()``; what came before it counts (see ``netserver.shell.connection``).
 
     Args:
         kind: short fixed word for metrics ("frame_size", "malformed", ...); never made from the peer's bytes.

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from engine.directory import DirectoryLock
 from engine.errors import LogLocked
+from engine.files.lock import DirectoryLock
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Limits of the network side that no peer can move, with reasons. Settings are in ``netserver.config``."""
+"""Limits of the network side that no peer can move, with reasons. Settings are in ``netserver.config.sections``."""
 
 from __future__ import annotations
 

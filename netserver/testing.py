@@ -30,10 +30,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from netserver import config_reading
-from netserver.admin import TOKEN_FILE
+from netserver.admin.server import TOKEN_FILE
 from netserver.app import MakeFactory, Server
-from netserver.config import PROTOCOL_SECTIONS
+from netserver.config import loading as config_reading
+from netserver.config.sections import PROTOCOL_SECTIONS
 from netserver.limits import TEST_START_S, TEST_STOP_S
 
 Settings = Mapping[str, Mapping[str, Any]]

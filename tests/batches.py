@@ -6,8 +6,8 @@ from types import ModuleType
 
 import pytest
 
-from engine import batch, batch_pure
-from engine.bundle import check_bundle
+from engine.formats import batch, batch_pure
+from engine.formats.bundle import check_bundle
 
 TIME = 1_700_000_000_000
 SEGMENT = 0xFEDC_BA98_7654_3210

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine.partition import Partition
+from engine.partitions.partition import Partition
 from netserver import blipmq
 from netserver.app import Server
 from netserver.testing import running

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from engine.config import TopicConfig
-from engine.cursor import Cursor
-from engine.cursors import CursorPolicy
+from engine.cursors.cursor import Cursor
+from engine.cursors.store import CursorPolicy
 from engine.errors import EngineError
-from engine.files import Files
+from engine.files.system import Files
 from tests.engine_log import EngineLog
 
 OWNER = "blipmq"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.files import SystemFiles
-from engine.handles import Handles
-from engine.headers import Place
+from engine.files.descriptors import Handles
+from engine.files.system import SystemFiles
+from engine.formats.record import Record
 from engine.reader import DirectoryReader, Loss
-from engine.record import Record
-from engine.recovery import Known, Recovered, recover_partition
-from engine.watermarks import Owner, Watermark, Watermarks
+from engine.segments.discovery import Place
+from engine.segments.recovery import Known, Recovered, recover_partition
+from engine.segments.watermarks import Owner, Watermark, Watermarks
 from tests.engine_log import SMALL, EngineLog
 
 FILES = SystemFiles()

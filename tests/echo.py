@@ -21,9 +21,9 @@ from typing import Any
 
 import uvloop
 
-from netserver.config import PROTOCOL_SECTIONS
-from netserver.connection import Connection, ProtocolError, Services, SessionFactory
-from netserver.outstanding import Outstanding, Released
+from netserver.config.sections import PROTOCOL_SECTIONS
+from netserver.shell.connection import Connection, ProtocolError, Services, SessionFactory
+from netserver.shell.outstanding import Outstanding, Released
 
 FRAME_BYTES = 8 << 20
 ALONE = {name: {"listen": "off"} for name in PROTOCOL_SECTIONS}

@@ -8,14 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from engine.batch import records
-from engine.chunk import COMMITTED, PENDING, Chunk
 from engine.config import EngineConfig, TopicConfig
-from engine.files import Files
-from engine.inline import Inbox
+from engine.files.system import Files
+from engine.formats.batch import records
+from engine.formats.record import Record
+from engine.inbox import Inbox
 from engine.log import Log
-from engine.partition import Partition
-from engine.record import Record
+from engine.partitions.partition import Partition
+from engine.segments.chunk import COMMITTED, PENDING, Chunk
 
 SMALL = TopicConfig(segment_bytes=64 << 10)
 """Segments of two rounds of `fill`."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from engine.partition import Partition
+from engine.partitions.partition import Partition
 from netserver.app import Server
 from netserver.figg import codec
 from netserver.testing import running

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.files import FILE_MODE, SystemFiles
+from engine.files.system import FILE_MODE, SystemFiles
 
 
 class HookedFiles(SystemFiles):

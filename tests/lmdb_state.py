@@ -10,8 +10,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from engine.errors import EngineError
-from engine.files import SystemFiles
-from engine.state import Delete, LmdbState, Put
+from engine.files.system import SystemFiles
+from engine.state.store import Delete, LmdbState, Put
 
 
 class Owner:

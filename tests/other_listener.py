@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from netserver.config import ServerConfig
-from netserver.connection import Services
-from netserver.settings import Address
+from netserver.config.sections import ServerConfig
+from netserver.config.settings import Address
+from netserver.shell.connection import Services
 
 
 class UdpEcho(asyncio.DatagramProtocol):

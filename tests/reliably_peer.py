@@ -12,7 +12,7 @@ from typing import Any, Self
 from netserver.app import Server
 from netserver.reliably.node import Node
 from netserver.reliably.session import ReliablySession
-from netserver.services import Services, SessionFactory
+from netserver.shell.services import Services, SessionFactory
 from netserver.testing import running
 from tests.echo import ALONE
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
-from engine.files import FILE_MODE, Buffer
+from engine.files.system import FILE_MODE, Buffer
 
 SECTOR_BYTES = 512
 PAGE_BYTES = 4096

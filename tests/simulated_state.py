@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from engine.errors import Corrupt, EngineError
-from engine.state import OnDone, Op, Submission, pack_submission, unpack_value
+from engine.state.store import OnDone, Op, Submission, pack_submission, unpack_value
 
 
 class SimulatedState:

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
-from engine.active import ActiveSegment, create_segment
-from engine.catalog import Catalog, Topic
-from engine.chunk import Chunk
-from engine.files import SystemFiles
-from engine.handles import Handles
-from engine.segment import SegmentHeader
-from engine.watermarks import Owner, Watermark, Watermarks
+from engine.files.descriptors import Handles
+from engine.files.system import SystemFiles
+from engine.formats.segment import SegmentHeader
+from engine.segments.active import ActiveSegment, create_segment
+from engine.segments.chunk import Chunk
+from engine.segments.watermarks import Owner, Watermark, Watermarks
+from engine.state.catalog import Catalog, Topic
 
 DIRECTORY_ID = 4711
 NOW_MS = 1_795_773_600_000  # 2026-11-27T10:00Z

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from engine.bundle_encode import encode_bundle
+from engine.formats.bundle_encode import encode_bundle
 from netserver.app import Server
 from netserver.tank import codec, messages, wire
 from netserver.testing import running

@@ -12,13 +12,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from engine.batch import records
-from engine.batch_header import BatchHeader
-from engine.files import SystemFiles
+from engine.files.system import SystemFiles
+from engine.formats.batch import records
+from engine.formats.batch_header import BatchHeader
+from engine.formats.record import BatchError, BundleError
+from engine.formats.segment import Footer
 from engine.reader import PartitionReader, Segment, headers_of, walk_segment
-from engine.record import BatchError, BundleError
-from engine.scan import Damage, Found
-from engine.segment import Footer
+from engine.segments.scan import Damage, Found
 
 Finding = dict[str, Any]
 """``kind``, ``file``, ``reason``; where known ``position``, ``end`` (bytes) and ``first``, ``last`` (numbers)."""

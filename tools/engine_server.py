@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from netserver import config as configuration
-from netserver import config_reading
-from netserver.config import ServerConfig
+from netserver.config import loading as config_reading
+from netserver.config import sections as configuration
+from netserver.config.sections import ServerConfig
 from netserver.errors import ConfigError, ServerError
 from netserver.logs import set_up
 from netserver.malloc import keep_freed_buffers

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from prometheus_client import Metric
 
-from netserver.metrics import ServerCollector, TopicCollector
+from netserver.admin.metrics import ServerCollector, TopicCollector
 from netserver.testing import running
 
 INTRODUCTION = """# Metrics

@@ -39,8 +39,8 @@ from netserver.blipmq.limits import (
 )
 from netserver.blipmq.login import CID_BASE, LoginClient, refusal
 from netserver.blipmq.subscriber import Subscription
-from netserver.client_base import WRITE_BYTES, Backoff, exponential_backoff, parse_address
-from netserver.client_window import Entry, partly_sent
+from netserver.client.base import WRITE_BYTES, Backoff, exponential_backoff, parse_address
+from netserver.client.window import Entry, partly_sent
 from netserver.errors import NotStored, ProtocolError, QuintlogError, TooLarge
 
 More = tuple[int | None, bytes]

@@ -1,7 +1,7 @@
 cimport cython
 
-from engine.batch cimport BatchWriter, RecordCursor
-from engine.bundle cimport u64
+from engine.formats.batch cimport BatchWriter, RecordCursor
+from engine.formats.bundle cimport u64
 
 cdef int _PUBLISH
 cdef int _ACK

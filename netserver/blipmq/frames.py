@@ -10,7 +10,7 @@ from __future__ import annotations
 from time import time
 from typing import TypeAlias
 
-from engine.batch import BatchWriter, RecordCursor
+from engine.formats.batch import BatchWriter, RecordCursor
 from netserver.blipmq import frames_pure
 from netserver.blipmq.codec import check_length, check_type
 from netserver.blipmq.limits import TTL_DIGITS_MAX

@@ -10,7 +10,7 @@ from netserver.blipmq.codec import check_length, check_type
 from netserver.blipmq.limits import TTL_DIGITS_MAX
 
 if TYPE_CHECKING:
-    from engine.batch import BatchWriter, RecordCursor
+    from engine.formats.batch import BatchWriter, RecordCursor
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Target: TypeAlias = bytearray | memoryview

@@ -13,7 +13,7 @@ from netserver.blipmq.codec import FrameType, FramingError, Nack, PayloadError
 from netserver.blipmq.codec_v2 import DELIVER
 from netserver.blipmq.codec_v2 import VERSION as VERSION_2
 from netserver.blipmq.limits import FRAME_LENGTH_MAX, HEADER_BYTES, LENGTH_BYTES
-from netserver.client_base import ClientBase, Link, LinkLike
+from netserver.client.base import ClientBase, Link, LinkLike
 from netserver.errors import ProtocolError, Refused
 
 CID_BASE: Final = 1 << 63

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 
 from engine.callbacks import call_each
 from engine.config import TopicConfig
-from engine.cursors import CursorPolicy
-from engine.deliveries import DeliveryPolicy
-from netserver.auth import Keys
+from engine.cursors.deliveries import DeliveryPolicy
+from engine.cursors.store import CursorPolicy
+from netserver.access.auth import Keys
 from netserver.blipmq.limits import POLL_REPLY_BYTES_MAX, ROUTES_MAX, RUN_FRAMES_MAX
 
 if TYPE_CHECKING:
-    from engine.catalog import Change
-    from engine.cursor import Cursor
-    from engine.partition import Partition
-    from engine.topics import Topic
-    from netserver.blipmq_config import BlipmqSection
-    from netserver.config import ServerConfig
-    from netserver.connection import Services
+    from engine.cursors.cursor import Cursor
+    from engine.partitions.partition import Partition
+    from engine.state.catalog import Change
+    from engine.state.topics import Topic
+    from netserver.config.blipmq import BlipmqSection
+    from netserver.config.sections import ServerConfig
+    from netserver.shell.connection import Services
 
 log = logging.getLogger("quintlog.blipmq")
 

@@ -1,10 +1,10 @@
 cimport cython
 
-from engine.batch cimport RecordCursor
-from engine.cursor cimport Cursor
-from engine.cursor_reader cimport Reader
-from engine.deliveries cimport Deliveries, Plan
-from engine.bundle cimport u64
+from engine.formats.batch cimport RecordCursor
+from engine.cursors.cursor cimport Cursor
+from engine.cursors.reader cimport Reader
+from engine.cursors.deliveries cimport Deliveries, Plan
+from engine.formats.bundle cimport u64
 from netserver.blipmq.frames cimport ack_ranges, deliver, scan
 
 cdef Py_ssize_t _ID_FRAME

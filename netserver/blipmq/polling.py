@@ -7,7 +7,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, TypeAlias
 
 from engine.errors import EngineError
-from engine.record import BatchError, BundleError
+from engine.formats.record import BatchError, BundleError
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FramingError
 from netserver.blipmq.frames import END, FULL, SKIP, ack_ranges, deliver, scan
@@ -15,11 +15,11 @@ from netserver.blipmq.limits import AUTH_LENGTH_MAX, FRAME_LENGTH_MAX, PUBLISH_H
 from netserver.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from engine.cursor import Cursor
-    from engine.deliveries import Plan
-    from netserver.auth import Identity
+    from engine.cursors.cursor import Cursor
+    from engine.cursors.deliveries import Plan
+    from netserver.access.auth import Identity
     from netserver.blipmq.node import Node
-    from netserver.connection import Connection
+    from netserver.shell.connection import Connection
 
 COMPILED = not __file__.endswith(".py")
 

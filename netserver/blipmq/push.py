@@ -16,16 +16,16 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
-from engine.record import BatchError, BundleError
+from engine.formats.record import BatchError, BundleError
 from netserver.blipmq import codec
 from netserver.blipmq.frames import END, FULL, SKIP, deliver
 from netserver.blipmq.limits import FRAME_LENGTH_MAX, PUSH_BYTES, PUSH_RANGES_MAX, PUSH_TURN_BYTES, PUSH_WINDOW
 from netserver.blipmq.polling import UNKNOWN, cid_at
 
 if TYPE_CHECKING:
-    from engine.cursor import Cursor
-    from engine.deliveries import Plan
-    from engine.topics import Topic
+    from engine.cursors.cursor import Cursor
+    from engine.cursors.deliveries import Plan
+    from engine.state.topics import Topic
     from netserver.blipmq.polling import ConsumingSession
 
 log = logging.getLogger("quintlog.blipmq")

@@ -18,9 +18,9 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.batch_header import QOS0_ATTRIBUTE
 from engine.errors import DiskFull, EngineError, NotStored
-from netserver.auth import ANYBODY
+from engine.formats.batch_header import QOS0_ATTRIBUTE
+from netserver.access.auth import ANYBODY
 from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import FrameType, PayloadError
 from netserver.blipmq.frames import pack_publishes, scan
@@ -34,12 +34,12 @@ from netserver.blipmq.limits import (
 from netserver.blipmq.node import OWNER, Node
 from netserver.blipmq.polling import BARRIER, FORBIDDEN, OUTPUT, ConsumingSession, Frames, cid_at
 from netserver.blipmq.session_v2 import VersionTwo
-from netserver.outstanding import Outstanding, Promise, Released
+from netserver.shell.outstanding import Outstanding, Promise, Released
 
 if TYPE_CHECKING:
-    from engine.chunk import Chunk
-    from engine.partition import Partition
-    from netserver.connection import Connection, Services, SessionFactory
+    from engine.partitions.partition import Partition
+    from engine.segments.chunk import Chunk
+    from netserver.shell.connection import Connection, Services, SessionFactory
 
 # Reasons for which a connection is not parsed (others: polling.py).
 OPENING: Final = "a partition is being opened"
@@ -73,7 +73,7 @@ class After(NamedTuple):
 
 
 class BlipmqSession(ConsumingSession):
-    """See the module, and ``netserver.connection.Session`` for the methods that the connection calls."""
+    """See the module, and ``netserver.shell.connection.Session`` for the methods that the connection calls."""
 
     def __init__(self, node: Node, connection: Connection) -> None:
         super().__init__(node, connection)
@@ -90,7 +90,7 @@ class BlipmqSession(ConsumingSession):
         )
         node.keys.listen(self._keys_changed)
 
-    # --- netserver.connection.Session (received() is in the base class)
+    # --- netserver.shell.connection.Session (received() is in the base class)
 
     def other(self, data: memoryview, position: int, length: int) -> int:
         kind, behind, count, number = scan(data, position, length, self.length_max)

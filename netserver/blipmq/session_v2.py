@@ -13,12 +13,12 @@ from netserver.blipmq.limits import CONNECTION_CURSORS_MAX, CONNECTION_PATTERNS_
 from netserver.blipmq.node import OWNER
 from netserver.blipmq.polling import cid_at
 from netserver.blipmq.push import Pusher
-from netserver.outstanding import Promise
+from netserver.shell.outstanding import Promise
 
 if TYPE_CHECKING:
-    from engine.catalog import Change
-    from engine.partition import Partition
-    from engine.topics import Topic
+    from engine.partitions.partition import Partition
+    from engine.state.catalog import Change
+    from engine.state.topics import Topic
     from netserver.blipmq.session import BlipmqSession
 
 log = logging.getLogger("quintlog.blipmq")

@@ -20,8 +20,8 @@ from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import FrameType
 from netserver.blipmq.limits import POLLS_MAX
 from netserver.blipmq.login import CID_BASE, LoginClient, refusal
-from netserver.client_base import ClientEvent, LinkLike
-from netserver.client_stream import Batch, SubscriptionBase
+from netserver.client.base import ClientEvent, LinkLike
+from netserver.client.stream import Batch, SubscriptionBase
 from netserver.errors import Closed, ConnectionFailed, ProtocolError, QuintlogError
 
 if TYPE_CHECKING:
@@ -323,7 +323,7 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         self._connection = kind(self, client.host, client.port, key=key, version=version, **options)
         self._open: asyncio.Future[None] | None = None
 
-    # --- netserver.client_stream.SubscriptionBase
+    # --- netserver.client.stream.SubscriptionBase
 
     async def _do_open(self) -> None:
         self._open = asyncio.get_running_loop().create_future()

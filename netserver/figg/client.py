@@ -23,8 +23,8 @@ from collections.abc import Iterable
 from itertools import repeat
 from typing import Final
 
-from netserver.client_base import Backoff, ClientBase, ClientEvent, LinkLike, parse_address
-from netserver.client_window import Entry, partly_sent
+from netserver.client.base import Backoff, ClientBase, ClientEvent, LinkLike, parse_address
+from netserver.client.window import Entry, partly_sent
 from netserver.errors import ProtocolError, QuintlogError, Refused, TooLarge
 from netserver.figg import codec
 from netserver.figg.hot import pack_values, take_data

@@ -1,7 +1,7 @@
 cimport cython
 
-from engine.batch cimport BatchWriter, RecordCursor
-from engine.bundle cimport u64
+from engine.formats.batch cimport BatchWriter, RecordCursor
+from engine.formats.bundle cimport u64
 
 cdef Py_ssize_t _HEADER
 cdef Py_ssize_t _FIXED

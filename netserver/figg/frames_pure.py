@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TypeAlias
 
-from engine.batch import BatchWriter, RecordCursor
+from engine.formats.batch import BatchWriter, RecordCursor
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

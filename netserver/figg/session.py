@@ -27,11 +27,11 @@ from netserver.figg.hot import pack_publishes
 from netserver.figg.limits import HEADER_BYTES, RESENT_S, SUBSCRIPTIONS_MAX, TOPICS_REMEMBERED_MAX, TURN_BYTES
 from netserver.figg.shared import Shared
 from netserver.figg.subscription import Subscription
-from netserver.outstanding import Outstanding, Released
+from netserver.shell.outstanding import Outstanding, Released
 
 if TYPE_CHECKING:
-    from engine.partition import Partition
-    from netserver.connection import Connection, Services, SessionFactory
+    from engine.partitions.partition import Partition
+    from netserver.shell.connection import Connection, Services, SessionFactory
 
 OPENING = "a topic is being opened"
 NUMBERS = 1 << 64
@@ -55,7 +55,7 @@ def factory(services: Services) -> SessionFactory:
 
 
 class FiggSession:
-    """See the module's text, and `netserver.connection.Session` for who calls what."""
+    """See the module's text, and `netserver.shell.connection.Session` for who calls what."""
 
     def __init__(self, connection: Connection, shared: Shared) -> None:
         self.frame_bytes_max = shared.frame_bytes_max

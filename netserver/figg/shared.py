@@ -12,11 +12,11 @@ from netserver.figg.limits import RETRY_LATEST_S, RETRY_S, SPACE_BYTES, UNREADAB
 from netserver.figg.subscription import SharedFrames, Subscription
 
 if TYPE_CHECKING:
-    from engine.catalog import Change
-    from engine.partition import Partition
-    from engine.topics import Topic
-    from netserver.connection import Services
+    from engine.partitions.partition import Partition
+    from engine.state.catalog import Change
+    from engine.state.topics import Topic
     from netserver.figg.session import FiggSession
+    from netserver.shell.connection import Services
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
-from netserver.client_stream import Batch, SubscriptionBase
+from netserver.client.stream import Batch, SubscriptionBase
 from netserver.errors import Closed, QuintlogError
 from netserver.figg.limits import RECORD_OVERHEAD_BYTES, UNANSWERED_CONNECTIONS, UNANSWERED_S
 

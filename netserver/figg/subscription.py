@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError, OutOfRange
-from engine.record import BatchError, BundleError
+from engine.formats.record import BatchError, BundleError
 from netserver.figg.hot import frame_data
 from netserver.figg.limits import FRAMES_AGAIN_BYTES, FRAMES_BYTES, READ_BYTES, SHARED_FRAMES_BYTES_MAX
 
 if TYPE_CHECKING:
-    from engine.chunk import Slab
-    from engine.partition import Partition
-    from netserver.counters import Counters
+    from engine.partitions.partition import Partition
+    from engine.segments.chunk import Slab
     from netserver.figg.codec import Buffer
+    from netserver.shell.counters import Counters
 
 log = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from pathlib import Path
 
-from netserver.client_base import Backoff, ClientBase, LinkLike, exponential_backoff, parse_address
-from netserver.client_window import Entry, partly_sent
+from netserver.client.base import Backoff, ClientBase, LinkLike, exponential_backoff, parse_address
+from netserver.client.window import Entry, partly_sent
 from netserver.errors import ConnectionFailed, ProtocolError, QuintlogError, Refused, TooLarge, Unknown
 from netserver.fujin import codec
 from netserver.fujin.codec import PULL, PUSH, Answer
@@ -43,7 +43,7 @@ from netserver.fujin.limits import (
 from netserver.fujin.link import Link
 from netserver.fujin.subscriber import Message, MessageBatch, Subscription
 from netserver.fujin.transaction import Transaction
-from netserver.quic_client import Trust
+from netserver.quic.client import Trust
 
 __all__ = ["Client", "Message", "MessageBatch", "Subscription", "Transaction", "connect"]
 
@@ -287,7 +287,7 @@ class Client(ClientBase):
         """It is closed."""
         self._subscriptions.pop(subscription, None)
 
-    # --- netserver.client_base
+    # --- netserver.client.base
 
     async def _dial(self) -> LinkLike:
         link = Link(self._pump)

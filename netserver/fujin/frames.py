@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
-from engine.batch import BatchWriter, RecordCursor
+from engine.formats.batch import BatchWriter, RecordCursor
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Target: TypeAlias = bytearray | memoryview

@@ -6,7 +6,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from engine.batch import BatchWriter, RecordCursor
+    from engine.formats.batch import BatchWriter, RecordCursor
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Target: TypeAlias = bytearray | memoryview

@@ -15,15 +15,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineError
-from engine.record import BatchError, BundleError
+from engine.formats.record import BatchError, BundleError
 from netserver.fujin.hot import END, FULL, SKIP, frame_records
 from netserver.fujin.limits import FETCH_BYTES_MAX, PUSH_TURN_BYTES, TURN_BYTES, TURN_RECORDS_MAX
 from netserver.fujin.runs import Runs
 
 if TYPE_CHECKING:
-    from engine.cursor import Cursor
-    from engine.deliveries import Plan
-    from engine.partition import Partition
+    from engine.cursors.cursor import Cursor
+    from engine.cursors.deliveries import Plan
+    from engine.partitions.partition import Partition
     from netserver.fujin.node import Node
 
 log = logging.getLogger(__name__)

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from netserver.counters import Counters
 from netserver.errors import Closed, ConnectionFailed, ProtocolError, QuintlogError
-from netserver.flow import PublishPressure, ReceiveBudget
 from netserver.fujin import codec
 from netserver.fujin.codec import FujinError
 from netserver.fujin.codec_answers import AnswerDecoder, Disconnected, Event, Stop
 from netserver.fujin.limits import CLIENT_RECEIVE_BYTES_MAX
-from netserver.quic import QuicPeer
-from netserver.quic_client import QuicDialer, Trust, addresses
-from netserver.quic_stream import Bounds, QuicStream, StreamSession
+from netserver.quic.client import QuicDialer, Trust, addresses
+from netserver.quic.peer import QuicPeer
+from netserver.quic.stream import Bounds, QuicStream, StreamSession
+from netserver.shell.backpressure import PublishPressure, ReceiveBudget
+from netserver.shell.counters import Counters
 
 ALPN = "fujin"
 UNLIMITED_BYTES = 1 << 50
@@ -41,7 +41,7 @@ class Receiver(Protocol):
 
 
 class ClientStream:
-    """A stream that the client has opened; see ``netserver.quic_stream.StreamSession``."""
+    """A stream that the client has opened; see ``netserver.quic.stream.StreamSession``."""
 
     def __init__(self, link: Link, stream: QuicStream, receiver: Receiver, decoder: AnswerDecoder) -> None:
         self.stream = stream
@@ -118,7 +118,7 @@ class ClientStream:
 
 
 class Link:
-    """One connection; see ``netserver.client_base.LinkLike`` and ``netserver.quic_stream.PeerHandler``."""
+    """One connection; see ``netserver.client.base.LinkLike`` and ``netserver.quic.stream.PeerHandler``."""
 
     def __init__(self, on_writable: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
@@ -188,7 +188,7 @@ class Link:
         opened[0].write(first)
         return opened[0]
 
-    # --- netserver.quic_stream.PeerHandler
+    # --- netserver.quic.stream.PeerHandler
 
     def _made(self, peer: QuicPeer) -> Link:
         return self
@@ -216,7 +216,7 @@ class Link:
         elif self._peer is not None:
             self._over(self._reason or problem)
 
-    # --- netserver.client_base.LinkLike
+    # --- netserver.client.base.LinkLike
 
     def write(self, data: bytes | bytearray) -> None:
         """Send on the writer's stream."""

@@ -13,19 +13,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from netserver import certificates
 from netserver.fujin import codec
 from netserver.fujin.node import Node
 from netserver.fujin.session import FujinStream
 from netserver.limits import PEER_WINDOW_BYTES, QUIC_CLOSE_S, QUIC_DATAGRAM_BYTES, STREAM_WINDOW_BYTES
-from netserver.quic import QuicPeer
-from netserver.quic_core import QuicConfiguration
-from netserver.quic_server import QuicEndpoint
-from netserver.quic_stream import Bounds, QuicStream, StreamSession
+from netserver.quic import certificates
+from netserver.quic.core import QuicConfiguration
+from netserver.quic.endpoint import QuicEndpoint
+from netserver.quic.peer import QuicPeer
+from netserver.quic.stream import Bounds, QuicStream, StreamSession
 
 if TYPE_CHECKING:
-    from netserver.config import ServerConfig
-    from netserver.services import Services
+    from netserver.config.sections import ServerConfig
+    from netserver.shell.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class FujinListener:
 
 
 class FujinConnection:
-    """One client's connection; see ``netserver.quic.PeerHandler``.
+    """One client's connection; see ``netserver.quic.peer.PeerHandler``.
 
     Attributes:
         close_kind: fixed word for the metric, when it is the server that closes it.

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from engine.cursors import CursorPolicy
-from engine.deliveries import DeliveryPolicy
+from engine.cursors.deliveries import DeliveryPolicy
+from engine.cursors.store import CursorPolicy
+from netserver.config.fujin import parse_start
 from netserver.fujin.codec import Options
 from netserver.fujin.groups import Group
 from netserver.fujin.limits import FETCH_BYTES_MAX, ROUTES_MAX, RUN_WRITES_MAX, TRANSACTIONS_BYTES_MAX
-from netserver.fujin_config import parse_start
 
 if TYPE_CHECKING:
-    from engine.partition import Partition
-    from netserver.config import ServerConfig
+    from engine.partitions.partition import Partition
+    from netserver.config.fujin import FujinSection
+    from netserver.config.sections import ServerConfig
     from netserver.fujin.writer import Writer
-    from netserver.fujin_config import FujinSection
-    from netserver.services import Services
+    from netserver.shell.services import Services
 
 OWNER = "fujin"
 

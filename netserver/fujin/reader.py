@@ -20,10 +20,10 @@ from netserver.fujin.limits import FETCH_RECORDS_MAX, FETCHES_MAX, FIRST_MESSAGE
 from netserver.fujin.runs import Runs
 
 if TYPE_CHECKING:
-    from engine.partition import Partition
+    from engine.partitions.partition import Partition
     from netserver.fujin.groups import Group
     from netserver.fujin.node import Node, ReaderOptions
-    from netserver.quic_stream import QuicStream
+    from netserver.quic.stream import QuicStream
 
 CONNECTING: Final = "connecting"
 STOPPING: Final = "the server is about to stop"

@@ -18,7 +18,7 @@ from netserver.fujin.writer import Writer
 
 if TYPE_CHECKING:
     from netserver.fujin.node import Node
-    from netserver.quic_stream import QuicStream
+    from netserver.quic.stream import QuicStream
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Role(Protocol):
 
 
 class FujinStream:
-    """See the module, and ``netserver.quic.StreamSession`` for the methods that the stream calls."""
+    """See the module, and ``netserver.quic.peer.StreamSession`` for the methods that the stream calls."""
 
     def __init__(self, node: Node, stream: QuicStream, *, is_stopping: bool = False) -> None:
         self._is_stopping = is_stopping  # the role is told as soon as there is one
@@ -59,7 +59,7 @@ class FujinStream:
         self._eof = False
         self._ended = False
 
-    # --- netserver.quic.StreamSession
+    # --- netserver.quic.peer.StreamSession
 
     @property
     def pending(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from netserver.client_stream import Batch, SubscriptionBase
+from netserver.client.stream import Batch, SubscriptionBase
 from netserver.errors import Closed, ConnectionFailed, ProtocolError, QuintlogError, Refused, Unknown
 from netserver.fujin import codec
 from netserver.fujin.codec import PUSH, Answer, Op
@@ -146,7 +146,7 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         self._gathered: dict[Op, tuple[list[Message], asyncio.Future[None]]] = {}
         self._retry: asyncio.TimerHandle | None = None
 
-    # --- netserver.client_stream.SubscriptionBase
+    # --- netserver.client.stream.SubscriptionBase
 
     async def _do_open(self) -> None:
         self._answer = asyncio.get_running_loop().create_future()

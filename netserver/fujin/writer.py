@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from engine.commit.transactions import Transaction
 from engine.errors import EngineError, NotStored
-from engine.transactions import Transaction
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer, Command, ConnectWriter, Decoder, Op, Tx, Write
 from netserver.fujin.hot import pack_writes
 from netserver.fujin.limits import ANSWERS_BYTES_MAX, FIRST_MESSAGE_HOLD_S, RUNS_MAX, TOPICS_REMEMBERED_MAX
-from netserver.outstanding import Outstanding, Promise, Released
+from netserver.shell.outstanding import Outstanding, Promise, Released
 
 if TYPE_CHECKING:
-    from engine.partition import Partition
+    from engine.partitions.partition import Partition
     from netserver.fujin.node import Node
-    from netserver.quic_stream import QuicStream
+    from netserver.quic.stream import QuicStream
 
 OPENING: Final = "a topic is being opened"
 COMMITTING: Final = "a transaction is being committed"

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from engine.errors import EngineError
-from engine.session_types import ManyTransformer, Transformer
-from engine.sessions import Sessions
+from engine.sessions.store import Sessions
+from engine.sessions.types import ManyTransformer, Transformer
 
 S = TypeVar("S")
 M = TypeVar("M")

@@ -29,7 +29,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from netserver.client_base import PROVEN_S, Backoff, ClientBase, LinkLike, parse_address
+from netserver.client.base import PROVEN_S, Backoff, ClientBase, LinkLike, parse_address
 from netserver.errors import Closed, ProtocolError, QuintlogError, Refused, Timeout, WrongServer
 from netserver.reliably import codec
 from netserver.reliably.codec import ErrorMessage, Message

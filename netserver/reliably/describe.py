@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
-from engine.session_types import SessionInfo
+from engine.sessions.types import SessionInfo
 from netserver.reliably.applications import RecordsState, State
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineError, NotStored
-from engine.session_types import SessionConfig
-from engine.sessions import Sessions
+from engine.sessions.store import Sessions
+from engine.sessions.types import SessionConfig
 from netserver.reliably.applications import ApplicationCodec, Message, State
 from netserver.reliably.limits import (
     BLOCK_SHARE_MIN,
@@ -29,9 +29,9 @@ from netserver.reliably.stateless import random_start
 from netserver.reliably.values import random_seed
 
 if TYPE_CHECKING:
-    from netserver.config import ServerConfig
-    from netserver.connection import Services
+    from netserver.config.sections import ServerConfig
     from netserver.reliably.stream import SessionStream
+    from netserver.shell.connection import Services
 
 log = logging.getLogger(__name__)
 

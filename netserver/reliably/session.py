@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import EngineError, LimitReached
-from engine.session_types import OutOfOrderAck, UnknownMessage, UnknownSession
+from engine.sessions.types import OutOfOrderAck, UnknownMessage, UnknownSession
 from netserver.reliably import codec
 from netserver.reliably.applications import RecordsState
 from netserver.reliably.codec import (
@@ -52,8 +52,8 @@ from netserver.reliably.topic_stream import GONE, TopicStream
 from netserver.reliably.values import NumbersState
 
 if TYPE_CHECKING:
-    from engine.partition import Partition
-    from netserver.connection import Connection, Services, SessionFactory
+    from engine.partitions.partition import Partition
+    from netserver.shell.connection import Connection, Services, SessionFactory
 
 OPEN: Final = 0
 ENDING: Final = 1
@@ -82,7 +82,7 @@ def factory(services: Services, **options: Any) -> SessionFactory:
 
 
 class ReliablySession:
-    """See the module, and ``netserver.connection.Session`` for the methods that the connection calls."""
+    """See the module, and ``netserver.shell.connection.Session`` for the methods that the connection calls."""
 
     def __init__(self, node: Node, connection: Connection) -> None:
         self.frame_bytes_max = LONG_LINE_BYTES_MAX + LINE_BYTES_MAX  # longer lines are refused here, with an answer
@@ -97,7 +97,7 @@ class ReliablySession:
         self._searched = 0  # of what is kept of the input, so much holds no line feed
         self._timer: asyncio.TimerHandle | None = None
 
-    # --- netserver.connection.Session
+    # --- netserver.shell.connection.Session
 
     def received(self, data: memoryview, length: int) -> int:
         if self._deaf:

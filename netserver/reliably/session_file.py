@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from engine.files import SystemFiles, write_new_file
+from engine.files.system import SystemFiles, write_new_file
 from netserver.reliably.limits import SESSION_FILE_BYTES_MAX
 
 

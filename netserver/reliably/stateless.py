@@ -16,8 +16,8 @@ from netserver.reliably.codec import stateless_line
 from netserver.reliably.limits import TURN_BYTES
 
 if TYPE_CHECKING:
-    from netserver.connection import Connection
     from netserver.reliably.node import Node
+    from netserver.shell.connection import Connection
 
 _EXACT: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
 _START_ABOVE: Final = 256

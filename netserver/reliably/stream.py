@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from engine.errors import Corrupt, EngineError
-from engine.session_types import SessionFull
+from engine.sessions.types import SessionFull
 from netserver.reliably.applications import Message, State
 from netserver.reliably.limits import (
     BLOCK_MESSAGES_MAX,

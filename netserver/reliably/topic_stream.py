@@ -12,17 +12,17 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from engine.batch import records
 from engine.errors import EngineError, OutOfRange
-from engine.record import BatchError, BundleError, Record
+from engine.formats.batch import records
+from engine.formats.record import BatchError, BundleError, Record
 from netserver.reliably.applications import Message, Offsets, RecordsState, State
 from netserver.reliably.codec import json_text
 from netserver.reliably.limits import READ_BYTES, RETRY_S
 from netserver.reliably.stream import SessionStream
 
 if TYPE_CHECKING:
-    from engine.chunk import Slab
-    from engine.partition import Partition
+    from engine.partitions.partition import Partition
+    from engine.segments.chunk import Slab
     from netserver.reliably.node import Node
     from netserver.reliably.session import ReliablySession
 

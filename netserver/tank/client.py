@@ -23,8 +23,8 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby, pairwise
 from typing import Any, Final
 
-from netserver.client_base import Backoff, ClientEvent, LinkLike, parse_address
-from netserver.client_window import partly_sent
+from netserver.client.base import Backoff, ClientEvent, LinkLike, parse_address
+from netserver.client.window import partly_sent
 from netserver.errors import (
     ConnectionFailed,
     ProtocolError,

@@ -36,8 +36,8 @@ from .responses import consume_frame_head, consumed_entry, topic_head, unknown_t
 if TYPE_CHECKING:
     import asyncio
 
-    from engine.partition import Partition, Slab
-    from engine.topics import Topic
+    from engine.partitions.partition import Partition, Slab
+    from engine.state.topics import Topic
 
     from .session import TankSession
 

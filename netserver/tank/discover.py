@@ -9,8 +9,8 @@ from .messages import DiscoverPartitionsRequest, DiscoverPartitionsResponse, Fau
 from .responses import encode_response
 
 if TYPE_CHECKING:
-    from engine.partition import Partition
-    from engine.topics import Topic
+    from engine.partitions.partition import Partition
+    from engine.state.topics import Topic
 
     from .node import Node
 

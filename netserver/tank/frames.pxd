@@ -1,7 +1,7 @@
 cimport cython
 
-from engine.batch cimport BatchWriter
-from engine.bundle cimport BundleInfo, MessageCursor, check_bundle, u32 as uint32, u64
+from engine.formats.batch cimport BatchWriter
+from engine.formats.bundle cimport BundleInfo, MessageCursor, check_bundle, u32 as uint32, u64
 
 cdef Py_ssize_t _ANSWER
 cdef Py_ssize_t _PART_LEAST

@@ -1,17 +1,17 @@
 # cython: annotation_typing=False
 """Hot loops of TANK: Produce frames into the log, stored batches into chunks (compiled; the twin is frames_pure).
 
-Both look only at what they need: a bundle's messages are checked by ``engine.bundle.check_bundle``, and never
-touched again. The layouts are those of ``requests.py``, ``engine.bundle`` and ``engine.batch``.
+Both look only at what they need: a bundle's messages are checked by ``engine.formats.bundle.check_bundle``, and never
+touched again. The layouts are those of ``requests.py``, ``engine.formats.bundle`` and ``engine.formats.batch``.
 """
 
 from __future__ import annotations
 
 from typing import TypeAlias
 
-from engine.batch import BatchWriter
-from engine.bundle import BundleInfo, MessageCursor, check_bundle
-from engine.record import BatchError, BundleError
+from engine.formats.batch import BatchWriter
+from engine.formats.bundle import BundleInfo, MessageCursor, check_bundle
+from engine.formats.record import BatchError, BundleError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

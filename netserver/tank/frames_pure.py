@@ -6,9 +6,9 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
-from engine.batch import BatchWriter
-from engine.bundle import BundleInfo, check_bundle, decode_bundle
-from engine.record import BatchError, BundleError, Record
+from engine.formats.batch import BatchWriter
+from engine.formats.bundle import BundleInfo, check_bundle, decode_bundle
+from engine.formats.record import BatchError, BundleError, Record
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 

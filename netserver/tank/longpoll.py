@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from .limits import WAITING_PARTITIONS_MAX, WAITING_PARTITIONS_PER_CONNECTION_MAX
 
 if TYPE_CHECKING:
-    from engine.partition import Partition
-    from engine.topics import Topic
+    from engine.partitions.partition import Partition
+    from engine.state.topics import Topic
 
     from .consume import ConsumeJob, Fetch, Unwritten
 

@@ -30,9 +30,9 @@ from .wire import U32
 if TYPE_CHECKING:
     import asyncio
 
-    from engine.partition import Partition
-    from engine.topics import Topic
-    from netserver.connection import Connection, Services
+    from engine.partitions.partition import Partition
+    from engine.state.topics import Topic
+    from netserver.shell.connection import Connection, Services
 
 NODE_VERSION: Final = 400
 """Version in Status: major * 100 + minor, that of the server whose behaviour this one follows."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from engine.bundle import BundleInfo, check_bundle
 from engine.errors import EngineError
-from engine.record import BundleError
+from engine.formats.bundle import BundleInfo, check_bundle
+from engine.formats.record import BundleError
 
 from .errors import FormatError
 from .hot import ProduceCursor, parts_room, produce_run
@@ -20,9 +20,9 @@ from .messages import ProduceCode, ProducePartition, ProduceRequest, ProduceResp
 from .responses import encode_response
 
 if TYPE_CHECKING:
-    from engine.partition import Partition
-    from netserver.connection import Connection
-    from netserver.outstanding import Outstanding
+    from engine.partitions.partition import Partition
+    from netserver.shell.connection import Connection
+    from netserver.shell.outstanding import Outstanding
 
     from .node import Node
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Final, overload
 
-from engine.bundle_encode import encode_bundle
-from netserver.client_window import Entry, Window
+from engine.formats.bundle_encode import encode_bundle
+from netserver.client.window import Entry, Window
 from netserver.errors import NotStored, QuintlogError, Refused, TooLarge, Unknown
 
 from .codec import encode_request

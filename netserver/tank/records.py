@@ -8,7 +8,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, NamedTuple, Self
 
-from netserver.client_stream import Batch
+from netserver.client.stream import Batch
 
 from .limits import RECORD_OVERHEAD_BYTES
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from netserver.errors import ProtocolError
-from netserver.outstanding import Outstanding, Released
+from netserver.shell.outstanding import Outstanding, Released
 
 from .codec import decode_request, encode_response, frame_bounds
 from .consume import ConsumeJob
@@ -48,8 +48,8 @@ from .requests import REQUEST_IDS
 from .responses import PING_FRAME
 
 if TYPE_CHECKING:
-    from engine.partition import Partition
-    from netserver.connection import Connection, Services, Session
+    from engine.partitions.partition import Partition
+    from netserver.shell.connection import Connection, Services, Session
 
 TURN: Final = "many requests at once"
 OPENING: Final = "a partition is being opened"
@@ -76,7 +76,7 @@ class Deferred(NamedTuple):
 
 
 class TankSession:
-    """See the module; ``netserver.connection.Session`` says when its methods are called."""
+    """See the module; ``netserver.shell.connection.Session`` says when its methods are called."""
 
     frame_bytes_max = FRAME_BYTES_MAX
 

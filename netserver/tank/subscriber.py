@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from netserver.client_base import ClientEvent
-from netserver.client_stream import SubscriptionBase
+from netserver.client.base import ClientEvent
+from netserver.client.stream import SubscriptionBase
 from netserver.errors import Closed, ConnectionFailed, OutOfRange, QuintlogError, Refused, Timeout
 
 from .limits import FETCH_BYTES_MAX

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from netserver.client_base import ClientBase
+from netserver.client.base import ClientBase
 from netserver.errors import Refused
 
 from .calls import Calls

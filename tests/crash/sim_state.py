@@ -19,13 +19,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from engine.errors import Corrupt, EngineError, ReadOnly
-from engine.state import OnDone, Op, Post, Submission, pack_submission, unpack_value
+from engine.state.store import OnDone, Op, Post, Submission, pack_submission, unpack_value
 
 PATH = "state in memory"
 
 
 class MemoryState:
-    """See the module. Implements `engine.state.StateStore`."""
+    """See the module. Implements `engine.state.store.StateStore`."""
 
     def __init__(
         self,

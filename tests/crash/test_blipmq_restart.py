@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.state import StateReader
-from engine.subscriptions import entry_item, stored_entries
+from engine.cursors.documents import entry_item, stored_entries
+from engine.state.store import StateReader
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FrameType
 from netserver.testing import ServerProcess, server

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.bundle import decode_bundle
+from engine.formats.bundle import decode_bundle
 from netserver.testing import server
 from tests.engine_log import EngineLog, segments
 from tests.figg_peer import FiggPeer

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import retention
 from engine.config import TopicConfig
 from engine.errors import DiskFull, EngineError
-from engine.partition import TELL_AGAIN_MS
+from engine.partitions import retention
+from engine.partitions.partition import TELL_AGAIN_MS
 from netserver.testing import server
 from tests.disks import NEEDS_ROOT, fill, tmpfs
 from tests.engine_log import EngineLog

@@ -15,13 +15,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.batch_header import HEADER_BYTES as BATCH_HEADER_BYTES
-from engine.batch_header import read_header
-from engine.handles import Handles
-from engine.headers import Place
-from engine.recovery import SET_ASIDE, Known, Recovered, recover_partition
-from engine.scan import Damage, Found, walk
-from engine.segment import HEADER_BYTES, parse_header
+from engine.files.descriptors import Handles
+from engine.formats.batch_header import HEADER_BYTES as BATCH_HEADER_BYTES
+from engine.formats.batch_header import read_header
+from engine.formats.segment import HEADER_BYTES, parse_header
+from engine.segments.discovery import Place
+from engine.segments.recovery import SET_ASIDE, Known, Recovered, recover_partition
+from engine.segments.scan import Damage, Found, walk
 from tests.damage import UnsyncedFiles
 from tests.disks import memory_directory
 from tests.engine_log import EngineLog, segments

@@ -18,11 +18,11 @@ from pathlib import Path
 import msgpack
 import pytest
 
-import engine.transactions
-from engine.ledger import Ledger
-from netserver import config_reading
-from netserver.admin_api import Api
-from netserver.staging import DIRECTORY, Staging
+import engine.commit.transactions
+from engine.state.writer_ledger import Ledger
+from netserver.admin.api import Api
+from netserver.admin.staging import DIRECTORY, Staging
+from netserver.config import loading as config_reading
 from tests.crash.test_transactions import FATES, Image, SimulatedServer
 from tests.simulated_files import disk_with
 from tests.unit.test_staging import stored

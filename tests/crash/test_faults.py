@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import retention
-from engine.chunk import COMMITTED, FAILED
 from engine.errors import DataDirectoryError, DiskFull, EngineError, NotStored, ReadOnly
+from engine.partitions import retention
+from engine.segments.chunk import COMMITTED, FAILED
 from tests.crash.world import Key, Life
 from tests.simulated_files import Late, SimulatedFiles, disk_with
 

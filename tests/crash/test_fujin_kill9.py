@@ -25,8 +25,8 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError
+from engine.formats.record import Record
 from engine.reader import DirectoryReader
-from engine.record import Record
 from netserver import blipmq, figg, fujin, reliably, tank
 from netserver.errors import QuintlogError
 from netserver.testing import ServerProcess, Settings, server

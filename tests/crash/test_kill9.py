@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.formats.record import Record
 from engine.reader import DirectoryReader, Loss
-from engine.record import Record
 from netserver.testing import ServerProcess, server
 from tests.figg_peer import FiggPeer
 from tests.server_support import FIGG_ONLY

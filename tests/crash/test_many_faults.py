@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.chunk import PENDING
 from engine.errors import DiskFull, EngineError
 from engine.log import Log
+from engine.segments.chunk import PENDING
 from tests.crash.world import AutoState, Known, Life
 from tests.simulated_files import UNLIMITED, Late, SimulatedFiles, disk_with
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.chunk import COMMITTED
 from engine.config import TopicConfig
+from engine.segments.chunk import COMMITTED
 from tests.engine_log import EngineLog
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.formats.record import Record
 from engine.reader import DirectoryReader
-from engine.record import Record
 from netserver.testing import server
 from tests.figg_peer import FiggPeer, publish_frame
 from tests.server_support import FIGG_ONLY

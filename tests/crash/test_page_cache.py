@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.chunk import COMMITTED, FAILED
+from engine.segments.chunk import COMMITTED, FAILED
 from tests.crash.world import Life
 from tests.simulated_files import PAGE_BYTES, Inode, disk_with
 

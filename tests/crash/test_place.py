@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.directory import DirectoryLock, is_in_use
 from engine.errors import LogLocked
+from engine.files.lock import DirectoryLock, is_in_use
 from netserver.testing import ServerProcess, server
 from tests.server_support import FIGG_ONLY, publish, segment, values, wait_for_log
 

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from engine.catalog import Catalog
 from engine.config import EngineConfig
 from engine.errors import Corrupt, DiskFull, EngineError, ReadOnly
-from engine.state import Delete, Op, Put, StateStore
+from engine.state.catalog import Catalog
+from engine.state.store import Delete, Op, Put, StateStore
 from tests.crash.sim_state import MemoryState
 from tests.lmdb_state import opened
 
@@ -302,7 +302,7 @@ KILLED = """
     import os, signal, sys, threading
     from pathlib import Path
     sys.path.insert(0, sys.argv[2])
-    from engine.state import Put
+    from engine.state.store import Put
     from tests.lmdb_state import opened
     with opened(Path(sys.argv[1])) as owner:
         first = owner.store.get(b"last") or 0

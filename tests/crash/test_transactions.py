@@ -20,13 +20,14 @@ from typing import Any
 import pytest
 
 from engine.errors import EngineError, ReadOnly
+from engine.formats.record import Record
 from engine.log import Log
 from engine.reader import DirectoryReader
-from engine.record import Record
-from engine.state import OnDone, Op
-from netserver import blipmq, config_reading, errors, figg, fujin, reliably, tank
+from engine.state.store import OnDone, Op
+from netserver import blipmq, errors, figg, fujin, reliably, tank
 from netserver.app import Server
-from netserver.config import ServerConfig
+from netserver.config import loading as config_reading
+from netserver.config.sections import ServerConfig
 from tests.crash.world import NoIndex
 from tests.echo import until
 from tests.simulated_files import KeepAll, LoseAll, SimulatedFiles, disk_with

@@ -17,20 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from engine import retention
-from engine.batch import records
-from engine.bundle import check_bundle
-from engine.bundle_encode import encode_bundle
-from engine.chunk import COMMITTED, PENDING, Chunk
+from engine.commit.transactions import Transaction
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import EngineError, NotStored
-from engine.index import Index
-from engine.inline import Inbox
+from engine.formats.batch import records
+from engine.formats.bundle import check_bundle
+from engine.formats.bundle_encode import encode_bundle
+from engine.inbox import Inbox
 from engine.limits import SEQ_RESERVATION
 from engine.log import Log
-from engine.partition import Partition
-from engine.topics import Topic
-from engine.transactions import Transaction
+from engine.partitions import retention
+from engine.partitions.partition import Partition
+from engine.segments.chunk import COMMITTED, PENDING, Chunk
+from engine.state.index import Index
+from engine.state.topics import Topic
 from tests.simulated_files import SimulatedFiles
 from tests.simulated_state import SimulatedState
 

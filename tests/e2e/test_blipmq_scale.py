@@ -8,9 +8,9 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from engine.cursor_entries import Entry, put_entry
-from engine.cursors import NEXT_CURSOR_ID
-from engine.state import Put
+from engine.cursors.entries import Entry, put_entry
+from engine.cursors.store import NEXT_CURSOR_ID
+from engine.state.store import Put
 from netserver.blipmq import codec
 from netserver.testing import server
 from tests.blipmq_peer import Peer

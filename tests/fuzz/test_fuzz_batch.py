@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from engine import batch, batch_pure, bundle, bundle_pure
-from engine.bundle_encode import encode_bundle
-from engine.record import BatchError, BundleError
-from engine.unlocked import COMPILED
+from engine.commit.round_writer import COMPILED
+from engine.formats import batch, batch_pure, bundle, bundle_pure
+from engine.formats.bundle_encode import encode_bundle
+from engine.formats.record import BatchError, BundleError
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROUNDS = int(os.environ.get("QUINTLOG_FUZZ_ROUNDS", 1_600_000 if NIGHTLY else 25_000 if COMPILED else 2000))

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from engine.batch import BatchWriter, RecordCursor, records
+from engine.formats.batch import BatchWriter, RecordCursor, records
 from netserver.blipmq import codec, codec_v2, frames, frames_pure
 from netserver.blipmq.codec import CodecError, Decoder, Frame, FrameType, FramingError, PayloadError
 from netserver.blipmq.limits import FRAME_LENGTH_MAX

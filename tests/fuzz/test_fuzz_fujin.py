@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from engine.batch import BatchWriter, records
+from engine.formats.batch import BatchWriter, records
 from netserver.fujin import codec, frames_pure
 from netserver.fujin import frames as frames_compiled
 from netserver.fujin.codec import Decoder, FujinError, Op, Options, Write

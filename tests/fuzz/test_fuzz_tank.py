@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from engine.batch import BatchWriter
-from engine.record import BatchError
+from engine.formats.batch import BatchWriter
+from engine.formats.record import BatchError
 from netserver.tank import codec, frames_pure, messages, wire
 from netserver.tank import frames as frames_compiled
 from netserver.tank.errors import FormatError

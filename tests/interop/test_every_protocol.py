@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from netserver import blipmq, errors, figg, fujin, reliably, tank
+from netserver.config.settings import Address
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer
-from netserver.settings import Address
 from netserver.testing import Settings, running
 from tests.fujin_peer import connect
 

@@ -17,7 +17,7 @@ import pytest
 
 from netserver.reliably.session import factory
 from netserver.reliably.values import next_value
-from netserver.services import Services, SessionFactory
+from netserver.shell.services import Services, SessionFactory
 from netserver.testing import running
 
 VECTORS = Path(__file__).parents[1] / "data" / "reliably.jsonl"

@@ -14,8 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from engine.bundle import check_bundle, decode_bundle
-from engine.bundle_encode import encode_bundle
+from engine.formats.bundle import check_bundle, decode_bundle
+from engine.formats.bundle_encode import encode_bundle
 from netserver.tank import codec, messages
 from netserver.testing import server
 from tests.tank_peer import Peer, bundles_of

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from engine import batch, batch_pure, bundle, bundle_pure
-from engine.bundle_encode import encode_bundle
-from engine.record import BatchError, BundleError, Record
+from engine.formats import batch, batch_pure, bundle, bundle_pure
+from engine.formats.bundle_encode import encode_bundle
+from engine.formats.record import BatchError, BundleError, Record
 
 SEGMENT = 0x0123_4567_89AB_CDEF
 BUNDLES = (bundle, bundle_pure)

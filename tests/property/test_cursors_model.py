@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.deliveries import NEVER_MS, Deliveries, DeliveryPolicy, load
+from engine.cursors.deliveries import NEVER_MS, Deliveries, DeliveryPolicy, load
 from engine.limits import OVERTAKEN_MAX
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"

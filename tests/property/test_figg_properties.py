@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netserver.client_window import Entry, Window
+from netserver.client.window import Entry, Window
 from netserver.figg import codec, frames, frames_pure
 from netserver.figg.codec import Decoder, Message
 

@@ -20,18 +20,18 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from engine import retention
-from engine.batch import records
-from engine.bundle import check_bundle
-from engine.bundle_encode import encode_bundle
-from engine.chunk import COMMITTED, PENDING
+from engine.commit.native_rounds import AVAILABLE
+from engine.commit.transactions import Transaction
 from engine.config import EngineConfig
 from engine.errors import EngineError, OutOfRange
-from engine.files import SystemFiles
-from engine.index import Index
-from engine.partition import Partition
-from engine.quick import AVAILABLE
-from engine.transactions import Transaction
+from engine.files.system import SystemFiles
+from engine.formats.batch import records
+from engine.formats.bundle import check_bundle
+from engine.formats.bundle_encode import encode_bundle
+from engine.partitions import retention
+from engine.partitions.partition import Partition
+from engine.segments.chunk import COMMITTED, PENDING
+from engine.state.index import Index
 from tests.crash.world import Life
 from tests.simulated_files import SimulatedFiles, disk_with
 

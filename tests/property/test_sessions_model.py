@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from engine.errors import DiskFull, EngineError
-from engine.session_types import SessionConfig
-from engine.sessions import Sessions
+from engine.sessions.store import Sessions
+from engine.sessions.types import SessionConfig
 from tests.simulated_state import SimulatedState
 
 UUIDS = ("one", "\N{SNOWMAN}")

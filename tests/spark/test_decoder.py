@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from engine import batch
-from engine.bundle import encode_bundle
-from engine.record import BatchError, BundleError, Record
+from engine.formats import batch
+from engine.formats.bundle import encode_bundle
+from engine.formats.record import BatchError, BundleError, Record
 from tests.batches import TIME, put_bundle, sealed, writer
 from tools.spark import decoder, decoder_pure
 from tools.spark.columns import Columns

@@ -16,9 +16,9 @@ import aiohttp
 import pytest
 
 from engine.errors import DiskFull, NotStored
-from engine.files import Buffer, SystemFiles
-from netserver import admin_api
-from netserver.admin import TOKEN_FILE, read_token
+from engine.files.system import Buffer, SystemFiles
+from netserver.admin import api as admin_api
+from netserver.admin.server import TOKEN_FILE, read_token
 from netserver.app import Server
 from netserver.errors import ListenError, ServerError
 from netserver.testing import running

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from netserver import admin_http
+from netserver.admin import http as admin_http
 from netserver.app import Server
 from netserver.testing import running
 from tests.echo import ALONE, Echo, run

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from netserver import app as app_module
-from netserver import metrics as metrics_module
+from netserver.admin import metrics as metrics_module
 from netserver.app import Server
-from netserver.config import ServerConfig
-from netserver.config_reading import build
+from netserver.config.loading import build
+from netserver.config.sections import ServerConfig
 from netserver.errors import ListenError, ServerError
 from netserver.testing import running
 from tests import other_listener

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from netserver.auth import ANYBODY, Identity, Keys, add_key, read_key_file, revoke_key
+from netserver.access.auth import ANYBODY, Identity, Keys, add_key, read_key_file, revoke_key
 from netserver.errors import ConfigError
 
 

@@ -10,10 +10,10 @@ import msgpack
 import pytest
 import xxhash
 
-from engine import batch, batch_header, batch_pure
-from engine.bundle_encode import encode_bundle
+from engine.formats import batch, batch_header, batch_pure
+from engine.formats.bundle_encode import encode_bundle
+from engine.formats.record import BatchError, Record
 from engine.limits import BATCH_BYTES_TARGET, BUNDLE_BYTES_MAX, EXTENSION_BYTES_MAX
-from engine.record import BatchError, Record
 from tests.batches import SEGMENT, TIME, both, headers_of, put_bundle, sealed, writer
 
 # --- bytes

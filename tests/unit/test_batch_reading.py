@@ -9,10 +9,10 @@ import msgpack
 import pytest
 import xxhash
 
-from engine import batch
-from engine.bundle_encode import encode_bundle
+from engine.formats import batch
+from engine.formats.bundle_encode import encode_bundle
+from engine.formats.record import BatchError, BundleError, Record
 from engine.limits import BUNDLE_BYTES_MAX, EXTENSION_BYTES_MAX
-from engine.record import BatchError, BundleError, Record
 from tests.batches import SEGMENT, TIME, both, headers_of, put_bundle, sealed, writer
 
 # --- sealing and verifying

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from netserver import blipmq
+from netserver.access.auth import add_key
 from netserver.app import Server
-from netserver.auth import add_key
 from netserver.errors import Closed, Refused, TooLarge
 from netserver.testing import running, server
 from tests.blipmq_place import FAST, take

@@ -8,8 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from engine.batch import BatchWriter, RecordCursor, records
-from engine.batch_header import QOS0_ATTRIBUTE
+from engine.formats.batch import BatchWriter, RecordCursor, records
+from engine.formats.batch_header import QOS0_ATTRIBUTE
 from netserver.blipmq import codec, frames, frames_pure
 from netserver.blipmq.codec import FramingError
 from netserver.blipmq.limits import FRAME_LENGTH_MAX

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from netserver import config as configuration
-from netserver import config_reading
-from netserver.auth import add_key, revoke_key
+from netserver.access.auth import add_key, revoke_key
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FrameType
 from netserver.blipmq.limits import AUTH_LENGTH_MAX
 from netserver.blipmq.session import _is_loopback
+from netserver.config import loading as config_reading
+from netserver.config import sections as configuration
 from netserver.errors import ConfigError
 from tests.blipmq_place import FORBIDDEN, Place, Settings, with_server
 

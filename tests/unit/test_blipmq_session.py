@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.bundle import check_bundle
-from engine.bundle_encode import encode_bundle
-from engine.cursor_entries import entry_of
-from engine.retention import trim
-from engine.subscriptions import entry_item
+from engine.cursors.documents import entry_item
+from engine.cursors.entries import entry_of
+from engine.formats.bundle import check_bundle
+from engine.formats.bundle_encode import encode_bundle
+from engine.partitions.retention import trim
+from netserver.admin.metrics import Metrics
 from netserver.blipmq import codec
 from netserver.blipmq.codec import Frame, FrameType
-from netserver.metrics import Metrics
 from netserver.testing import server
 from tests.blipmq_peer import Peer
 from tests.blipmq_place import UNKNOWN, Disk, Place, with_server

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from netserver import blipmq
+from netserver.access.auth import add_key
 from netserver.app import Server
-from netserver.auth import add_key
 from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import Frame, FrameType, PayloadError
 from netserver.blipmq.codec_v2 import Deliver

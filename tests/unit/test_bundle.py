@@ -11,10 +11,10 @@ from types import ModuleType
 import cramjam
 import pytest
 
-from engine import bundle, bundle_encode, bundle_pure
-from engine.bundle_encode import encode_bundle
+from engine.formats import bundle, bundle_encode, bundle_pure
+from engine.formats.bundle_encode import encode_bundle
+from engine.formats.record import BundleError, Record
 from engine.limits import BUNDLE_UNPACKED_BYTES_MAX
-from engine.record import BundleError, Record
 
 VECTORS = Path(__file__).parents[1] / "data" / "tank.jsonl"
 MALFORMED = {"raw_produce_too_short", "raw_produce_bundle_longer_than_payload"}

@@ -11,7 +11,6 @@ from typing import Any
 import lmdb
 import pytest
 
-from engine.catalog import Catalog, Change
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import (
     DiskFull,
@@ -22,8 +21,9 @@ from engine.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from engine.state import Delete, Put, pack_value
-from engine.topics import NEXT_TOPIC_ID, Topic
+from engine.state.catalog import Catalog, Change
+from engine.state.store import Delete, Put, pack_value
+from engine.state.topics import NEXT_TOPIC_ID, Topic
 from tests.cpu import cpu_seconds
 from tests.lmdb_state import Owner, data_file_replaced, opened, writing_held_up
 

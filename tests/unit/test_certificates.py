@@ -13,8 +13,8 @@ import pytest
 from aioquic.quic.configuration import QuicConfiguration
 from cryptography import x509
 
-from netserver import certificates
 from netserver.errors import CertificateError, ConfigError
+from netserver.quic import certificates
 from tests.certificates import self_signed
 from tests.simulated_files import LoseAll, disk_with
 

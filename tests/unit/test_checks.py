@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.files import SystemFiles
+from engine.files.system import SystemFiles
+from engine.formats.segment import Footer
 from engine.reader import DirectoryReader, read_segment
-from engine.segment import Footer
 from tests.stored_log import NOW_MS, StoredPartition, example, make_directory
 from tools.checks import PartitionReport, check_partition, check_segment
 

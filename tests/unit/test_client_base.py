@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from netserver.client_base import ClientBase, ClientEvent, LinkLike, exponential_backoff, parse_address
-from netserver.client_window import Entry
+from netserver.client.base import ClientBase, ClientEvent, LinkLike, exponential_backoff, parse_address
+from netserver.client.window import Entry
 from netserver.errors import Closed, ConnectionFailed, ProtocolError, Refused, Timeout, Unknown
 from tests.echo import LOOPS, run, until
 

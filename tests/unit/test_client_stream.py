@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from netserver.client_stream import Batch, Prefetch, SubscriptionBase
+from netserver.client.stream import Batch, Prefetch, SubscriptionBase
 from netserver.errors import Closed, ConnectionFailed, Refused, Timeout
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from netserver.client_window import Entry, Window
+from netserver.client.window import Entry, Window
 from netserver.errors import Closed, ConnectionFailed, NotStored, Unknown
 
 Test = Callable[[], Coroutine[Any, Any, None]]

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.batch_header import read_header
-from engine.clock import RetentionClock, steady_ms
 from engine.config import TopicConfig
+from engine.formats.batch_header import read_header
+from engine.formats.segment import HEADER_BYTES, parse_header
 from engine.limits import CLOCK_DOUBT_MS
-from engine.partition import Partition
-from engine.segment import HEADER_BYTES, parse_header
+from engine.partitions.clock import RetentionClock, steady_ms
+from engine.partitions.partition import Partition
 from tests.engine_log import EngineLog, segments
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"

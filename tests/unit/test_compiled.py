@@ -51,7 +51,7 @@ def test_compiled_with_its_declarations(package: str, pxd: Path) -> None:
             setattr(getattr(module, name), "added", 1)  # noqa: B010  (an ordinary class would allow it)
 
 
-@pytest.mark.parametrize("name", ["engine.batch", "engine.batch_seal", "netserver.figg.frames"])
+@pytest.mark.parametrize("name", ["engine.formats.batch", "engine.formats.batch_seal", "netserver.figg.frames"])
 def test_bounds_are_checked_in_the_checked_build_alone(name: str) -> None:
     library = Path(str(importlib.import_module(name).__file__)).read_bytes()
     assert (CHECK in library) == (REQUIRED == "checked")

@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from netserver import connection as shell_module
 from netserver.app import Server
-from netserver.connection import Connection
 from netserver.limits import OWN_BUFFER_MIN_BYTES, READ_BUFFER_BYTES
+from netserver.shell import connection as shell_module
+from netserver.shell.connection import Connection
 from netserver.testing import running
 from tests.echo import ALONE, FRAME_BYTES, LOOPS, Echo, frame, run, until
 from tests.echo_place import Place, ended, with_server
@@ -90,7 +90,7 @@ def test_error_in_a_session_is_logged_and_ends_only_its_connection(loop: str, ca
         assert await other_reader.readexactly(6) == frame(b"e4")
         assert dict(place.counters.closed) == {"error": 1}
 
-    with caplog.at_level(logging.ERROR, "netserver.connection"):
+    with caplog.at_level(logging.ERROR, "netserver.shell.connection"):
         with_server(loop, test)
     assert "a defect" in caplog.text
     assert "Traceback" in caplog.text

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import pytest
 
-from netserver import connection as shell_module
 from netserver.limits import DISCARD_BYTES, OUTPUT_STOP_BYTES, READ_BUFFER_BYTES, READS_IN_A_ROW_MAX
+from netserver.shell import connection as shell_module
 from tests.echo import FRAME_BYTES, LOOPS, frame, until
 from tests.echo_place import Place, Streams, ended, with_server
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import retention
-from engine.bundle import check_bundle
-from engine.bundle_encode import encode_bundle
 from engine.errors import EngineError
+from engine.formats.bundle import check_bundle
+from engine.formats.bundle_encode import encode_bundle
+from engine.partitions import retention
 from tests.cursor_log import OWNER, CursorLog
 from tests.damage import flip_in
 from tests.engine_log import SMALL, fill, segments

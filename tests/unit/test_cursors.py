@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from engine import cursor_writer
 from engine.config import TopicConfig
-from engine.cursor import Cursor
-from engine.cursor_entries import Entry
-from engine.cursors import IDLE_MS, SWEEP_MS, CursorPolicy
-from engine.deliveries import DeliveryPolicy
+from engine.cursors import writer as cursor_writer
+from engine.cursors.cursor import Cursor
+from engine.cursors.deliveries import DeliveryPolicy
+from engine.cursors.entries import Entry
+from engine.cursors.store import IDLE_MS, SWEEP_MS, CursorPolicy
 from engine.errors import InvalidConfig
 from tests.cursor_log import OWNER, CursorLog, numbered
 from tests.engine_log import segments

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from engine.cursor import Cursor
-from engine.cursor_entries import JOURNAL, entry_key, entry_of, put_entry
-from engine.cursor_writer import REWRITE_MS
-from engine.cursors import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS, CursorPolicy
-from engine.deliveries import DeliveryPolicy, load
+from engine.cursors.cursor import Cursor
+from engine.cursors.deliveries import DeliveryPolicy, load
+from engine.cursors.entries import JOURNAL, entry_key, entry_of, put_entry
+from engine.cursors.store import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS, CursorPolicy
+from engine.cursors.writer import REWRITE_MS
 from engine.errors import Corrupt, DiskFull
-from engine.state import LmdbState, Op, Put
+from engine.state.store import LmdbState, Op, Put
 from tests.cursor_log import OWNER, CursorLog, numbered
 
 
@@ -150,7 +150,7 @@ def test_a_cursor_of_a_topic_that_is_being_deleted_is_not_there(cursor_log: Curs
 
 def test_cursors_expire_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store of many is looked through over several ticks, whatever is deleted meanwhile."""
-    monkeypatch.setattr("engine.cursors.EXPIRY_SLICE", 2)
+    monkeypatch.setattr("engine.cursors.store.EXPIRY_SLICE", 2)
     cursor_log = CursorLog(tmp_path / "d", policy=CursorPolicy(expiry_ms=60_000))
     cursors = [cursor_log.subscribe() for _ in range(10)]
     unload(cursor_log)
@@ -207,7 +207,7 @@ def test_many_moved_cursors_cost_one_value(cursor_log: CursorLog, tmp_path: Path
 
 
 def test_the_journal_is_worked_in(cursor_log: CursorLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.cursor_writer.REWRITE_SLICE", 7)
+    monkeypatch.setattr("engine.cursors.writer.REWRITE_SLICE", 7)
     cursors = [cursor_log.subscribe() for _ in range(20)]
     cursor_log.engine.append(numbered(1, 10))
     for cursor in cursors:
@@ -247,7 +247,7 @@ def test_a_refused_write_is_tried_again(cursor_log: CursorLog, monkeypatch: pyte
 def test_what_was_flushed_is_never_older_after_a_crash(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.cursor_writer.REWRITE_SLICE", 9)
+    monkeypatch.setattr("engine.cursors.writer.REWRITE_SLICE", 9)
     chance = random.Random(seed)
     cursor_log = CursorLog(tmp_path / "0")
     cursors = [cursor_log.subscribe() for _ in range(40)]
@@ -312,7 +312,7 @@ def test_the_newest_row_of_a_journal_counts_and_damaged_ones_cost_themselves(
 def test_many_entries_are_written_in_several_submissions(
     cursor_log: CursorLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.cursor_writer.CURSOR_ROUND_NUMBERS_MAX", 100)
+    monkeypatch.setattr("engine.cursors.writer.CURSOR_ROUND_NUMBERS_MAX", 100)
     cursors = [cursor_log.subscribe() for _ in range(30)]
     cursor_log.engine.append(numbered(1, 10))
     for cursor in cursors:
@@ -363,9 +363,9 @@ def test_nothing_is_written_after_the_store_was_closed(cursor_log: CursorLog) ->
 @pytest.fixture
 def small_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Submissions of a thousandth of the usual size, and so what cursors put into one."""
-    monkeypatch.setattr("engine.cursor_writer.CURSOR_ROUND_NUMBERS_MAX", 8 << 10)
-    monkeypatch.setattr("engine.state.STATE_VALUE_BYTES_MAX", 64 << 10)
-    monkeypatch.setattr("engine.state.STATE_ROUND_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("engine.cursors.writer.CURSOR_ROUND_NUMBERS_MAX", 8 << 10)
+    monkeypatch.setattr("engine.state.store.STATE_VALUE_BYTES_MAX", 64 << 10)
+    monkeypatch.setattr("engine.state.store.STATE_ROUND_BYTES_MAX", 64 << 10)
 
 
 def scattered(log: CursorLog, count: int) -> list[Cursor]:

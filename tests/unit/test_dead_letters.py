@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from engine import retention
 from engine.config import TopicConfig
-from engine.cursors import CursorPolicy
-from engine.deliveries import DeliveryPolicy
+from engine.cursors.deliveries import DeliveryPolicy
+from engine.cursors.store import CursorPolicy
 from engine.errors import ReadOnly
-from engine.files import SystemFiles
+from engine.files.system import SystemFiles
 from engine.limits import TOPIC_NAME_BYTES_MAX
+from engine.partitions import retention
 from tests.cursor_log import OWNER, CursorLog, numbered
 from tests.damage import flip_in
 from tests.engine_log import SMALL, fill, segments

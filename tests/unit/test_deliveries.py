@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.deliveries import GIVEN_UP, NEVER_MS, QUEUED, Deliveries, DeliveryPolicy, Plan, Run, load
+from engine.cursors.deliveries import GIVEN_UP, NEVER_MS, QUEUED, Deliveries, DeliveryPolicy, Plan, Run, load
 from engine.limits import OVERTAKEN_MAX
 
 POLICY = DeliveryPolicy()

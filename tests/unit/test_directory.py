@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from engine import directory
-from engine.directory import LOCK_FILE, DirectoryLock, holder_of, is_in_use
 from engine.errors import LogLocked, NotStored, ReadOnly
+from engine.files import lock as directory
+from engine.files.lock import LOCK_FILE, DirectoryLock, holder_of, is_in_use
 from engine.limits import FILES_CHECKED_MS
 from tests.engine_log import EngineLog
 

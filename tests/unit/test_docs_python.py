@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from netserver.config import PROTOCOL_SECTIONS, ServerConfig
+from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
 from netserver.testing import ServerProcess, server
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from netserver.config_reading import load
+from netserver.config.loading import load
 from netserver.errors import ConfigError
 from netserver.limits import FLUSH_S
 from netserver.testing import ServerProcess, server

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from engine import transactions
-from engine.bundle import check_bundle
-from engine.bundle_encode import encode_bundle
+from engine.commit import transactions
+from engine.commit.transactions import Transaction, is_committed, read_markers
 from engine.config import TopicConfig
 from engine.errors import Corrupt, EngineError, NotStored, ReadOnly, TooLarge
+from engine.formats.bundle import check_bundle
+from engine.formats.bundle_encode import encode_bundle
 from engine.limits import TRANSACTION_BYTES_MAX
-from engine.state import Put
-from engine.transactions import Transaction, is_committed, read_markers
+from engine.state.store import Put
 from tests.engine_log import EngineLog
 from tests.hooked_files import HookedFiles
 from tests.simulated_state import SimulatedState

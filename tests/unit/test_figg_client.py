@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netserver import figg
-from netserver.client_base import ClientEvent
+from netserver.client.base import ClientEvent
 from netserver.errors import Closed, ConnectionFailed, Refused, Timeout, TooLarge, Unknown
 from netserver.figg import codec
 from netserver.figg.codec import Attach, Detach, Message, Ping, Publish

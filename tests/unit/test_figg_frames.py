@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from engine.batch import BatchWriter, records
-from engine.bundle import check_bundle, encode_bundle
+from engine.formats.batch import BatchWriter, records
+from engine.formats.bundle import check_bundle, encode_bundle
 from netserver.figg import codec, frames, frames_pure
 
 BOTH = pytest.mark.parametrize("hot", [frames, frames_pure], ids=["frames", "twin"])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import engine.log
-from engine.files import Buffer, SystemFiles
+from engine.files.system import Buffer, SystemFiles
 from netserver import figg
 from netserver.errors import Refused
 from netserver.figg import codec, limits, shared, subscriber

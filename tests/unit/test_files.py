@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from engine.files import IOV_BUFFERS, SystemFiles, free_path, read_whole_file, write_new_file
-from engine.handles import Handles
+from engine.files.descriptors import Handles
+from engine.files.system import IOV_BUFFERS, SystemFiles, free_path, read_whole_file, write_new_file
 
 FILES = SystemFiles()
 

@@ -15,7 +15,8 @@ import pytest
 
 import tools.logtool.check
 import tools.logtool.status  # noqa: F401  (another user may not read our modules)
-from netserver import config_reading, reliably
+from netserver import reliably
+from netserver.config import loading as config_reading
 from netserver.errors import Timeout
 from netserver.fresh_directory import FreshDirectory
 from netserver.testing import ServerProcess, running, server

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from netserver.flow import SHARE, TOTAL, PublishPressure, ReceiveBudget
 from netserver.limits import SHARE_MIN_BYTES
+from netserver.shell.backpressure import SHARE, TOTAL, PublishPressure, ReceiveBudget
 
 MIB = 1 << 20
 

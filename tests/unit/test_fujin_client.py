@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from aioquic.quic.configuration import QuicConfiguration
 
-from netserver import certificates, errors, fujin
+from netserver import errors, fujin
 from netserver.app import Server
 from netserver.fujin import codec
+from netserver.quic import certificates
 from netserver.testing import ServerProcess, running, server
 from tests.certificates import self_signed
 from tests.echo import run, until

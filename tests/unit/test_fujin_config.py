@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from netserver import config as configuration
-from netserver import config_reading, figg, fujin
-from netserver.admin_api import Api
-from netserver.config import ServerConfig
+from netserver import figg, fujin
+from netserver.admin.api import Api
+from netserver.config import loading as config_reading
+from netserver.config import sections as configuration
+from netserver.config.fujin import FujinReader, FujinWriter, parse_start
+from netserver.config.sections import ServerConfig
 from netserver.errors import ConfigError
-from netserver.fujin_config import FujinReader, FujinWriter, parse_start
 from netserver.testing import running
 from tests.echo import run
 

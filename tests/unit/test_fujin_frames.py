@@ -7,7 +7,7 @@ from types import ModuleType
 
 import pytest
 
-from engine.batch import BatchWriter, RecordCursor, records
+from engine.formats.batch import BatchWriter, RecordCursor, records
 from netserver.fujin import codec, frames, frames_pure
 from netserver.fujin.codec import Answer, Op, Options
 from netserver.fujin.codec_answers import AnswerDecoder, Fetched

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from engine.batch import records
-from engine.record import Record
+from engine.formats.batch import records
+from engine.formats.record import Record
 from netserver.app import Server
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer, Op
@@ -297,7 +297,7 @@ def test_a_refused_write_leaves_the_transaction_open() -> None:
 
 
 def test_a_transaction_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.transactions.TRANSACTION_BYTES_MAX", 10_000)
+    monkeypatch.setattr("engine.commit.transactions.TRANSACTION_BYTES_MAX", 10_000)
 
     async def test(server: Server, peer: Peer) -> None:
         stream = peer.writer()

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 
 from engine.config import EngineConfig
 from engine.errors import DataDirectoryError, LogLocked
-from engine.files import SystemFiles
-from engine.index import FORMAT_KEY, SEQ, TIME, Index, SeqEntry, TimeEntry
+from engine.files.system import SystemFiles
 from engine.limits import INDEX_INTERVAL_BYTES
+from engine.state.index import FORMAT_KEY, SEQ, TIME, Index, SeqEntry, TimeEntry
 from tests.lmdb_state import data_file_replaced
 
 STEP = INDEX_INTERVAL_BYTES
@@ -182,7 +182,7 @@ def test_three_layers_while_a_commit_runs(tmp_path: Path) -> None:
 
 
 def test_many_removals_take_several_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.index.INDEX_DELETES_MAX", 10)
+    monkeypatch.setattr("engine.state.index.INDEX_DELETES_MAX", 10)
     with opened(tmp_path / "index") as index:
         for number in (1, 2):
             for seq in range(100):
@@ -221,7 +221,7 @@ def test_committed_by_itself_within_its_interval(tmp_path: Path) -> None:
 
 
 def test_what_is_pending_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.index.INDEX_PENDING_MAX", 100)
+    monkeypatch.setattr("engine.state.index.INDEX_PENDING_MAX", 100)
     with opened(tmp_path / "index") as index:
         for seq in range(150):
             add(index, 1, seq)
@@ -237,7 +237,7 @@ def test_what_is_pending_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_many_pending_entries_bring_the_commit_forward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.index.INDEX_PENDING_WAKE", 10)
+    monkeypatch.setattr("engine.state.index.INDEX_PENDING_WAKE", 10)
     with opened(tmp_path / "index") as index:
         for seq in range(10):
             add(index, 1, seq)
@@ -377,7 +377,7 @@ def test_an_index_too_large_to_be_verified_after_an_unclean_stop(
     with opened(tmp_path / "index") as index:
         add(index, 1, 1)
     (tmp_path / "index" / "in-use").touch()
-    monkeypatch.setattr("engine.lmdbenv.LMDB_VERIFY_BYTES_MAX", 4096)
+    monkeypatch.setattr("engine.state.environment.LMDB_VERIFY_BYTES_MAX", 4096)
     with opened(tmp_path / "index") as index:
         assert index.rebuilt
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from engine.errors import LimitReached
-from engine.ledger import PREFIX, Entry, Ledger
 from engine.limits import LEDGER_KEEP_MS
-from engine.state import Put, hashed_key
+from engine.state.store import Put, hashed_key
+from engine.state.writer_ledger import PREFIX, Entry, Ledger
 from tests.engine_log import EngineLog
 
 NOW_MS = 1_795_773_600_000
@@ -64,7 +64,7 @@ def test_what_nobody_will_repeat_is_forgotten(engine: EngineLog) -> None:
 
 
 def test_as_many_writers_as_are_allowed(engine: EngineLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.ledger.LEDGER_WRITERS_MAX", 3)
+    monkeypatch.setattr("engine.state.writer_ledger.LEDGER_WRITERS_MAX", 3)
     ledger = Ledger(engine.log.state)
     remember(engine, entry("1"), entry("2"))
     assert ledger.forget_old(NOW_MS) == 2

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from netserver import listener as listener_module
+from netserver.config.settings import Address
 from netserver.errors import ListenError
 from netserver.limits import ACCEPT_RETRY_S
-from netserver.listener import ConnectionGate, Lost, TcpListener, connections_allowed, raise_descriptor_limit
-from netserver.settings import Address
+from netserver.shell import listener as listener_module
+from netserver.shell.listener import ConnectionGate, Lost, TcpListener, connections_allowed, raise_descriptor_limit
 from netserver.testing import running
 from tests.echo import ALONE, LOOPS, Echo, frame, run, until
 

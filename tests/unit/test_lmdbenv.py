@@ -27,8 +27,8 @@ from engine.errors import (
     ReadOnly,
     UnsupportedFormat,
 )
-from engine.files import FILE_MODE, SystemFiles
-from engine.lmdbenv import DATA_FILE, IN_USE_FILE, LOCK_FILE, Environment, ReadOnlyEnvironment, move_aside
+from engine.files.system import FILE_MODE, SystemFiles
+from engine.state.environment import DATA_FILE, IN_USE_FILE, LOCK_FILE, Environment, ReadOnlyEnvironment, move_aside
 
 FILES = SystemFiles()
 ROOT = str(Path(__file__).resolve().parents[2])
@@ -228,7 +228,7 @@ def test_too_large_to_be_verified_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     path = tmp_path / "env"
     made(path)
     (path / IN_USE_FILE).touch()
-    monkeypatch.setattr("engine.lmdbenv.LMDB_VERIFY_BYTES_MAX", 4096)
+    monkeypatch.setattr("engine.state.environment.LMDB_VERIFY_BYTES_MAX", 4096)
     environment = Environment(path, 1 << 30, FILES, create=False)
     assert not environment.trusted
     environment.close()

@@ -17,7 +17,7 @@ from engine.errors import (
     UnknownPartition,
     UnsupportedFormat,
 )
-from engine.record import Record
+from engine.formats.record import Record
 from tests.engine_log import EngineLog, segments
 
 SMALL = TopicConfig(segment_bytes=64 << 10)

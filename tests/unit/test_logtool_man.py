@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from netserver import config as configuration
+from netserver.config import sections as configuration
 from tests.unit.conftest import Logtool
 from tools.logtool.cli import COMMANDS, root
 from tools.logtool.manpages import pages, plain

@@ -7,8 +7,8 @@ import json
 import click
 import pytest
 
-from engine.batch_header import decode_headers
-from engine.record import BatchError, Record
+from engine.formats.batch_header import decode_headers
+from engine.formats.record import BatchError, Record
 from tools.logtool.output import Column, Output, name_text, number, size_text, time_text
 from tools.logtool.records import Filter, Printer, decoder, formatter, parse_where, record_item, topic_and_partition
 

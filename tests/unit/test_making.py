@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.chunk import COMMITTED, FAILED, Chunk
+from engine.segments.chunk import COMMITTED, FAILED, Chunk
 from tests.engine_log import EngineLog, delete, segments
 from tests.hooked_files import HookedFiles, held
 
@@ -56,7 +56,7 @@ def test_one_that_fails_costs_the_others_nothing(tmp_path: Path, call: str) -> N
 
 
 def test_more_than_are_made_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.opener.PARTITIONS_MADE_TOGETHER", 3)
+    monkeypatch.setattr("engine.partitions.file_worker.PARTITIONS_MADE_TOGETHER", 3)
     with EngineLog(tmp_path / "d") as engine:
         assert [engine.settle(chunk).state for chunk in burst(engine, 20)] == [COMMITTED] * 20
 
@@ -141,7 +141,7 @@ def test_a_defect_is_told_to_everybody_who_waits(tmp_path: Path, monkeypatch: py
         def broken(*_: object) -> None:
             raise RuntimeError("a defect")
 
-        monkeypatch.setattr("engine.making.Maker.make", broken)
+        monkeypatch.setattr("engine.partitions.creation.Maker.make", broken)
         chunks = burst(engine, 3)
         assert [engine.settle(chunk).state for chunk in chunks] == [FAILED] * 3
         assert "a defect" in str(chunks[0].error)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from engine.chunk import COMMITTED, FAILED, Chunk
 from engine.errors import NotStored
+from engine.segments.chunk import COMMITTED, FAILED, Chunk
 from netserver.app import Server
-from netserver.connection import Connection
-from netserver.outstanding import Outstanding, Released
+from netserver.shell.connection import Connection
+from netserver.shell.outstanding import Outstanding, Released
 from netserver.testing import running
 from tests.echo import ALONE, Echo, run, until
 

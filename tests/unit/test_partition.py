@@ -12,19 +12,20 @@ from typing import Any
 
 import pytest
 
-from engine import committer, retention
-from engine.active import ActiveSegment
-from engine.chunk import COMMITTED, FAILED, PENDING, outcome
-from engine.committer import segment_age_ms, segment_bytes
+from engine.commit import committer
+from engine.commit.committer import segment_age_ms, segment_bytes
 from engine.config import TopicConfig
 from engine.errors import DataDirectoryError, DiskFull, NotStored, ReadOnly
-from engine.files import SystemFiles
-from engine.inline import Inbox
+from engine.files.system import SystemFiles
+from engine.formats.segment import HEADER_BYTES
+from engine.inbox import Inbox
 from engine.limits import SEGMENT_BYTES_MIN, WAKE_SLICE
 from engine.log import Log
-from engine.partition import Partition
-from engine.segment import HEADER_BYTES
-from engine.state import Put
+from engine.partitions import retention
+from engine.partitions.partition import Partition
+from engine.segments.active import ActiveSegment
+from engine.segments.chunk import COMMITTED, FAILED, PENDING, outcome
+from engine.state.store import Put
 from tests.engine_log import SMALL, EngineLog, fill, segments
 from tests.hooked_files import HookedFiles, held
 
@@ -168,7 +169,7 @@ def test_numbers_are_reserved_once_at_a_time_and_rounds_wait_for_it(tmp_path: Pa
 
 def test_a_bound_that_is_durable_when_nothing_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is raised when half of it is used up, long before a record has to wait."""
-    monkeypatch.setattr("engine.partition.SEQ_RESERVATION", 10)
+    monkeypatch.setattr("engine.partitions.partition.SEQ_RESERVATION", 10)
     with EngineLog(tmp_path / "d", topic=TopicConfig(durability="never")) as engine:
         for number in range(30):
             engine.append([b"%d" % number])
@@ -514,7 +515,7 @@ def test_an_opening_that_meets_a_defect_is_an_error_of_that_partition(
             raise RuntimeError("a defect")
 
         with monkeypatch.context() as patch, caplog.at_level(logging.CRITICAL):
-            patch.setattr("engine.opener.recover_partition", broken)
+            patch.setattr("engine.partitions.file_worker.recover_partition", broken)
             with pytest.raises(DataDirectoryError, match="internal error while opening"):
                 engine.partition()
         assert engine.partition().is_open, "another attempt is made at the next use"

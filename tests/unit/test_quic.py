@@ -16,18 +16,19 @@ import pytest
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.stream import QuicStreamReceiver, QuicStreamSender
 
-from engine.batch import records
-from netserver import errors, quic_server
+from engine.formats.batch import records
+from netserver import errors
 from netserver.app import Server
+from netserver.config.settings import Address
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer
 from netserver.fujin.listener import FujinListener
 from netserver.limits import PEER_WINDOW_BYTES, STREAM_WINDOW_BYTES
-from netserver.quic import QuicPeer
-from netserver.quic_core import BoundedQuic
-from netserver.settings import Address
+from netserver.quic import endpoint as quic_server
+from netserver.quic.core import BoundedQuic
+from netserver.quic.peer import QuicPeer
+from netserver.quic.udp import Datagram
 from netserver.testing import running
-from netserver.udp import Datagram
 from tests.certificates import self_signed
 from tests.echo import run, until
 from tests.fujin_peer import Peer, client_configuration, connect
@@ -54,7 +55,7 @@ def settled(peer: Peer) -> Any:
 
 
 def test_what_is_used_of_aioquics_insides_is_there() -> None:
-    """Who raises the version of aioquic has to look at ``netserver.quic_core`` and ``quic_receive`` when this fails."""
+    """Who raises the version of aioquic has to look at ``netserver.quic.core`` and ``quic_receive`` when this fails."""
     made = QuicConnection(configuration=client_configuration())
     for name in (
         "_ack_eliciting_sent_since_receipt",

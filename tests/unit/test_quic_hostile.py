@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from aioquic import tls
 
-from netserver import quic_core, quic_server
 from netserver.app import Server
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer, Op
 from netserver.fujin.limits import COMMANDS_TURN_MAX
 from netserver.fujin.listener import FujinListener
 from netserver.limits import OUTPUT_HIGH_BYTES, QUIC_CRYPTO_BYTES_MAX, QUIC_GAPS_MAX, STREAM_WINDOW_BYTES
+from netserver.quic import core as quic_core
+from netserver.quic import endpoint as quic_server
 from netserver.testing import running
 from tests.echo import until
 from tests.fujin_peer import client_configuration, connect

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.chunk import COMMITTED, FAILED, PENDING, Chunk
-from engine.committer import Committer, Part
+from engine.commit.committer import Committer, Part
+from engine.commit.native_rounds import AVAILABLE, QuickRounds
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import NotStored, ReadOnly
-from engine.files import SystemFiles
-from engine.index import Index
-from engine.inline import Inbox
+from engine.files.system import SystemFiles
+from engine.inbox import Inbox
 from engine.limits import INLINE_BYTES_MAX, ROUND_PARTS_MAX, ROUND_PIECES_MAX
 from engine.log import Log
-from engine.partition import Partition
-from engine.quick import AVAILABLE, QuickRounds
+from engine.partitions.partition import Partition
+from engine.segments.chunk import COMMITTED, FAILED, PENDING, Chunk
+from engine.state.index import Index
 from tests.engine_log import EngineLog, segments
 from tests.round_files import largest_file, not_to_be_synced
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import retention
-from engine.chunk import COMMITTED, FAILED, PENDING
+from engine.commit.transactions import Transaction
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly, UnknownPartition
-from engine.transactions import Transaction
+from engine.partitions import retention
+from engine.segments.chunk import COMMITTED, FAILED, PENDING
 from tests.engine_log import SMALL, EngineLog, delete, fill, wait_for_burial
 from tests.hooked_files import HookedFiles, held
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import DataDirectoryError, UnknownPartition, UnknownTopic, UnsupportedFormat
+from engine.formats.record import Record
 from engine.reader import DirectoryReader, Loss, PartitionReader
-from engine.record import Record
 from tests.stored_log import NOW_MS, StoredPartition, example, make_directory
 
 

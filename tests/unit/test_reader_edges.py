@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from engine.commit.transactions import Transaction
 from engine.config import TopicConfig
 from engine.errors import Corrupt
-from engine.files import SystemFiles
+from engine.files.system import SystemFiles
+from engine.formats.record import BatchError, Record
 from engine.reader import DirectoryReader, Loss, PartitionReader, read_segment
-from engine.record import BatchError, Record
-from engine.scan import Damage
-from engine.transactions import Transaction
+from engine.segments.scan import Damage
 from tests.engine_log import EngineLog, segments
 
 SMALL = TopicConfig(segment_bytes=64 << 10)

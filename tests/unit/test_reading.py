@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import reading
 from engine.config import TopicConfig
 from engine.errors import EngineError
-from engine.partition import Partition, Slab
+from engine.partitions import reads as reading
+from engine.partitions.partition import Partition, Slab
 from tests.engine_log import EngineLog, segments
 from tests.hooked_files import ColdFiles
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.batch import verify
-from engine.batch_header import HEADER_BYTES as BATCH_HEADER_BYTES
-from engine.batch_header import read_header
 from engine.config import TopicConfig
 from engine.errors import DataDirectoryError
-from engine.recovery import SET_ASIDE
-from engine.segment import HEADER_BYTES, parse_header
+from engine.formats.batch import verify
+from engine.formats.batch_header import HEADER_BYTES as BATCH_HEADER_BYTES
+from engine.formats.batch_header import read_header
+from engine.formats.segment import HEADER_BYTES, parse_header
+from engine.segments.recovery import SET_ASIDE
 from tests.engine_log import EngineLog, segments
 
 

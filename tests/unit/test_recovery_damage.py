@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.active import ActiveSegment
-from engine.files import SystemFiles
-from engine.handles import Handles
-from engine.headers import Place
-from engine.recovery import SET_ASIDE, Known, recover_partition
-from engine.segment import HEADER_BYTES, TRAILER_BYTES, parse_header
+from engine.files.descriptors import Handles
+from engine.files.system import SystemFiles
+from engine.formats.segment import HEADER_BYTES, TRAILER_BYTES, parse_header
+from engine.segments.active import ActiveSegment
+from engine.segments.discovery import Place
+from engine.segments.recovery import SET_ASIDE, Known, recover_partition
 from tests.damage import UnsyncedFiles, flip, make, mark_of, read_beside, recover
 from tests.engine_log import SMALL, EngineLog, segments
 

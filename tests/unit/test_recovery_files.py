@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from engine.active import create_segment, new_header
-from engine.batch import records
+from engine.commit.transactions import Transaction
 from engine.errors import OutOfRange
-from engine.files import SystemFiles
-from engine.handles import Handles
-from engine.headers import Place
+from engine.files.descriptors import Handles
+from engine.files.system import SystemFiles
+from engine.formats.batch import records
+from engine.formats.record import Record
+from engine.formats.segment import HEADER_BYTES, parse_header
 from engine.limits import SEQ_RESERVATION
-from engine.partition import Partition
+from engine.partitions.partition import Partition
 from engine.reader import DirectoryReader, Loss
-from engine.record import Record
-from engine.recovery import Known, begin_partition, recover_partition
-from engine.segment import HEADER_BYTES, parse_header
-from engine.transactions import Transaction
+from engine.segments.active import create_segment, new_header
+from engine.segments.discovery import Place
+from engine.segments.recovery import Known, begin_partition, recover_partition
 from tests.crash.world import Life
 from tests.damage import UnsyncedFiles, make, mark_of, read_beside, recover
 from tests.engine_log import SMALL, EngineLog, segments

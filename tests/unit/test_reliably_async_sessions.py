@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from engine.errors import DiskFull
-from engine.session_types import OutOfOrderAck, UnknownMessage, UnknownSession
-from engine.sessions import Sessions
+from engine.sessions.store import Sessions
+from engine.sessions.types import OutOfOrderAck, UnknownMessage, UnknownSession
 from netserver.reliably.async_sessions import AsyncSessions, SessionMessage
 from netserver.testing import running
 from tests.echo import ALONE

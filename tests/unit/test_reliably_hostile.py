@@ -87,7 +87,7 @@ def test_a_line_of_64_mib(begin: bytes) -> None:
 
 def test_who_goes_on_sending_after_an_error_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netserver.reliably.session.DRAIN_S", 0.3)
-    monkeypatch.setattr("netserver.connection.LINGER_S", 0.1)
+    monkeypatch.setattr("netserver.shell.connection.LINGER_S", 0.1)
 
     async def test() -> None:
         async with place() as here:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.state import LmdbState, Put
+from engine.state.store import LmdbState, Put
 from netserver.reliably import stream as stream_module
 from netserver.reliably.limits import UNSTORED_BYTES_MAX
 from tests.lmdb_state import data_file_replaced

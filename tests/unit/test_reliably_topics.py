@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine.config import TopicConfig
-from engine.retention import trim
+from engine.partitions.retention import trim
 from netserver.reliably import topic_stream
 from netserver.reliably.applications import ApplicationCodec, Offsets, RecordsState
 from netserver.reliably.values import Numbers, NumbersState

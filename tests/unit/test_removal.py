@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import retention
 from engine.config import TopicConfig
 from engine.errors import NotStored, OutOfRange
+from engine.formats.segment import HEADER_BYTES
+from engine.partitions import retention
 from engine.reader import DirectoryReader
-from engine.segment import HEADER_BYTES
 from tests.crash.world import Life
 from tests.engine_log import SMALL, EngineLog, fill, segments
 from tests.hooked_files import HookedFiles, held

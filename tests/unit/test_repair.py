@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from engine.config import TopicConfig
-from engine.dry_files import PAGE_BYTES, DryFiles
 from engine.errors import Corrupt, DataDirectoryError
-from engine.files import SystemFiles, write_new_file
+from engine.files.overlay import PAGE_BYTES, DryFiles
+from engine.files.system import SystemFiles, write_new_file
 from engine.repair import Repair, Step
 from tests.engine_log import EngineLog, segments
 from tools.logtool.run import run

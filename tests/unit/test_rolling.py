@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.chunk import FAILED
 from engine.errors import DiskFull, ReadOnly
+from engine.segments.chunk import FAILED
 from tests.engine_log import SMALL, EngineLog, fill
 from tests.hooked_files import HookedFiles
 

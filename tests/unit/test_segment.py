@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import Corrupt, UnsupportedFormat
-from engine.files import SystemFiles
-from engine.segment import (
+from engine.files.system import SystemFiles
+from engine.formats.segment import (
     HEADER_BYTES,
     TRAILER_BYTES,
     Footer,

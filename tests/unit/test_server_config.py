@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from netserver import config
-from netserver.config import ServerConfig, reloaded
-from netserver.config_reading import build, load, read_environment, read_file
+from netserver.config import sections as config
+from netserver.config.loading import build, load, read_environment, read_file
+from netserver.config.sections import ServerConfig, reloaded
+from netserver.config.settings import Address, TextSetting
 from netserver.errors import ConfigError
-from netserver.settings import Address, TextSetting
 
 
 def test_defaults() -> None:

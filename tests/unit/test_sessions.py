@@ -13,7 +13,8 @@ import pytest
 
 from engine.errors import EngineError, LimitReached, TooLarge
 from engine.limits import STATE_VALUE_BYTES_MAX
-from engine.session_types import (
+from engine.sessions.store import LAST_ID, Sessions
+from engine.sessions.types import (
     OutOfOrderAck,
     SessionConfig,
     SessionFull,
@@ -21,7 +22,6 @@ from engine.session_types import (
     UnknownMessage,
     UnknownSession,
 )
-from engine.sessions import LAST_ID, Sessions
 from tests.simulated_state import SimulatedState
 
 ROOT = Path(__file__).parents[2]
@@ -343,8 +343,8 @@ def test_sweeping_goes_by_slices() -> None:
 
 def test_sweeping_goes_by_what_is_to_be_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     """500 sessions of thousands of blocks are more than one submission takes."""
-    monkeypatch.setattr("engine.sessions.SESSION_REMOVALS_MAX", 40)
-    monkeypatch.setattr("engine.state.STATE_ROUND_BYTES_MAX", 4000)
+    monkeypatch.setattr("engine.sessions.store.SESSION_REMOVALS_MAX", 40)
+    monkeypatch.setattr("engine.state.store.STATE_ROUND_BYTES_MAX", 4000)
     bench = Bench()
     for n in range(12):
         bench.sessions.register(f"u{n}", {"made": 0})

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from engine.errors import Corrupt, DiskFull, EngineError, NotStored, ReadOnly
-from engine.files import SystemFiles
-from engine.session_records import BLOCK, FORMAT, HEAD, block_key, read_sessions, session_key
-from engine.session_types import OutOfOrderAck
-from engine.sessions import Sessions
-from engine.state import LmdbState, Put
+from engine.files.system import SystemFiles
+from engine.sessions.records import BLOCK, FORMAT, HEAD, block_key, read_sessions, session_key
+from engine.sessions.store import Sessions
+from engine.sessions.types import OutOfOrderAck
+from engine.state.store import LmdbState, Put
 from tests.unit.test_sessions import Bench, Texts, one
 
 ROOT = Path(__file__).parents[2]
@@ -188,9 +188,9 @@ CHILD = textwrap.dedent(
     import sys
     from queue import SimpleQueue
     from pathlib import Path
-    from engine.files import SystemFiles
-    from engine.sessions import Sessions
-    from engine.state import LmdbState
+    from engine.files.system import SystemFiles
+    from engine.sessions.store import Sessions
+    from engine.state.store import LmdbState
     from tests.unit.test_sessions import Texts, many
 
     posted = SimpleQueue()

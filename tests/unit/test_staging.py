@@ -13,11 +13,11 @@ import aiohttp
 import msgpack
 import pytest
 
-import engine.transactions
-from engine.files import Files, SystemFiles
+import engine.commit.transactions
+from engine.files.system import Files, SystemFiles
+from engine.formats.record import Record
 from engine.reader import DirectoryReader, Loss
-from engine.record import Record
-from netserver import staging
+from netserver.admin import staging
 from netserver.testing import running
 from tests.echo import ALONE, run
 from tests.simulated_files import LoseAll, disk_with

@@ -12,9 +12,9 @@ import lmdb
 import pytest
 
 from engine.errors import Corrupt, DataDirectoryError, DiskFull, EngineError, LogLocked, ReadOnly, TooLarge
-from engine.files import SystemFiles
+from engine.files.system import SystemFiles
 from engine.limits import STATE_ROUND_BYTES_MAX, STATE_VALUE_BYTES_MAX
-from engine.state import Delete, LmdbState, Put, StateReader, hashed_key, pack_value, unpack_value
+from engine.state.store import Delete, LmdbState, Put, StateReader, hashed_key, pack_value, unpack_value
 from tests.lmdb_state import data_file_replaced, opened, writing_held_up
 
 
@@ -200,7 +200,7 @@ def test_a_full_map_grows_between_transactions(tmp_path: Path) -> None:
 
 
 def test_a_map_at_its_limit_refuses_the_round_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.lmdbenv.MAP_BYTES_MAX", 256 << 10)
+    monkeypatch.setattr("engine.state.environment.MAP_BYTES_MAX", 256 << 10)
     with opened(tmp_path / "state", map_bytes=64 << 10) as owner:
         assert owner.submit(Put(b"a", 1)) is None
         error = owner.submit(Put(b"b", 2), Put(b"large", bytes(300 << 10)))
@@ -248,7 +248,7 @@ FAILING_SYNC = """
     import sys
     from pathlib import Path
     sys.path.insert(0, sys.argv[2])
-    from engine.state import Put
+    from engine.state.store import Put
     from tests.lmdb_state import opened
     with opened(Path(sys.argv[1])) as owner:
         errors = [owner.submit(Put(b"a", number)) for number in range(4)]
@@ -289,7 +289,7 @@ def test_a_state_too_large_to_be_verified_is_told(
     with opened(tmp_path / "state") as owner:
         owner.submit(Put(b"a", 1))
     (tmp_path / "state" / "in-use").touch()
-    monkeypatch.setattr("engine.lmdbenv.LMDB_VERIFY_BYTES_MAX", 4096)
+    monkeypatch.setattr("engine.state.environment.LMDB_VERIFY_BYTES_MAX", 4096)
     with opened(tmp_path / "state", create=False) as owner:
         assert "logtool verify" in caplog.text
         assert owner.store.get(b"a") == 1
@@ -308,7 +308,7 @@ def test_a_reader_beside_the_writer_sees_what_is_committed(tmp_path: Path) -> No
         import sys
         from pathlib import Path
         sys.path.insert(0, sys.argv[2])
-        from engine.state import StateReader
+        from engine.state.store import StateReader
         reader = StateReader.open(Path(sys.argv[1]))
         for line in sys.stdin:
             print(reader.get(b"a"), len(list(reader.scan(b"k/"))), flush=True)

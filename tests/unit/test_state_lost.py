@@ -12,13 +12,13 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from engine.commit.transactions import PREFIX, Transaction
 from engine.config import TopicConfig
+from engine.formats.record import Record
 from engine.limits import LOST_RESERVATION
-from engine.lmdbenv import DATA_FILE
 from engine.reader import DirectoryReader
-from engine.record import Record
-from engine.topics import reserved_key
-from engine.transactions import PREFIX, Transaction
+from engine.state.environment import DATA_FILE
+from engine.state.topics import reserved_key
 from tests.crash.world import Life
 from tests.engine_log import EngineLog, segments
 from tests.simulated_files import SimulatedFiles, disk_with

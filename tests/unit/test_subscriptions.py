@@ -8,15 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import retention
-from engine.bundle import check_bundle
-from engine.bundle_encode import encode_bundle
-from engine.cursor_entries import entry_key, entry_of
-from engine.cursors import CursorPolicy
-from engine.deliveries import DeliveryPolicy
-from engine.errors import Corrupt, DiskFull, EngineError
-from engine.state import Put
-from engine.subscriptions import (
+from engine.cursors.deliveries import DeliveryPolicy
+from engine.cursors.documents import (
     REDRIVE_OWNER,
     Redrive,
     UnknownSubscription,
@@ -27,6 +20,13 @@ from engine.subscriptions import (
     reset,
     stored_entries,
 )
+from engine.cursors.entries import entry_key, entry_of
+from engine.cursors.store import CursorPolicy
+from engine.errors import Corrupt, DiskFull, EngineError
+from engine.formats.bundle import check_bundle
+from engine.formats.bundle_encode import encode_bundle
+from engine.partitions import retention
+from engine.state.store import Put
 from tests.cursor_log import CursorLog, numbered
 from tests.engine_log import SMALL, fill
 from tests.hooked_files import ColdFiles, HookedFiles
@@ -172,7 +172,7 @@ def test_dead_letters_of_one_subscription_are_appended_once_more(cursor_log: Cur
 
 
 def test_more_than_one_step(cursor_log: CursorLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.subscriptions.REDRIVE_RECORDS", 4)
+    monkeypatch.setattr("engine.cursors.documents.REDRIVE_RECORDS", 4)
     cursor_log.engine.append([b"%d" % n for n in range(10)], "t.dead", headers=[marks(1, n) for n in range(10)])
     ended = Ended(cursor_log, 1)
     ended.redrive.work()

@@ -7,10 +7,10 @@ import os
 import threading
 from pathlib import Path
 
-from engine.chunk import FAILED
 from engine.config import TopicConfig
 from engine.errors import ReadOnly
-from engine.partition import Partition
+from engine.partitions.partition import Partition
+from engine.segments.chunk import FAILED
 from tests.engine_log import EngineLog
 from tests.hooked_files import HookedFiles
 

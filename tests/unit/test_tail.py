@@ -30,7 +30,7 @@ def test_free_buffers_are_bounded_and_those_in_use_are_not_taken_back(tmp_path: 
 
 
 def test_old_chunks_leave_the_tail_in_their_order(tmp_path: Path) -> None:
-    from engine.tail import COMPACT_ENTRIES
+    from engine.partitions.tail_cache import COMPACT_ENTRIES
 
     with EngineLog(tmp_path / "d", tail_cache_bytes=1 << 20) as engine:
         partition = engine.partition()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import retention
+from engine.partitions import retention
 from netserver import errors, tank
 from netserver.app import Server
 from netserver.tank import messages

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.batch import BatchWriter
-from engine.bundle import check_bundle
-from engine.bundle_encode import encode_bundle
-from engine.record import BatchError, BundleError
+from engine.formats.batch import BatchWriter
+from engine.formats.bundle import check_bundle
+from engine.formats.bundle_encode import encode_bundle
+from engine.formats.record import BatchError, BundleError
 from netserver.tank import codec, frames, frames_pure, messages, wire
 
 TWINS = [frames_pure, *([frames] if frames.COMPILED else [])]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine import retention
+from engine.partitions import retention
 from netserver.tank import messages
 from netserver.tank.limits import SEQUENCE_MAX
 from netserver.tank.messages import ConsumeCode, PartitionRange, ProduceCode

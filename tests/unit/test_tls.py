@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from netserver.config import FiggSection
-from netserver.config_reading import build
+from netserver.config.loading import build
+from netserver.config.sections import FiggSection
 from netserver.errors import ConfigError
+from netserver.shell.tls import TlsContexts, server_context
 from netserver.testing import running
-from netserver.tls import TlsContexts, server_context
 from tests.certificates import self_signed
 from tests.echo import ALONE, Echo, frame, run, until
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from netserver.connection import Connection, Services, SessionFactory
 from netserver.limits import SLOW_TURN_S
+from netserver.shell.connection import Connection, Services, SessionFactory
 from netserver.testing import running
 from netserver.turns import Turns
 from netserver.watched_loop import WatchedLoop

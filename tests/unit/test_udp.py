@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from netserver.udp import SOL_UDP, UDP_GRO, Datagram, UdpSocket
+from netserver.quic.udp import SOL_UDP, UDP_GRO, Datagram, UdpSocket
 
 CUT = b"c" * 1200
 """As long as QUIC's datagrams usually are."""

@@ -9,8 +9,8 @@ import pytest
 import xxhash
 
 from engine.errors import Corrupt, UnsupportedFormat
-from engine.files import SystemFiles
-from engine.watermarks import PAIR_BYTES, SLOT_BYTES, Owner, Watermark, Watermarks
+from engine.files.system import SystemFiles
+from engine.segments.watermarks import PAIR_BYTES, SLOT_BYTES, Owner, Watermark, Watermarks
 
 
 def mark(seq: int) -> Watermark:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from netserver import blocking, figg, reliably
-from netserver.client_proof import Proof
+from netserver.client.probe import Proof
 from netserver.errors import Closed, ConnectionFailed, ProtocolError, WrongServer
 from netserver.testing import ServerProcess, running
 from tests.echo import until

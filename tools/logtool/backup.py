@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from engine.directory import DirectoryLock
+from engine.files.lock import DirectoryLock
 from tools.logtool import errors
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Failure, Finding

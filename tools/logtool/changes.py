@@ -11,8 +11,8 @@ from urllib.parse import quote, quote_from_bytes
 
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import EngineError, UnknownTopic
-from engine.files import SystemFiles
-from engine.inline import Inbox
+from engine.files.system import SystemFiles
+from engine.inbox import Inbox
 from engine.reader import read_version
 from tools.logtool import errors
 from tools.logtool.address import Admin, Unreachable, admin_of
@@ -21,8 +21,8 @@ from tools.logtool.errors import Failure
 from tools.logtool.output import bytes_fields
 
 if TYPE_CHECKING:
-    from engine.partition import Partition
-    from engine.topics import Topic
+    from engine.partitions.partition import Partition
+    from engine.state.topics import Topic
 
 
 def topic_path(name: bytes) -> str:
@@ -135,7 +135,7 @@ class FileChanges:
 
     def trim(self, name: bytes, partition: int, before: int) -> int:
         """Raises the start of the log; how many segments go. Raises EngineError."""
-        from engine import retention
+        from engine.partitions import retention
 
         opened = self._opened(self._topic(name), partition)
         segments = retention.trim(self._log, opened, before)
@@ -150,7 +150,7 @@ class FileChanges:
 
     def drop_session(self, uuid: str) -> None:
         """Removes a session of a JSON streaming client. Raises EngineError."""
-        from engine.sessions import Sessions
+        from engine.sessions.store import Sessions
         from netserver.reliably.applications import ApplicationCodec
 
         sessions = Sessions(self._log.state, ApplicationCodec())
@@ -158,7 +158,7 @@ class FileChanges:
 
     def reset_subscription(self, number: int, next_offset: int) -> None:
         """Lets a subscription go on somewhere else. Raises EngineError."""
-        from engine import subscriptions
+        from engine.cursors import documents as subscriptions
 
         cursors = self._log.cursors
         cursor = subscriptions.find(cursors, number)
@@ -166,14 +166,14 @@ class FileChanges:
 
     def delete_subscription(self, number: int) -> None:
         """Removes a subscription. Raises EngineError."""
-        from engine import subscriptions
+        from engine.cursors import documents as subscriptions
 
         cursor = subscriptions.find(self._log.cursors, number)
         self._durable(lambda done: self._log.cursors.delete(cursor, done))
 
     def redrive(self, number: int, source: bytes | None, target: bytes | None, limit: int | None) -> int:
         """Appends dead letters of a subscription once more; how many. Raises EngineError, Failure."""
-        from engine import subscriptions
+        from engine.cursors import documents as subscriptions
 
         cursor = subscriptions.find(self._log.cursors, number)
         if source is None:
@@ -194,7 +194,7 @@ class FileChanges:
 
     def append(self, name: bytes, values: Sequence[bytes], qos0: bool) -> None:
         """Appends records to partition 0 of a topic, which is made when it is missing. Raises EngineError."""
-        from engine.chunk import COMMITTED, PENDING, outcome
+        from engine.segments.chunk import COMMITTED, PENDING, outcome
 
         partition = self._opened(self._log.catalog.get_or_create(name), 0)
         chunks = partition.append_many(values, qos0=qos0)

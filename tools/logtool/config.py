@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from netserver import config as configuration
-from netserver import config_reading
+from netserver.config import loading as config_reading
+from netserver.config import sections as configuration
 from netserver.errors import ConfigError
 from tools.logtool import errors
 from tools.logtool.address import admin_of

@@ -24,12 +24,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from engine.errors import EngineError
-from engine.files import DIRECTORY_MODE, FILE_MODE, SystemFiles
-from engine.lmdbenv import ReadOnlyEnvironment
+from engine.files.system import DIRECTORY_MODE, FILE_MODE, SystemFiles
+from engine.formats.segment import HEADER_BYTES, parse_segment_name
 from engine.reader import DirectoryReader, StoredTopic, read_segment, walk_segment
-from engine.scan import Found
-from engine.segment import HEADER_BYTES, parse_segment_name
-from engine.watermarks import Owner, Watermark, Watermarks
+from engine.segments.scan import Found
+from engine.segments.watermarks import Owner, Watermark, Watermarks
+from engine.state.environment import ReadOnlyEnvironment
 from tools.logtool.errors import FINDING, UNREACHABLE, Failure
 from tools.logtool.limits import COPY_BYTES, MANIFEST_BYTES_MAX
 from tools.logtool.stored import topics_of_state

@@ -29,7 +29,7 @@ from typing import Any
 
 import click
 
-from netserver import config as configuration
+from netserver.config import sections as configuration
 from netserver.version import product_version
 from tools.logtool import errors
 from tools.logtool.address import TOKEN_FILE, Admin, admin_of, read_server_info

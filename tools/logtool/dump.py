@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from engine.batch import records
-from engine.batch_header import QOS0_ATTRIBUTE, BatchHeader
 from engine.errors import EngineError
-from engine.files import SystemFiles
+from engine.files.system import SystemFiles
+from engine.formats.batch import records
+from engine.formats.batch_header import QOS0_ATTRIBUTE, BatchHeader
 from engine.reader import DirectoryReader, PartitionReader, Segment, headers_of, read_segment, walk_segment
-from engine.scan import Found
+from engine.segments.scan import Found
 from tools.logtool.cli import Group, Settings
 from tools.logtool.completing import complete_topic
 from tools.logtool.errors import Finding

@@ -61,7 +61,7 @@ def list_keys(settings: Settings, path: Path | None) -> None:
     if path is None:
         items = list(_server(settings).call("GET", "/v1/keys").get("items", []))
     else:
-        from netserver.auth import key_item, read_key_file
+        from netserver.access.auth import key_item, read_key_file
 
         items = [key_item(key) for key in read_key_file(path)]
     settings.output.items(COLUMNS, items)
@@ -84,7 +84,7 @@ def add(settings: Settings, name: str, publish: tuple[str, ...], subscribe: tupl
         body = {"name": name, "publish": list(publish), "subscribe": list(subscribe)}
         key = _server(settings).call("POST", "/v1/keys", body)["key"]
     else:
-        from netserver.auth import add_key, read_key_file
+        from netserver.access.auth import add_key, read_key_file
 
         if path.exists() and any(stored.identity.name == name for stored in read_key_file(path)):
             raise Failure(errors.CONFLICT, "key_exists", f"there is a key named {name!r} in {path}; revoke it first")
@@ -107,7 +107,7 @@ def revoke(settings: Settings, name: str, path: Path | None) -> None:
     if path is None:
         _server(settings).call("DELETE", f"/v1/keys/{quote(name, safe='')}")
     else:
-        from netserver.auth import revoke_key
+        from netserver.access.auth import revoke_key
 
         if not revoke_key(path, name):
             raise Failure(errors.NOT_FOUND, "unknown_key", f"no key {name!r} in {path}")

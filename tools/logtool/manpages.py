@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import click
 
-from netserver import config as configuration
+from netserver.config import sections as configuration
 from netserver.version import product_version
 from tools.logtool.cli import COMMANDS, root
 from tools.logtool.examples import examples_text

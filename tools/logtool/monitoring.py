@@ -1,6 +1,6 @@
 """What Prometheus and Grafana are given: where to scrape, ten and some alerts, one dashboard. Made of the tables below.
 
-The metrics themselves are those of `netserver.metrics`; a test runs every expression here against a real scrape.
+The metrics themselves are those of `netserver.admin.metrics`; a test runs every expression here against a real scrape.
 """
 
 from __future__ import annotations

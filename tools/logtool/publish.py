@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from netserver.client_base import parse_address
+from netserver.client.base import parse_address
 from netserver.errors import Refused, WrongServer
 from tools.logtool import errors
 from tools.logtool.address import admin_of, read_server_info

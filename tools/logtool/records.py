@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from engine.record import Record
+from engine.formats.record import Record
 from tools.logtool.output import Output, bytes_fields, json_bytes, time_text
 
 DECODES = ("auto", "text", "hex", "base64", "json", "msgpack")

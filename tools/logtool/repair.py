@@ -26,7 +26,7 @@ COLUMNS = (
 
 def _steps(data_dir: Path, *, apply: bool) -> list[dict[str, Any]]:
     """Runs the repair under the directory's lock. Raises Failure, EngineError, OSError."""
-    from engine.directory import DirectoryLock
+    from engine.files.lock import DirectoryLock
     from engine.repair import Repair
 
     if not (data_dir / "topics").is_dir():

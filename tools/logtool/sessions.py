@@ -41,8 +41,8 @@ def sessions() -> None:
 def _stored_items(settings: Settings) -> list[dict[str, Any]]:
     """The sessions of the directory's files; nobody knows from there who is connected."""
     from engine.reader import DirectoryReader
-    from engine.sessions import Sessions
-    from engine.state import StateReader, StateStore
+    from engine.sessions.store import Sessions
+    from engine.state.store import StateReader, StateStore
     from netserver.reliably.applications import ApplicationCodec
     from netserver.reliably.describe import session_item
     from tools.logtool.stored import STATE, stored_topics

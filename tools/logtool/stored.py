@@ -10,7 +10,7 @@ from typing import Any
 
 from engine.errors import Corrupt, EngineError, UnknownTopic
 from engine.reader import DirectoryReader, PartitionReader, StoredTopic
-from engine.state import TOPIC, StateReader
+from engine.state.store import TOPIC, StateReader
 from tools.logtool.output import bytes_fields, name_text
 
 STATE = "state"

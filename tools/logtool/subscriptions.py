@@ -19,7 +19,7 @@ from tools.logtool.positions import POSITION, Position
 from tools.logtool.topics import confirm, extent
 
 if TYPE_CHECKING:
-    from engine.cursor_entries import Entry
+    from engine.cursors.entries import Entry
 
 
 def _known(value: Any) -> str:
@@ -62,9 +62,9 @@ class Stored:
     """The subscriptions of the directory's files, as of what was last written there."""
 
     def __init__(self, settings: Settings) -> None:
+        from engine.cursors.documents import stored_entries
         from engine.reader import DirectoryReader
-        from engine.state import StateReader
-        from engine.subscriptions import stored_entries
+        from engine.state.store import StateReader
         from tools.logtool.stored import STATE, stored_topics
 
         data_dir = settings.need_directory()
@@ -79,7 +79,7 @@ class Stored:
 
     def item(self, entry: Entry) -> dict[str, Any]:
         """A subscription as the admin API tells it."""
-        from engine.subscriptions import entry_item
+        from engine.cursors.documents import entry_item
 
         topic = self._topics.get(entry.topic_id)
         if topic is None:
@@ -176,7 +176,7 @@ def pending(settings: Settings, subscription_id: int) -> None:
     if answer is not None:
         items = list(answer.get("items", []))
     else:
-        from engine.subscriptions import pending_items
+        from engine.cursors.documents import pending_items
 
         items = pending_items(_entry(Stored(settings), subscription_id))
     settings.output.items(PENDING_COLUMNS, items)

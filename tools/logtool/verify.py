@@ -9,12 +9,12 @@ from typing import Any
 
 import click
 
-from engine.directory import LOCK_FILE, is_in_use
 from engine.errors import Corrupt
-from engine.files import SystemFiles
-from engine.lmdbenv import DATA_FILE, faults
+from engine.files.lock import LOCK_FILE, is_in_use
+from engine.files.system import SystemFiles
 from engine.reader import DirectoryReader, PartitionReader, read_segment
-from engine.state import StateReader
+from engine.state.environment import DATA_FILE, faults
+from engine.state.store import StateReader
 from tools.checks import PartitionReport, SegmentReport, check_partition, check_segment
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Finding

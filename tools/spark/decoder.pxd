@@ -1,6 +1,6 @@
 cimport cython
 
-from engine.batch cimport RecordCursor
+from engine.formats.batch cimport RecordCursor
 
 ctypedef long long i64
 ctypedef unsigned long long u64

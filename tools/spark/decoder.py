@@ -2,7 +2,7 @@
 """Many batches at once into column buffers (twin: decoder_pure).
 
 One `Decoder` takes slab after slab and lets go of all their rows at once, so that small batches make large record
-batches. It reads what `engine.batch.RecordCursor` reads: dense, SPARSE and snappy bundles. Hashes were checked
+batches. It reads what `engine.formats.batch.RecordCursor` reads: dense, SPARSE and snappy bundles. Hashes were checked
 before.
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from typing import TypeAlias
 
-from engine.batch import RecordCursor
-from engine.record import BatchError, BundleError
+from engine.formats.batch import RecordCursor
+from engine.formats.record import BatchError, BundleError
 from tools.spark import decoder_pure
 from tools.spark.columns import Columns, ColumnsFull
 from tools.spark.limits import COLUMN_BYTES_MAX, TIMESTAMP_MS_MAX

@@ -6,7 +6,7 @@ from array import array
 from itertools import accumulate
 from typing import TypeAlias
 
-from engine.batch_pure import RecordCursor
+from engine.formats.batch_pure import RecordCursor
 from tools.spark.columns import Columns, ColumnsFull
 from tools.spark.limits import COLUMN_BYTES_MAX, TIMESTAMP_MS_MAX
 

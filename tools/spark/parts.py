@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.formats.segment import HEADER_BYTES, parse_segment_name
 from engine.reader import PartitionReader, Segment, StoredTopic, opened
-from engine.scan import Found, careful_read, walk
-from engine.segment import HEADER_BYTES, parse_segment_name
+from engine.segments.scan import Found, careful_read, walk
 
 if TYPE_CHECKING:
     from engine.errors import Corrupt

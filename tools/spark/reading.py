@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.errors import Corrupt
-from engine.files import Files, SystemFiles
+from engine.files.system import Files, SystemFiles
+from engine.formats.record import BatchError, BundleError
+from engine.formats.segment import HEADER_BYTES, parse_header
 from engine.limits import SCAN_BYTES
 from engine.reader import Loss, headers_of, opened
-from engine.record import BatchError, BundleError
-from engine.scan import Damage, Found, careful_read, walk
-from engine.segment import HEADER_BYTES, parse_header
+from engine.segments.scan import Damage, Found, careful_read, walk
 from tools.spark.arrow import record_batches
 from tools.spark.columns import ColumnsFull
 from tools.spark.decoder import Decoder

@@ -24,7 +24,7 @@ import xxhash
 from pyarrow import fs
 
 from engine.errors import Corrupt, DataDirectoryError, UnsupportedFormat
-from engine.files import Files
+from engine.files.system import Files
 from engine.reader import PartitionReader, Segment, StoredTopic, read_segment
 from tools.spark.limits import MANIFEST_BYTES_MAX
 
@@ -179,7 +179,7 @@ def place_of(uri: str) -> Place:
 
 
 class ArrowFiles:
-    """What readers of segments need of `engine.files.Files`, on a file system of pyarrow."""
+    """What readers of segments need of `engine.files.system.Files`, on a file system of pyarrow."""
 
     def __init__(self, system: fs.FileSystem) -> None:
         self._system = system

@@ -21,7 +21,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
-from engine.files import SystemFiles
+from engine.files.system import SystemFiles
 from engine.reader import DirectoryReader, PartitionReader, read_segment
 from tools.checks import PartitionReport, SegmentReport, check_partition, check_segment
 from tools.logtool.errors import DONE, FINDING

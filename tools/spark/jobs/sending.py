@@ -21,7 +21,7 @@ from urllib.parse import quote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
-from engine.files import SystemFiles, write_new_file
+from engine.files.system import SystemFiles, write_new_file
 from tools.logtool.errors import CONFLICT, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
 from tools.spark.jobs.common import Extent
 

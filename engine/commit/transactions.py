@@ -1,0 +1,218 @@
+"""Transactions: records of several partitions that become durable and visible together, or not at all.
+
+A transaction gathers its records in memory (`TRANSACTION_BYTES_MAX` at most). `commit` gives them numbers and closed
+chunks of their own, at the same moment in all partitions, so that any two transactions stand in the same order
+everywhere. The committer takes the chunks of a transaction in one round of their own, syncs all their files, whatever
+the durability of the topics, and then has a *marker* written to `state`; only then do watermarks and readers move.
+A transaction that is one batch in one partition needs no marker: a batch is whole or not there. What else has to
+become durable with it or not at all (`also`) is written together with the marker.
+
+Ids are ``epoch << 32 | n``: n counts from 1 within an epoch, and `state` holds for each epoch the highest n that was
+committed (key ``x/`` >I epoch). Each start of the server, and each transaction that failed, begins a new epoch, so that
+"n is at most the epoch's marker" says for ever whether a batch found by recovery was committed. Epochs are random:
+partitions are recovered on first use, so batches of an earlier epoch may lie in files unseen, even of one that an
+older copy of `state` does not know; counting on would give their ids again.
+"""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine.errors import Corrupt, EngineError, NotStored, TooLarge
+from engine.limits import TRANSACTION_BYTES_MAX
+from engine.segments.chunk import COMMITTED, PENDING, Chunk
+from engine.state.store import Put, StateReader, StateStore
+
+if TYPE_CHECKING:
+    from engine.log import Log
+    from engine.partitions.partition import Partition
+
+PREFIX = b"x/"
+_EPOCH = struct.Struct(">I")
+_N_MAX = (1 << 32) - 1
+ROW_OVERHEAD_BYTES = 64
+
+
+class Row(NamedTuple):
+    """One record of a transaction."""
+
+    value: bytes
+    key: bytes
+    timestamp_ms: int
+    headers: tuple[bytes, ...]
+
+
+class Transaction:
+    """Records for several partitions. Owner's thread only; one commit or rollback ends it."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._rows: dict[Partition, list[Row]] = {}
+        self._on_done: Callable[[EngineError | None], None] | None = None
+        self.size_bytes = 0
+        self.chunks: list[Chunk] = []
+        self.id = 0
+        """Given when its round starts; 0: it needs no marker."""
+        self.also: tuple[Put, ...] = ()
+        """Changes of `state` that become durable with the records."""
+
+    @property
+    def partitions(self) -> tuple[Partition, ...]:
+        """Those that records were added for, until the commit."""
+        return tuple(self._rows)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether a record of so many bytes (value, key and headers) still fits."""
+        return self.size_bytes + size_bytes + ROW_OVERHEAD_BYTES <= TRANSACTION_BYTES_MAX
+
+    def append(
+        self,
+        partition: Partition,
+        value: bytes,
+        *,
+        key: bytes = b"",
+        headers: tuple[bytes, ...] = (),
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Adds a record; nothing of it is visible before the commit. Without a time it gets that of this call.
+
+        Raises:
+            TooLarge: the record, or the transaction with it, is larger than allowed; the record was not added.
+            NotStored: nothing can be stored in this partition now.
+        """
+        size = len(value) + len(key) + sum(map(len, headers))
+        check_size(partition, size)
+        if not self.has_room(size):
+            raise TooLarge(f"a transaction holds up to {TRANSACTION_BYTES_MAX} bytes", TRANSACTION_BYTES_MAX)
+        if partition.error is not None:
+            raise partition.error
+        self.size_bytes += size + ROW_OVERHEAD_BYTES
+        now_ms = self._log.now_ms() if timestamp_ms is None else timestamp_ms
+        self._rows.setdefault(partition, []).append(Row(value, key, now_ms, headers))
+
+    def commit(self, on_done: Callable[[EngineError | None], None]) -> None:
+        """Makes all records durable and visible; `on_done` gets None, or the reason why none of them is stored.
+
+        Every partition must be open (`Partition.when_open`).
+        """
+        rows, self._rows = self._rows, {}
+        self._on_done = on_done
+        for partition in rows:
+            if partition.error is not None or not partition.is_open:
+                self.finish(partition.error or NotStored(f"{partition.title} is not open"))
+                return
+        for partition, records in rows.items():
+            self.chunks.extend(partition.append_apart(records, self))
+        if self.chunks:
+            self._log.committer.add_transaction(self)
+        else:
+            self.finish(None)
+
+    def rollback(self) -> None:
+        """Drops all records."""
+        self._rows = {}
+        self.size_bytes = 0
+
+    @property
+    def needs_marker(self) -> bool:
+        """Whether a crash could leave a part of it."""
+        return len(self.chunks) > 1 or self.chunks[0].batches > 1 or bool(self.also)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether nothing stands before its chunks in their partitions any more."""
+        return all(chunk.partition.has_files and chunk.partition.is_next(self) for chunk in self.chunks)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it is neither committed nor failed."""
+        return bool(self.chunks) and self.chunks[0].state == PENDING
+
+    @property
+    def is_committed(self) -> bool:
+        """Whether all of it is durable and visible."""
+        return bool(self.chunks) and self.chunks[0].state == COMMITTED
+
+    def finish(self, error: EngineError | None) -> None:
+        """Tells the outcome."""
+        on_done, self._on_done = self._on_done, None
+        assert on_done is not None, "a transaction ends once"
+        on_done(error)
+
+
+def check_size(partition: Partition, size_bytes: int) -> None:
+    """Raises TooLarge: no transaction takes a record of so many bytes for this partition."""
+    limit = min(partition.config.record_bytes_max, TRANSACTION_BYTES_MAX - ROW_OVERHEAD_BYTES)
+    if size_bytes > limit:
+        raise TooLarge(f"a record of {size_bytes} bytes; {partition.title} takes up to {limit} bytes", limit)
+
+
+def read_markers(state: StateStore | StateReader, damaged: list[Corrupt]) -> dict[int, int]:
+    """The highest committed n by epoch. What cannot be read is put into `damaged`, and counts as committed: a
+    transaction that was acknowledged is never cut off."""
+    committed: dict[int, int] = {}
+
+    def found_corrupt(error: Corrupt) -> None:
+        damaged.append(error)
+        if error.key is not None:
+            committed[_EPOCH.unpack(error.key[len(PREFIX) :])[0]] = _N_MAX
+
+    for key, value in state.scan(PREFIX, found_corrupt):
+        committed[_EPOCH.unpack(key[len(PREFIX) :])[0]] = int(value)
+    return committed
+
+
+def is_committed(committed: Mapping[int, int], transaction_id: int) -> bool:
+    """Whether a batch with this id counts."""
+    return (transaction_id & _N_MAX) <= committed.get(transaction_id >> 32, 0)
+
+
+class Markers:
+    """Which transaction ids are committed."""
+
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
+        self.damaged: list[Corrupt] = []
+        """Markers that cannot be read."""
+        self._committed = read_markers(state, self.damaged)
+        self.new_epoch()
+
+    def next_id(self) -> int:
+        """An id that no batch has."""
+        if self._next > _N_MAX:
+            self.new_epoch()
+        transaction_id = self._epoch << 32 | self._next
+        self._next += 1
+        return transaction_id
+
+    def new_epoch(self) -> None:
+        """No higher marker of this epoch will be written: batches of a failed transaction may still lie in files."""
+        self._epoch = 0
+        while self._epoch == 0 or self._epoch in self._committed:
+            self._epoch = secrets.randbits(32)
+        self._next = 1
+
+    def is_committed(self, transaction_id: int) -> bool:
+        """Whether a batch with this id counts (any thread)."""
+        return is_committed(self._committed, transaction_id)
+
+    def commit(
+        self, transaction_id: int, on_done: Callable[[EngineError | None], None], also: Sequence[Put] = ()
+    ) -> None:
+        """Writes the marker and what goes with it; `on_done` as `StateStore.submit`."""
+        epoch, n = transaction_id >> 32, transaction_id & _N_MAX
+
+        def done(error: EngineError | None) -> None:
+            if error is None:
+                self._committed[epoch] = n
+            on_done(error)
+
+        self._state.submit([Put(PREFIX + _EPOCH.pack(epoch), n), *also], done)
+
+
+def sizes(rows: Sequence[Row]) -> int:
+    """Bytes that rows count in the budget of pending bytes."""
+    return sum(len(row.value) + len(row.key) + ROW_OVERHEAD_BYTES for row in rows)

@@ -1,0 +1,1 @@
+"""Durable positions of consumers: deliveries, acknowledgements, dead letters."""

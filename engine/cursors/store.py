@@ -1,0 +1,401 @@
+"""Durable subscriptions, for any protocol: a cursor reads one partition, and the server keeps its position.
+
+A cursor is a small entry in ``state`` and nothing else until it is used: what is published costs no memory per cursor.
+Pending records are the numbers above its position, read from the log when they are asked for;
+``engine.cursors.deliveries`` keeps what was delivered, ``engine.cursors.reader`` the place in the log.
+
+Stored entries (layout of values and keys: engine/state/store.py)::
+
+    c/next_cursor_id   the id that the next new cursor gets; ids are never used again
+    u/, v/             the cursors, see engine.cursors.entries
+
+Entries of cursors that moved are written together, in one submission about every 100 ms, or at once when somebody
+wants to know them durable (:meth:`CursorStore.flush`). A crash loses at most the last ones, which brings records
+again, never loses one. Positions are those that the cursor had when its entry was written, in flight included: after a
+restart what was in flight is pending again.
+
+What happens under a cursor: retention passes it (it jumps to the start of the log), damage takes records (they are
+passed), the log ends before it, after an older copy was put back (it goes to the end), its topic is deleted (so is
+the cursor). Each is counted, and told in the log once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from engine.callbacks import call_each
+from engine.cursors.cursor import Cursor
+from engine.cursors.dead_letters import DeadLetters
+from engine.cursors.deliveries import Deliveries, DeliveryPolicy, load
+from engine.cursors.entries import (
+    CURSOR,
+    Entry,
+    delete_entry,
+    entry_key,
+    entry_of,
+    id_of,
+    parse_entry,
+    put_entry,
+)
+from engine.cursors.reader import SlabCache
+from engine.cursors.writer import CursorWriter
+from engine.errors import Corrupt, EngineError, InvalidConfig
+from engine.limits import CURSOR_NAME_BYTES_MAX, CURSORS_LOADED_MAX
+from engine.state.store import COUNTER, OnDone, Put
+
+if TYPE_CHECKING:
+    from engine.log import Log
+    from engine.partitions.partition import Partition
+    from engine.state.catalog import Change, Topic
+
+log = logging.getLogger("quintlog.cursors")
+
+NEXT_CURSOR_ID = COUNTER + b"next_cursor_id"
+LOST_CURSOR_IDS = 1 << 32
+"""Ids left out when the counter was damaged: more than were ever deleted."""
+
+IDLE_MS = 60_000
+"""A cursor without use for so long is forgotten until it is used again."""
+CROWDED_IDLE_MS = 1_000
+"""The same while there are more than ``CURSORS_LOADED_MAX`` in memory."""
+SWEEP_MS = 10_000
+"""Interval of the look for idle and expired cursors."""
+EXPIRY_SLICE = 256
+"""Entries looked at for expiry in one turn: each is a read of ``state``."""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorPolicy:
+    """How an owner (a protocol) wants its cursors to behave.
+
+    Attributes:
+        deliveries: redelivery and limits.
+        dead_letter_suffix: a record that is given up is appended to the topic of this name, the record's topic in
+            front; empty: it is dropped.
+        expiry_ms: a cursor without use for so long is deleted; 0: never.
+    """
+
+    deliveries: DeliveryPolicy = field(default_factory=DeliveryPolicy)
+    dead_letter_suffix: bytes = b""
+    expiry_ms: int = 0
+
+
+@dataclass(slots=True)
+class CursorTotals:
+    """What happened to the cursors of one owner since the start."""
+
+    acknowledged: int = 0
+    redelivered: int = 0
+    given_back: int = 0
+    given_up: int = 0
+    dead_letters: int = 0
+    dropped: int = 0
+    expired: int = 0
+    lost: int = 0
+
+
+class CursorStore:
+    """All cursors of a log. Owner's thread only; call :meth:`tick` about every 100 ms."""
+
+    def __init__(self, the_log: Log, clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000) -> None:
+        """Reads which cursors there are (100,000 take about half a second); damaged entries are reported.
+
+        Raises:
+            Corrupt: the counter of ids is damaged.
+        """
+        self.log = the_log
+        self.clock_ms = clock_ms
+        self.slabs = SlabCache()
+        self.dead_letters = DeadLetters(self)
+        self.watched: set[Cursor] = set()
+        """Cursors that :meth:`tick` looks at for what falls due."""
+        self._policies: dict[str, CursorPolicy] = {}
+        self._totals: dict[str, CursorTotals] = {}
+        self._topic_of: dict[int, int] = {}
+        self._groups: dict[tuple[str, bytes, int, int], int] = {}
+        self._loaded: dict[int, Cursor] = {}
+        self.writer = CursorWriter(the_log.state, self.loaded_cursor)
+        self._next_id = 1
+        self._next_sweep_ms = 0
+        self._expiry_queue: list[int] = []
+        self._scan()
+        the_log.catalog.listen(self._topic_changed)
+
+    def _scan(self) -> None:
+        state = self.log.state
+        newest = self.writer.journal.read(self._report)
+        highest = 0
+        for key, value in state.scan(CURSOR, self._report):
+            try:
+                entry = parse_entry(id_of(key), value)
+            except Corrupt as problem:
+                self._report(problem)
+                continue
+            newer = newest.get(entry.id)
+            if newer is not None and newer.version > entry.version:
+                self.writer.overlay[entry.id] = newer
+            self._note(entry.id, entry.owner, entry.name, entry.topic_id, entry.partition)
+            highest = max(highest, entry.id)
+        try:
+            self._next_id = max(state.get(NEXT_CURSOR_ID) or 1, highest + 1)
+        except Corrupt as problem:
+            self.log.report(f"{problem}; new cursors get numbers far above the old ones, so that none is used again")
+            self._next_id = highest + LOST_CURSOR_IDS
+        self.writer.take_in_journal()
+
+    def _note(self, cursor_id: int, owner: str, name: bytes, topic_id: int, index: int) -> None:
+        self._topic_of[cursor_id] = topic_id
+        if name:
+            self._groups[owner, name, topic_id, index] = cursor_id
+
+    def _report(self, problem: Exception) -> None:
+        self.log.report(f"a cursor is lost: {problem}")
+
+    # --- policies and figures
+
+    def set_policy(self, owner: str, policy: CursorPolicy) -> None:
+        """The policy of an owner, from now on, also for the cursors in use."""
+        self._policies[owner] = policy
+        for cursor in self._loaded.values():
+            if cursor.owner == owner:
+                cursor.deliveries.set_policy(policy.deliveries)
+
+    def policy(self, owner: str) -> CursorPolicy:
+        """The policy of an owner."""
+        return self._policies.setdefault(owner, CursorPolicy())
+
+    def totals(self, owner: str) -> CursorTotals:
+        """Counters of an owner."""
+        return self._totals.setdefault(owner, CursorTotals())
+
+    def __len__(self) -> int:
+        return len(self._topic_of)
+
+    def ids(self) -> list[int]:
+        """The ids of all cursors, oldest first."""
+        return sorted(self._topic_of)
+
+    def loaded_cursor(self, cursor_id: int) -> Cursor | None:
+        """The cursor of this id if it is in memory."""
+        return self._loaded.get(cursor_id)
+
+    def loaded(self) -> list[Cursor]:
+        """The cursors that were used not long ago."""
+        return list(self._loaded.values())
+
+    # --- making and finding
+
+    def create(
+        self,
+        owner: str,
+        partition: Partition,
+        *,
+        after_seq: int,
+        qos: int = 1,
+        name: bytes = b"",
+        on_durable: OnDone | None = None,
+    ) -> Cursor:
+        """A new cursor, usable at once, which delivers what lies behind ``after_seq``.
+
+        Args:
+            owner: the protocol whose policy it follows.
+            name: finds it again by :meth:`group`; empty: by its id alone.
+            on_durable: called with None once it survives a restart, else with the error; it is gone then.
+
+        Raises:
+            InvalidConfig: the name is too long, or taken
+        """
+        topic, index = partition.topic, partition.index
+        if len(name) > CURSOR_NAME_BYTES_MAX:
+            raise InvalidConfig(f"a name of {len(name)} bytes: up to {CURSOR_NAME_BYTES_MAX} are allowed")
+        if name and (owner, name, topic.id, index) in self._groups:
+            raise InvalidConfig("there is a cursor of this name")
+        deliveries = Deliveries(after_seq + 1, self.policy(owner).deliveries)
+        now_ms = self.log.now_ms()
+        entry = Entry(self._next_id, owner, name, topic.id, index, qos, after_seq, now_ms, now_ms, 1, [])
+        cursor = Cursor(self, entry, partition, deliveries)
+        cursor.pins += 1  # until it can be read back
+        self._next_id += 1
+        self._loaded[cursor.id] = cursor
+        self._note(cursor.id, owner, name, topic.id, index)
+
+        def done(error: EngineError | None) -> None:
+            cursor.pins -= 1
+            if error is not None:
+                self._forget(cursor)
+            if on_durable is not None:
+                on_durable(error)
+
+        self.log.state.submit([Put(NEXT_CURSOR_ID, self._next_id), put_entry(entry_of(cursor))], done)
+        return cursor
+
+    def volatile(self, owner: str, partition: Partition, *, after_seq: int, qos: int = 1) -> Cursor:
+        """A cursor that nobody finds and that is never written: for a subscription that ends with its connection.
+
+        Its id is its own all the same. Call ``close()`` at its end.
+        """
+        now_ms = self.log.now_ms()
+        topic = partition.topic
+        entry = Entry(self.new_id(), owner, b"", topic.id, partition.index, qos, after_seq, now_ms, now_ms, 1, [])
+        cursor = Cursor(self, entry, partition, Deliveries(after_seq + 1, self.policy(owner).deliveries))
+        cursor.is_volatile = True
+        return cursor
+
+    def new_id(self) -> int:
+        """An id that no cursor has had or will have."""
+        self._next_id += 1
+        self.log.state.submit([Put(NEXT_CURSOR_ID, self._next_id)])
+        return self._next_id - 1
+
+    def get(self, cursor_id: int) -> Cursor | None:
+        """The cursor of this id; None: there is none (any more)."""
+        cursor = self._loaded.get(cursor_id)
+        if cursor is None and cursor_id in self._topic_of:
+            cursor = self._load(cursor_id)
+        return cursor
+
+    def group(self, owner: str, name: bytes, partition: Partition) -> Cursor | None:
+        """The cursor of this name in this partition."""
+        cursor_id = self._groups.get((owner, name, partition.topic.id, partition.index))
+        return self.get(cursor_id) if cursor_id is not None else None
+
+    def _load(self, cursor_id: int) -> Cursor | None:
+        entry = self._stored(cursor_id)
+        topic = self.log.catalog.by_id(entry.topic_id) if entry is not None else None
+        if entry is None or topic is None or topic.deleting:
+            return None
+        try:
+            deliveries = load(entry.deliveries, self.policy(entry.owner).deliveries)
+            partition = self.log.partition(topic, entry.partition)
+        except (ValueError, TypeError, EngineError) as problem:
+            self._lose(cursor_id, problem)
+            return None
+        cursor = Cursor(self, entry, partition, deliveries)
+        cursor.check_end = True
+        self._loaded[cursor_id] = cursor
+        return cursor
+
+    def delete(self, cursor: Cursor, on_durable: OnDone | None = None) -> None:
+        """Delete a cursor; whoever uses it finds it gone."""
+        self._forget(cursor)
+        self.log.state.submit([delete_entry(cursor.id)], on_durable)
+
+    def _forget(self, cursor: Cursor) -> None:
+        self._topic_of.pop(cursor.id, None)
+        self._groups.pop((cursor.owner, cursor.name, cursor.partition.topic.id, cursor.partition.index), None)
+        self._loaded.pop(cursor.id, None)
+        self.writer.forget(cursor)
+        self.watched.discard(cursor)
+        cursor.gone()
+
+    # --- topics
+
+    def _topic_changed(self, topic: Topic, change: Change) -> None:
+        if change != "deleted":
+            return
+        ids = [cursor_id for cursor_id, topic_id in self._topic_of.items() if topic_id == topic.id]
+        for cursor_id in ids:
+            cursor = self._loaded.get(cursor_id)
+            if cursor is not None:
+                self._forget(cursor)
+            self._topic_of.pop(cursor_id, None)
+        for key in [key for key in self._groups if key[2] == topic.id]:
+            del self._groups[key]
+        self.slabs.forget_topic(topic)
+        if ids:
+            log.info("topic %r was deleted, and with it %d cursors", topic.name, len(ids))
+            self.log.state.submit([delete_entry(cursor_id) for cursor_id in ids])
+
+    # --- time
+
+    def tick(self) -> None:
+        """What time brings: moved cursors are written, records fall due, idle cursors are let go, old ones expire."""
+        now_ms = self.clock_ms()
+        steps = (
+            lambda: self._fall_due(now_ms),
+            self.dead_letters.work,
+            lambda: self.writer.tick(now_ms),
+            lambda: self._sweep(now_ms),
+        )
+        call_each("the clock of subscriptions", steps)
+
+    def _fall_due(self, now_ms: int) -> None:
+        for cursor in list(self.watched):
+            try:
+                cursor.fall_due(now_ms)
+            except Exception as problem:  # noqa: BLE001 - the others fall due all the same
+                self.watched.discard(cursor)
+                self.log.report_exception(f"the clock of {cursor.title}", problem)
+
+    def _sweep(self, now_ms: int) -> None:
+        if now_ms >= self._next_sweep_ms:
+            self._next_sweep_ms = now_ms + SWEEP_MS
+            self._let_go(now_ms)
+            if not self._expiry_queue:
+                self._expiry_queue = list(self._topic_of)
+        for _ in range(min(EXPIRY_SLICE, len(self._expiry_queue))):
+            self._expire(self._expiry_queue.pop())
+
+    def _let_go(self, now_ms: int) -> None:
+        idle_ms = IDLE_MS if len(self._loaded) <= CURSORS_LOADED_MAX else CROWDED_IDLE_MS
+        for cursor in list(self._loaded.values()):
+            if cursor.is_idle(now_ms - idle_ms) and not self.writer.needs(cursor):
+                del self._loaded[cursor.id]
+                self.watched.discard(cursor)
+                cursor.close()
+
+    def _expire(self, cursor_id: int) -> None:
+        if cursor_id in self._loaded:
+            return
+        entry = self._stored(cursor_id)
+        if entry is None:
+            return
+        expiry_ms = self.policy(entry.owner).expiry_ms
+        if expiry_ms and entry.used_ms + expiry_ms < self.log.now_ms():
+            log.info("subscription %d expired: not used for %d hours", cursor_id, expiry_ms // 3_600_000)
+            self.totals(entry.owner).expired += 1
+            self._topic_of.pop(cursor_id, None)
+            self._groups.pop((entry.owner, entry.name, entry.topic_id, entry.partition), None)
+            self.log.state.submit([delete_entry(cursor_id)])
+
+    # --- looking at all
+
+    def entries(self) -> Iterator[Entry]:
+        """Every cursor as it is now, oldest first; none is loaded for that."""
+        for cursor_id in self.ids():
+            cursor = self._loaded.get(cursor_id)
+            entry = entry_of(cursor) if cursor is not None else self._stored(cursor_id)
+            if entry is not None:
+                yield entry
+
+    def _stored(self, cursor_id: int) -> Entry | None:
+        """The stored entry of a cursor; one that is damaged is reported and the cursor gone."""
+        if cursor_id not in self._topic_of:
+            return None
+        newer: Entry | None = self.writer.overlay.get(cursor_id)
+        if newer is not None:
+            return newer
+        try:
+            return parse_entry(cursor_id, self.log.state.get(entry_key(cursor_id)))
+        except Corrupt as problem:
+            self._lose(cursor_id, problem)
+            return None
+
+    def _lose(self, cursor_id: int, problem: Exception) -> None:
+        """A cursor turns out to be damaged: its name may be given to a new one."""
+        self._report(problem)
+        self._topic_of.pop(cursor_id, None)
+        for key in [key for key, named_id in self._groups.items() if named_id == cursor_id]:
+            del self._groups[key]
+
+    def flush(self, on_done: OnDone | None = None) -> None:
+        """Write what has moved; ``on_done`` gets None once all that moved before this call is durable."""
+        self.writer.flush(on_done)
+
+    def close(self) -> None:
+        """Submit what is left to write; before the state is closed. Nothing is written afterwards."""
+        self.writer.close()

@@ -1,0 +1,1 @@
+"""Files and directories: the system's calls behind one interface, open descriptors, the lock of a directory."""

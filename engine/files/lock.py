@@ -1,0 +1,149 @@
+"""The data directory as a place: one process has it, and it stays where it is.
+
+Two locks (flock) are held for life: of the directory itself, which nobody can replace without taking all that is in it
+along, and of its file ``LOCK``, which tells people the process and keeps out versions that look at nothing else.
+Whoever removes or replaces ``LOCK`` lets nobody in.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from engine.errors import LogLocked
+from engine.files.system import FILE_MODE
+
+LOCK_FILE = "LOCK"
+ATTEMPTS = 10
+"""Others may hold the lock for a moment, to see whether anybody has it (`is_in_use`)."""
+ATTEMPT_S = 0.02
+LOCKS = Path("/proc/locks")
+
+_UNSUPPORTED = (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP)
+"""What file systems say that cannot lock a directory (NFS): there `LOCK` alone has to do."""
+
+
+class DirectoryLock:
+    """Holds a data directory until it is closed, or the process ends."""
+
+    def __init__(self, data_dir: Path, *, file: bool = True) -> None:
+        """Takes the locks.
+
+        Args:
+            file: that of ``LOCK``, too; without it nothing is made in the directory.
+
+        Raises:
+            LogLocked: another process has the directory, or this one has.
+            OSError: the directory or ``LOCK`` cannot be opened.
+        """
+        self._path = data_dir
+        self._directory_fd = self._taken(data_dir, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._file_fd = self._taken_file() if file else os.dup(self._directory_fd)
+        except BaseException:
+            os.close(self._directory_fd)
+            raise
+
+    def _taken_file(self) -> int:
+        fd = self._taken(self._path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        with suppress(OSError):  # only told to people; a full disk must not stop the start
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return fd
+
+    def _taken(self, path: Path, flags: int) -> int:
+        fd = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+        try:
+            self._take(fd, required=not flags & os.O_DIRECTORY)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def _take(self, fd: int, *, required: bool) -> None:
+        for attempt in range(ATTEMPTS):
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if attempt < ATTEMPTS - 1:
+                    time.sleep(ATTEMPT_S)
+            except OSError as problem:
+                if required or problem.errno not in _UNSUPPORTED:
+                    raise
+                return
+        raise LogLocked(
+            f"data directory {self._path} is in use by process {holder_of(fd) or self._told() or 'unknown'}; "
+            "stop it first, or use another directory"
+        )
+
+    def _told(self) -> str:
+        """What ``LOCK`` says: whoever replaced it may have written anything."""
+        with suppress(OSError):
+            told = (self._path / LOCK_FILE).read_bytes()[:32].strip()
+            if told.isdigit():
+                return told.decode("ascii")
+        return ""
+
+    def is_in_place(self) -> bool:
+        """Whether the directory is still what its path names, neither moved nor removed nor replaced. Any thread."""
+        try:
+            return os.path.samestat(os.stat(self._path), os.fstat(self._directory_fd))
+        except OSError:
+            return False
+
+    def renew_file(self) -> bool:
+        """Puts ``LOCK`` back when it was removed or replaced; True: it was. Any thread, one at a time.
+
+        Raises:
+            OSError: it cannot be put back. LogLocked: another process has the file that is there now.
+        """
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self._path / LOCK_FILE), os.fstat(self._file_fd)):
+                return False
+        old, self._file_fd = self._file_fd, self._taken_file()
+        os.close(old)
+        return True
+
+    def close(self) -> None:
+        """Lets go of the directory."""
+        os.close(self._file_fd)
+        os.close(self._directory_fd)
+
+
+def holder_of(fd: int) -> int | None:
+    """The process that has a lock on an open file, as the kernel tells; None where it does not."""
+    stat = os.fstat(fd)
+    place = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino}"
+    with suppress(OSError, ValueError):
+        for line in LOCKS.read_text("ascii").splitlines():
+            fields = line.split()
+            if place in fields and "->" not in fields and int(fields[4]) > 0:
+                return int(fields[4])
+    return None
+
+
+def is_in_use(data_dir: Path) -> bool:
+    """Whether a process has the directory; nothing is changed. Raises OSError."""
+    return any(_is_locked(path) for path in (data_dir, data_dir / LOCK_FILE))
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError as problem:
+        if problem.errno not in _UNSUPPORTED:
+            raise
+    finally:
+        os.close(fd)
+    return False

@@ -1,0 +1,600 @@
+"""A partition: numbers are given out and records gathered here, and read from here.
+
+Everything in this module runs on the owner's thread. Records go into the *open chunk*; the committer takes chunks,
+oldest first, and tells the outcome by `round_done`. Readers see what is committed, nothing else. The opener thread
+makes the files of a new partition before its first round, and recovers an existing one on first use.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine.callbacks import call_each
+from engine.commit.transactions import sizes
+from engine.errors import DiskFull, EngineError, NotStored, ReadOnly, TooLarge
+from engine.formats.batch import BatchWriter
+from engine.formats.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
+from engine.formats.bundle import BundleInfo
+from engine.formats.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
+from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SEQ_RESERVATION
+from engine.partitions import reads as reading
+from engine.segments.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter
+from engine.segments.discovery import Place
+from engine.segments.recovery import Recovered
+from engine.state.store import Put
+from engine.state.topics import reserved_key
+
+if TYPE_CHECKING:
+    from engine.commit.committer import Part
+    from engine.commit.transactions import Row, Transaction
+    from engine.config import TopicConfig
+    from engine.log import Log
+    from engine.segments.active import ActiveSegment, SealedSegment
+    from engine.state.topics import Topic
+
+__all__ = ["COMMITTED", "FAILED", "PENDING", "Chunk", "Partition", "Slab", "Waiter"]
+
+RECORD_OVERHEAD_BYTES = 32
+"""Room asked for beside a record's own bytes: flags, timestamp, key length, value length, a new batch's bundle head."""
+TELL_AGAIN_MS = 10_000
+"""The same failure is told again after so long; with a full disk it would be ten lines a second and client."""
+
+NO_FILES, MAKING, OPEN, OPENING, CLOSED, DELETED = range(6)  # up to OPEN numbers are known
+
+
+class Partition:
+    """One partition of a topic; see the module's text. Made by `Log.partition` alone."""
+
+    __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
+        "__weakref__", "_active", "_append_ms", "_chunk_bytes", "_log", "_open_callbacks", "_open_chunk", "_pending",
+        "_phase", "_reserved", "_reserving", "_told_failure", "committed_end", "committed_s", "committed_seq", "error",
+        "failing", "fetching", "index", "last_seq", "leaves_out_numbers", "log_start", "mark_failed",
+        "marked_log_start", "position_hints", "queued", "readers", "roll_wanted", "sealed", "tail", "tail_head",
+        "tail_next", "told_damage", "topic",
+    )  # fmt: skip
+
+    def __init__(self, log: Log, topic: Topic, index: int) -> None:
+        self._log = log
+        self.topic = topic
+        self.index = index
+        self.error: EngineError | None = log.error
+        """Why nothing can be stored here (read-only) or, when it is not open, why it could not be opened."""
+        self.log_start = 1
+        """First sequence number that may be read."""
+        self.last_seq = 0
+        """Last sequence number given out."""
+        self.committed_seq = 0
+        """Last sequence number that readers may see."""
+        self.committed_s = 0.0
+        """When something was last committed (`time.monotonic()`): how late a live reader is told."""
+        self.committed_end = 0
+        """End of the committed batches in the active segment's file."""
+        self.sealed: list[SealedSegment] = []
+        self.roll_wanted = False
+        """The next round begins a new segment."""
+        self.leaves_out_numbers = False
+        """Numbers before the next record were reserved, but not given out: a new segment begins with it, so that they
+        are no part of any, and damage beside them is not told as their loss."""
+        self.queued = False
+        """It stands in the committer's queue."""
+        self.mark_failed = False
+        """Its watermark could not be written; housekeeping has it tried again."""
+        self.marked_log_start = 1
+        """The start of the log as its watermark says: files below it may go."""
+        self.tail: list[Chunk | None] = []
+        """Committed chunks still in memory, oldest first; None where the cache gave one up."""
+        self.tail_head = 0
+        self.tail_next = 0
+        """Where in `tail` the chunk behind the one read last may be."""
+        self.fetching: dict[int, list[Callable[[], None]]] = {}
+        self.position_hints: dict[int, tuple[int, int]] = {}
+        """Sequence number -> (segment id, position of the batch that follows the one before it)."""
+        self.readers: dict[Callable[[], None], None] = {}
+        self.told_damage: frozenset[tuple[int, int]] = frozenset()
+        self._told_failure = ("", 0)
+        self.failing: EngineError | None = None  # why the last round stored nothing; gone with the next that does
+        self._append_ms = 0
+        self._reserved = 0
+        self._reserving = False
+        self._active: ActiveSegment | None = None
+        self._open_chunk: Chunk | None = None
+        self._pending: list[Chunk] = []  # few; an empty deque takes 600 bytes
+        self._chunk_bytes = CHUNK_BYTES_MIN
+        self._open_callbacks: list[Callable[[], None]] = []
+        self._phase = CLOSED if index in topic.numbers else NO_FILES
+
+    # --- facts
+
+    def __repr__(self) -> str:
+        return f"<Partition {self.title}>"
+
+    @property
+    def title(self) -> str:
+        """Name for people: topic and index."""
+        return f"topic {self.topic.name.decode('utf-8', 'backslashreplace')!r} partition {self.index}"
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's configuration in force."""
+        return self.topic.config
+
+    @property
+    def is_open(self) -> bool:
+        """Whether numbers are known: append, read and the attributes may be used."""
+        return self._phase <= OPEN
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether its topic was deleted: nothing of it may be used any more."""
+        return self._phase == DELETED
+
+    @property
+    def active_segment(self) -> ActiveSegment:
+        """The committer's end of the log (only once files exist)."""
+        assert self._active is not None
+        return self._active
+
+    @property
+    def has_files(self) -> bool:
+        """Whether segment files exist and are open for use."""
+        return self._active is not None
+
+    @property
+    def sync_each_round(self) -> bool:
+        """Whether an acknowledgement waits for the disk."""
+        return self.topic.config.durability == "always"
+
+    @property
+    def number(self) -> int:
+        """Its number in the catalog: slot in `watermarks`, prefix of index keys."""
+        return self.topic.numbers[self.index]
+
+    def may_commit(self) -> bool:
+        """Whether the next chunk's numbers are safe from being given out again after a crash.
+
+        With durability "always" they are when they are on disk. With the others readers see them before, so `state`
+        holds a bound: numbers below it may have been seen, and after a crash the partition goes on at the bound.
+        Asks for a higher bound when it is time; the partition is put in the committer's queue again when it is durable.
+        """
+        if self._pending and self._pending[0].transaction is not None:
+            return False  # it comes with its transaction, and the committer adds the partition again behind it
+        if self.sync_each_round:
+            return True
+        if self._reserved - self.last_seq < SEQ_RESERVATION // 2:
+            self._reserve(self.last_seq + SEQ_RESERVATION)
+        chunk = self._pending[0] if self._pending else self._open_chunk
+        return chunk is None or chunk.writer.next_seq <= self._reserved
+
+    def _reserve(self, bound: int) -> None:
+        if self._reserving:
+            return
+        self._reserving = True
+
+        def done(error: EngineError | None) -> None:
+            self._reserving = False
+            if error is not None:
+                self._fail_pending(NotStored(f"{self.title}: cannot reserve numbers: {error}"))
+                return
+            self._reserved = bound
+            if self.has_pending and self._active is not None:
+                self._log.committer.add(self)
+
+        self._log.state.submit([Put(self._reserved_key, bound)], done)
+
+    @property
+    def _reserved_key(self) -> bytes:
+        return reserved_key(self.topic.id, self.index)
+
+    def release_reservation(self) -> None:
+        """At a clean stop, when everything is on disk: the numbers go on without a gap."""
+        active = self._active
+        if self._reserved and active is not None and active.durable_position == active.position:
+            self._log.state.submit([Put(self._reserved_key, self.last_seq + 1)])
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether records wait for a round."""
+        return bool(self._pending) or (self._open_chunk is not None and not self._open_chunk.is_empty)
+
+    # --- opening
+
+    @property
+    def place(self) -> Place:
+        """Where the files are."""
+        return Place(self._log.data_dir, self.topic.id, self.index, self.number)
+
+    def when_open(self, callback: Callable[[], None]) -> None:
+        """Opens the partition when it is not; calls back when it is open, or has failed to (`error` says why)."""
+        if self.is_open or self._phase == DELETED or (self._phase == CLOSED and self._log.error is not None):
+            self.error = self.error or self._log.error
+            callback()
+            return
+        self._open_callbacks.append(callback)
+        if self._phase == CLOSED:
+            self._phase = OPENING
+            self.error = None
+            self._log.opener.recover(self)
+
+    def opened(self, result: Recovered | EngineError) -> None:
+        """Called with the outcome of recovery."""
+        callbacks, self._open_callbacks = self._open_callbacks, []
+        try:
+            if self._phase != DELETED:
+                self._phase = CLOSED
+                if isinstance(result, EngineError):
+                    self.error = result
+                else:
+                    self._use(result)
+        finally:
+            call_each("the opening of a partition", callbacks)
+
+    def _use(self, result: Recovered) -> None:
+        """Takes over what recovery found."""
+        self._active = result.active
+        self._reserved = self._log.reserved_bound(self.topic, self.index, result.next_seq)
+        self.last_seq = max(result.next_seq, self._reserved) - 1
+        self.leaves_out_numbers = self.last_seq >= result.next_seq
+        self.committed_seq = result.committed_seq
+        self.committed_end = result.active.position
+        self._append_ms = result.active.last_append_ms
+        self.log_start = self.marked_log_start = result.log_start
+        self._phase = OPEN
+        if result.next_seq - 1 > max(result.committed_seq, self._reserved):
+            self._log.state.submit([Put(self._reserved_key, result.next_seq)])
+        due = 0  # segments that a former process had given up, but not removed yet
+        while due < len(result.sealed) and result.sealed[due].last_seq < self.log_start:
+            due += 1
+        self.sealed = result.sealed[due:]
+        self._log.housekeeping.date(self)
+        self._log.housekeeping.remove_later(self, result.sealed[:due])
+
+    def _make_files(self) -> None:
+        """Starts making the files of a new partition; its chunks wait."""
+        self._phase = MAKING
+        self._log.opener.make(self)
+
+    def files_made(self, result: Recovered | EngineError) -> None:
+        """Called with the outcome of making the first segment, or of opening what was found in its place."""
+        if self._phase == DELETED:
+            return
+        if isinstance(result, EngineError):
+            self._phase = NO_FILES
+            kind = DiskFull if isinstance(result, DiskFull) else NotStored
+            self.failing = kind(f"{self.title}: its files cannot be made: {result}")
+            self._fail_pending(self.failing)
+            return
+        if result.next_seq > 1:
+            self._fail_pending(NotStored(f"{self.title}: it has records already, which nobody knew of: publish again"))
+            self._use(result)
+            return
+        self._active = result.active
+        self.committed_end = result.active.position
+        self._phase = OPEN
+        if self.has_pending:
+            self._log.committer.add(self)
+
+    # --- appending
+
+    def writer(self, room_bytes: int = 0, attributes: int = 0) -> BatchWriter:
+        """The open chunk's writer, set to the present time, with room for a record of `room_bytes`.
+
+        Ask again when its put() returned False. After the puts call `appended`.
+
+        Raises:
+            NotStored: nothing can be stored here now (read-only, offline); `ReadOnly` until a restart.
+        """
+        if self.error is not None:
+            raise self.error
+        need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + room_bytes
+        chunk = self._open_chunk
+        if chunk is not None:
+            writer = chunk.writer
+            if writer.size - writer.position >= need:
+                self._begin(writer, attributes)
+                return writer
+            self._close_chunk(chunk)
+        if not self.is_open:
+            raise NotStored(f"{self.title} is not open yet")
+        chunk = self._open_chunk = Chunk(self, self._log.buffers.take(max(self._chunk_bytes, need)), self.last_seq + 1)
+        self._begin(chunk.writer, attributes)
+        return chunk.writer
+
+    def _begin(self, writer: BatchWriter, attributes: int) -> None:
+        self._append_ms = max(self._log.now_ms(), self._append_ms)  # never backwards, whatever the clock does
+        writer.begin(self._append_ms, attributes)
+
+    def appended(self, waiter: Waiter | None, size_bytes: int) -> Chunk:
+        """After puts into the writer: gives out the numbers and registers the chunk for the next round.
+
+        Args:
+            waiter: told when the chunk is committed or has failed.
+            size_bytes: what these records count in the budget of pending bytes.
+        """
+        chunk = self._open_chunk
+        assert chunk is not None, "appended() without writer()"
+        if not self.last_seq:  # the first record ever may bring a number of its own: nothing is below it
+            self.log_start = chunk.writer.first_seq
+        self._register(chunk)
+        chunk.pending_bytes += size_bytes
+        self._log.pending_bytes += size_bytes
+        if waiter is not None and (not chunk.waiters or chunk.waiters[-1] is not waiter):
+            chunk.waiters.append(waiter)
+        if self._active is not None:
+            if not self.queued:
+                self._log.committer.add(self)
+        elif self._phase == NO_FILES:
+            self._make_files()
+        return chunk
+
+    def append(self, values: Sequence[bytes], **options: Any) -> Chunk:
+        """`append_many` for one record, or where it is enough to know what becomes of the last one: its chunk."""
+        return self.append_many(values, **options)[-1]
+
+    def append_many(
+        self,
+        values: Sequence[bytes],
+        *,
+        keys: Sequence[bytes] | None = None,
+        timestamps_ms: Sequence[int] | None = None,
+        headers: Sequence[tuple[bytes, ...]] | None = None,
+        qos0: bool = False,
+        waiter: Waiter | None = None,
+    ) -> list[Chunk]:
+        """Appends records; the last one's number is `last_seq`.
+
+        Returns:
+            their chunks, oldest first. Each is committed or fails by itself: `engine.segments.chunk.outcome` sums up.
+
+        Raises:
+            ValueError: no records.
+            TooLarge: a record is larger than the topic allows; nothing was appended.
+            NotStored: see `writer`.
+        """
+        if not values:
+            raise ValueError("no records")
+        self._check_sizes(values, headers)
+        attributes = QOS0_ATTRIBUTE if qos0 else 0
+        now_ms = self._log.now_ms()
+        chunks: list[Chunk] = []
+        writer = self.writer(len(values[0]), attributes)
+        size = 0
+        for row, value in enumerate(values):
+            key = keys[row] if keys is not None else b""
+            timestamp_ms = timestamps_ms[row] if timestamps_ms is not None else now_ms
+            flat = headers[row] if headers is not None else ()
+            while not writer.put_record(value, key, timestamp_ms, flat):
+                if size:
+                    chunks.append(self.appended(waiter, size))
+                    size = 0
+                writer = self.writer(len(value) + len(key) + sum(map(len, flat)) + 16 * len(flat), attributes)
+            size += len(value) + len(key) + RECORD_OVERHEAD_BYTES
+        chunks.append(self.appended(waiter, size))
+        return chunks
+
+    def append_apart(self, rows: Sequence[Row], transaction: Transaction) -> list[Chunk]:
+        """Numbers the records of a transaction and closes them in chunks of their own (for `Transaction.commit`)."""
+        if self._open_chunk is not None:
+            self._close_chunk(self._open_chunk)
+        chunks: list[Chunk] = []
+        writer = None
+        for value, key, timestamp_ms, headers in rows:
+            while writer is None or not writer.put_record(value, key, timestamp_ms, headers):
+                if writer is not None:
+                    chunks.append(self._close_apart(transaction))
+                writer = self.writer(len(value) + len(key) + sum(map(len, headers)) + 16 * len(headers))
+        chunks.append(self._close_apart(transaction))
+        chunks[-1].pending_bytes = sizes(rows)
+        self._log.pending_bytes += chunks[-1].pending_bytes
+        if self._phase == NO_FILES:
+            self._make_files()
+        return chunks
+
+    def _close_apart(self, transaction: Transaction) -> Chunk:
+        chunk = self._open_chunk
+        assert chunk is not None
+        chunk.transaction = transaction
+        self._close_chunk(chunk)
+        return chunk
+
+    def is_next(self, transaction: Transaction) -> bool:
+        """Whether the oldest pending chunk belongs to `transaction`."""
+        return bool(self._pending) and self._pending[0].transaction is transaction
+
+    def take_apart(self, transaction: Transaction) -> list[Chunk]:
+        """Takes the chunks of a transaction for its round; they are the oldest ones."""
+        chunks = []
+        while self.is_next(transaction):
+            chunks.append(self._pending.pop(0))
+        return chunks
+
+    def append_bundle(
+        self,
+        src: bytes | bytearray | memoryview,
+        start: int,
+        end: int,
+        info: BundleInfo,
+        *,
+        first_seq: int = 0,
+        waiter: Waiter | None = None,
+    ) -> Chunk:
+        """Appends a Tank bundle (without its length varint), as it is, that `engine.formats.bundle.check_bundle`
+        approved.
+
+        Args:
+            first_seq: number of its first record when it is not sparse; 0 = the next one.
+
+        Raises:
+            NotStored: see `writer`.
+        """
+        if info.sparse:
+            first_seq, last_seq = info.first_seq, info.last_seq
+        else:
+            first_seq = first_seq or self.last_seq + 1
+            last_seq = first_seq + info.count - 1
+        writer = self.writer(end - start)
+        stored = writer.put_bundle(src, start, end, info.count, first_seq, last_seq, info.max_timestamp_ms, info.sparse)
+        assert stored, "writer() made room"
+        return self.appended(waiter, end - start)
+
+    def _check_sizes(self, values: Sequence[bytes], headers: Sequence[tuple[bytes, ...]] | None) -> None:
+        limit = self.config.record_bytes_max
+        for row, value in enumerate(values):
+            size = len(value) + (sum(map(len, headers[row])) if headers is not None else 0)
+            if size > limit:
+                raise TooLarge(f"a record of {size} bytes; {self.title} takes up to {limit}", limit)
+
+    def _register(self, chunk: Chunk) -> None:
+        """Gives out the numbers of what is in the open chunk; it waits for a round from now on."""
+        self.last_seq = chunk.writer.next_seq - 1
+        if not chunk.is_counted:
+            chunk.is_counted = True
+            self._log.pending_chunks += 1
+
+    # --- committing (called by the committer, on the owner's thread)
+
+    def _close_chunk(self, chunk: Chunk) -> None:
+        if not chunk.is_empty:
+            self._register(chunk)
+            chunk.close()
+            self._pending.append(chunk)
+            used = chunk.end
+            if used > len(chunk.buffer) // 2:
+                self._chunk_bytes = min(2 * self._chunk_bytes, CHUNK_BYTES_MAX)
+            elif used < len(chunk.buffer) // 8:
+                self._chunk_bytes = max(self._chunk_bytes // 2, CHUNK_BYTES_MIN)
+        self._open_chunk = None
+
+    def next_chunk(self, bytes_left: int, *, first: bool) -> Chunk | None:
+        """Takes the oldest pending chunk for a round; None when it is larger than what is left of the round."""
+        if not self._pending:
+            chunk = self._open_chunk
+            if chunk is None or chunk.is_empty:
+                return None
+            if not first and chunk.writer.position > bytes_left:
+                return None
+            self._close_chunk(chunk)
+        if self._pending[0].transaction is not None or (not first and self._pending[0].end > bytes_left):
+            return None
+        return self._pending.pop(0)
+
+    def round_done(self, part: Part) -> None:
+        """Takes the outcome of a round: chunks become visible or fail."""
+        log, self._active = self._log, part.active
+        self.sealed.extend(part.sealed)
+        self.leaves_out_numbers &= not (part.sealed and part.chunks)
+        if part.error is not None:
+            for chunk in part.chunks:
+                self.settle(chunk, FAILED, part.error)
+            if isinstance(part.error, ReadOnly):
+                self.stop_writing(part.error)
+            if part.sealed:
+                self.committed_end = SEGMENT_HEADER_BYTES
+            self.failing = part.error
+            self._tell_failure(str(part.error))
+            return
+        self.failing = None
+        for chunk in part.chunks:
+            self.settle(chunk, COMMITTED, None)
+            log.tail.add(chunk)
+        if part.chunks:
+            self.committed_seq = part.chunks[-1].last_seq
+            self.committed_s = time.monotonic()
+        self.committed_end = part.active.position
+        if self.readers:
+            log.wake(self.readers)
+            self.readers = {}
+
+    def _tell_failure(self, text: str) -> None:
+        """Tells the operator; the same again only after a while: publishers try again many times a second."""
+        told, at_ms = self._told_failure
+        now_ms = self._log.now_ms()
+        if text != told or abs(now_ms - at_ms) >= TELL_AGAIN_MS:
+            self._told_failure = text, now_ms
+            self._log.report(text)
+
+    def settle(self, chunk: Chunk, state: int, error: EngineError | None) -> None:
+        """The outcome of one chunk."""
+        chunk.state = state
+        chunk.error = error
+        self._log.pending_bytes -= chunk.pending_bytes
+        chunk.pending_bytes = 0
+        self._log.chunk_settled()
+        del chunk.writer  # lets go of the buffer
+
+    def _fail_pending(self, error: EngineError) -> None:
+        """Fails everything that waits for a round, and tells the waiters."""
+        if self._open_chunk is not None:
+            self._close_chunk(self._open_chunk)
+        waiters: dict[Waiter, None] = {}
+        while self._pending:
+            chunk = self._pending.pop(0)
+            waiters.update(dict.fromkeys(chunk.waiters))
+            if chunk.transaction is not None:
+                self._pending.insert(0, chunk)
+                self._log.committer.fail_transaction(chunk.transaction, error)
+            else:
+                self.settle(chunk, FAILED, error)
+        for waiter in waiters:
+            self._log.post(waiter.round_done)
+
+    def drop_apart(self, transaction: Transaction, error: EngineError) -> None:
+        """Fails the chunks of a transaction that wait here."""
+        for chunk in [chunk for chunk in self._pending if chunk.transaction is transaction]:
+            self._pending.remove(chunk)
+            self.settle(chunk, FAILED, error)
+
+    def stop_writing(self, error: ReadOnly) -> None:
+        """Takes no more records until a restart."""
+        if self._phase != DELETED:
+            self.error = error
+            self._fail_pending(error)
+
+    def removed(self) -> None:
+        """The topic was deleted: nothing more is stored here, and readers are told."""
+        self.error = NotStored(f"{self.title} was deleted")
+        self._phase = DELETED
+        self._fail_pending(self.error)
+        self._log.wake(self.readers)
+        self.readers = {}
+
+    # --- reading
+
+    def read(self, seq: int, max_bytes: int, on_ready: Callable[[], None] | None) -> Slab | None:
+        """Committed batches from the one that holds `seq` on (or the next one, in a gap), about `max_bytes`.
+
+        At least one batch, always whole ones.
+
+        None: nothing now; `on_ready` is called once when reading again may give more (something was committed, or the
+        disk answered). `on_ready` None: no wish to be called (then what is not in memory or page cache never comes).
+
+        Raises:
+            OutOfRange: `seq` is below the start of the log.
+            EngineError: the partition is offline.
+        """
+        if not self.is_open:
+            if self.error is not None:
+                raise self.error
+            if on_ready is not None:
+                self.when_open(on_ready)
+            return None
+        if seq > self.committed_seq:
+            if on_ready is not None:
+                self.readers[on_ready] = None
+            return None
+        return reading.read(self._log, self, seq, max_bytes, on_ready)
+
+    def forget(self, on_ready: Callable[[], None]) -> None:
+        """Withdraws a wish to be called."""
+        self.readers.pop(on_ready, None)
+        for callbacks in self.fetching.values():
+            if on_ready in callbacks:
+                callbacks.remove(on_ready)
+
+    def seq_at_time(self, timestamp_ms: int) -> int:
+        """First number in the log of the first batches that may hold a record of that time or later.
+
+        Exact to one entry of the index (about 64 KiB): records a little older may follow from there.
+        """
+        return reading.seq_at_time(self._log, self, timestamp_ms)

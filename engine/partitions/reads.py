@@ -1,0 +1,310 @@
+"""Reading a partition: from the tail in memory, from the page cache without waiting, else by a reader thread.
+
+`read` runs on the owner's thread. What it takes from files is verified before it is handed out; damage is passed
+over, named in the slab, and reported once. Positions come from, in this order: where the last read of a sequential
+reader ended, the active segment's own index, the LMDB index, the sealed segment's footer.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.callbacks import call_each
+from engine.errors import Corrupt, EngineError, OutOfRange
+from engine.formats.batch import locate
+from engine.formats.batch_header import read_header
+from engine.formats.segment import HEADER_BYTES, Footer, IndexEntry, read_footer
+from engine.limits import FETCHED_MAX, POSITION_HINTS_MAX, READ_BYTES_MIN
+from engine.segments.active import SealedSegment
+from engine.segments.chunk import Chunk, Slab
+from engine.segments.scan import Damage, Found, careful_read, find
+
+if TYPE_CHECKING:
+    from engine.log import Log
+    from engine.partitions.partition import Partition
+
+
+TAIL_READS_TIMED = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one segment's file is asked for; holds all that a reader thread needs."""
+
+    path: Path
+    segment_id: int
+    position: int
+    limit: int
+    expected_seq: int
+    """No record of this segment before `position` has this number or a higher one."""
+    last_seq: int
+    """Last number that the file holds below `limit`."""
+    seq: int
+    block_bytes: int
+
+
+def read(log: Log, partition: Partition, seq: int, max_bytes: int, on_ready: Callable[[], None] | None) -> Slab | None:
+    """See `Partition.read`; `seq` is committed."""
+    if seq < partition.log_start:
+        raise OutOfRange(
+            f"{partition.title}: record {seq} is no longer kept; the first one is {partition.log_start}",
+            partition.log_start,
+            partition.committed_seq,
+        )
+    tail = partition.tail
+    if partition.tail_head < len(tail):
+        first = tail[partition.tail_head]
+        if first is not None and seq >= first.first_seq:
+            return _from_memory(log, partition, seq)
+    answer = log.fetched.get((partition, seq))
+    if answer is not None:
+        if isinstance(answer, EngineError):
+            del log.fetched[partition, seq]
+            raise answer
+        return answer
+    request = _request(log, partition, seq, max_bytes)
+    started = time.perf_counter()
+    slab = _try(log, partition, request)
+    if slab is not None:
+        log.read_seconds["cache"].observe(time.perf_counter() - started)
+    elif on_ready is not None:
+        _fetch(log, partition, request, on_ready)
+    return slab
+
+
+def _from_memory(log: Log, partition: Partition, seq: int) -> Slab:
+    """One in `TAIL_READS_TIMED` is timed and counts for all of them: looking at the clock costs as much as the read."""
+    log.tail_reads += 1
+    if log.tail_reads % TAIL_READS_TIMED:
+        return _from_tail(partition, seq)
+    started = time.perf_counter()
+    slab = _from_tail(partition, seq)
+    log.read_seconds["memory"].observe(time.perf_counter() - started, TAIL_READS_TIMED)
+    return slab
+
+
+def _from_tail(partition: Partition, seq: int) -> Slab:
+    tail = partition.tail
+    at = partition.tail_next  # right for a sequential reader, and cheaper than a search where chunks are small
+    chunk = tail[at] if partition.tail_head <= at < len(tail) else None
+    if chunk is None or chunk.first_seq != seq:
+        at = bisect_right(tail, seq, lo=partition.tail_head, key=_first_seq) - 1
+        chunk = tail[at]
+        assert chunk is not None
+        if seq > chunk.last_seq:  # in a gap between two chunks
+            at += 1
+            chunk = tail[at]
+            assert chunk is not None
+    partition.tail_next = at + 1
+    view = memoryview(chunk.buffer)
+    if seq <= chunk.first_seq:
+        return Slab(view[: chunk.end], chunk.first_seq, chunk.last_seq)
+    start = locate(view, 0, chunk.end, seq)
+    header = read_header(view, start, chunk.segment_id, chunk.file_position + start)
+    assert header is not None
+    return Slab(view[start : chunk.end], header.first_seq, chunk.last_seq)
+
+
+def _first_seq(chunk: Chunk | None) -> int:
+    return chunk.first_seq if chunk is not None else 0
+
+
+def _request(log: Log, partition: Partition, seq: int, max_bytes: int) -> Request:
+    """Where to look for `seq`: the segment that may hold it, from the nearest known position on."""
+    sealed = partition.sealed
+    active = partition.active_segment
+    at = max(0, bisect_right(sealed, seq, key=lambda segment: segment.first_seq) - 1)  # a gap before the first one, too
+    # A gap at the end of a segment, or a segment that a failed roll left without records: what follows is behind it.
+    while at < len(sealed) and sealed[at].last_seq < max(seq, sealed[at].first_seq):
+        at += 1
+    block_bytes = max(max_bytes, READ_BYTES_MIN)
+    if at < len(sealed):
+        segment = sealed[at]
+        position, expected_seq = _position(log, partition, segment, seq)
+        return Request(
+            segment.path, segment.segment_id, position, segment.end, expected_seq, segment.last_seq, seq, block_bytes
+        )
+    entries = active.index
+    hint = partition.position_hints.get(seq)
+    if hint is not None and hint[0] == active.header.segment_id:
+        position, expected_seq = hint[1], seq
+    else:
+        entry = _floor(entries, seq)
+        position, expected_seq = (entry.position, entry.first_seq) if entry else (HEADER_BYTES, active.header.first_seq)
+    return Request(
+        active.path,
+        active.header.segment_id,
+        position,
+        partition.committed_end,
+        expected_seq,
+        partition.committed_seq,
+        seq,
+        block_bytes,
+    )
+
+
+def _floor(entries: list[IndexEntry] | tuple[IndexEntry, ...], seq: int) -> IndexEntry | None:
+    at = bisect_right(entries, seq, key=lambda entry: entry.first_seq) - 1
+    return entries[at] if at >= 0 else None
+
+
+def _position(log: Log, partition: Partition, segment: SealedSegment, seq: int) -> tuple[int, int]:
+    """(position of a batch at or before `seq`, its first number) in a sealed segment."""
+    hint = partition.position_hints.get(seq)
+    if hint is not None and hint[0] == segment.segment_id:
+        return hint[1], seq
+    if segment.footer is None:
+        entry = log.index.floor(partition.topic.numbers[partition.index], seq)
+        if entry is not None and entry.segment_id == segment.segment_id and entry.first_seq >= segment.first_seq:
+            return entry.position, entry.first_seq
+        segment.footer = load_footer(log, segment)
+    found = _floor(segment.footer.index, seq) if segment.footer else None
+    return (found.position, found.first_seq) if found else (HEADER_BYTES, segment.first_seq)
+
+
+def load_footer(log: Log, segment: SealedSegment) -> Footer | None:
+    """The footer of a sealed segment, None when it is damaged or unreadable (then it is read from its beginning)."""
+    try:
+        with log.handles.use(segment.path) as fd:
+            found = read_footer(log.files, fd, log.files.size(fd), segment.path)
+    except (Corrupt, OSError) as problem:
+        log.report(f"{segment.path}: {problem}")
+        return None
+    return found[0] if found is not None else None
+
+
+def _try(log: Log, partition: Partition, request: Request) -> Slab | None:
+    """The slab if the page cache holds it whole and undamaged."""
+
+    def read_cached(position: int, size_bytes: int) -> bytearray | None:
+        buffer = bytearray(size_bytes)
+        got = log.files.read_nowait(fd, buffer, position)
+        return buffer if got == size_bytes else None
+
+    try:
+        with log.handles.use(request.path) as fd:
+            result = find(
+                read_cached,
+                request.position,
+                request.limit,
+                request.segment_id,
+                request.expected_seq,
+                request.seq,
+                request.block_bytes,
+            )
+    except OSError:
+        return None  # the reader thread meets it again, and reports it
+    if result is None or result[0] is None or result[1]:
+        return None
+    return _slab(partition, request, result[0], [])
+
+
+def _slab(partition: Partition, request: Request, found: Found, damages: list[Damage]) -> Slab:
+    hints = partition.position_hints
+    if len(hints) >= POSITION_HINTS_MAX:
+        hints.clear()
+    hints[found.last_seq + 1] = (request.segment_id, found.next_position)
+    lost = tuple((max(damage.first_seq, request.seq), damage.last_seq) for damage in damages)
+    view = memoryview(found.data)[found.start : found.end]
+    return Slab(view, found.first_seq, found.last_seq, tuple(pair for pair in lost if pair[0] <= pair[1]))
+
+
+def _fetch(log: Log, partition: Partition, request: Request, on_ready: Callable[[], None]) -> None:
+    """Has a reader thread do it; all who want the same number are called when it is there."""
+    waiting = partition.fetching.get(request.seq)
+    if waiting is not None:
+        if on_ready not in waiting:
+            waiting.append(on_ready)
+        return
+    partition.fetching[request.seq] = [on_ready]
+    started = time.perf_counter()
+
+    def work() -> None:
+        result = _blocking(log, request)
+        seconds = time.perf_counter() - started
+        log.post(lambda: None if log.is_closed else done(result, seconds))
+
+    def done(result: tuple[Found | None, list[Damage]] | EngineError, seconds: float) -> None:
+        log.read_seconds["disk"].observe(seconds)
+        _fetched(log, partition, request, result)
+
+    log.readers.submit(work)
+
+
+def _blocking(log: Log, request: Request) -> tuple[Found | None, list[Damage]] | EngineError:
+    try:
+        with log.handles.use(request.path) as fd:
+            result = find(
+                careful_read(log.files, fd, log.report, request.path),
+                request.position,
+                request.limit,
+                request.segment_id,
+                request.expected_seq,
+                request.seq,
+                request.block_bytes,
+            )
+    except OSError as problem:
+        return EngineError(f"cannot read {request.path}: {problem.strerror or problem}")
+    except Exception as problem:  # noqa: BLE001 - whoever waits for the answer would wait for ever
+        log.report_exception(f"reading of {request.path}", problem)
+        return EngineError(f"cannot read {request.path}: {problem!r}")
+    assert result is not None, "a blocking read always answers"
+    return result
+
+
+def _fetched(
+    log: Log,
+    partition: Partition,
+    request: Request,
+    result: tuple[Found | None, list[Damage]] | EngineError,
+) -> None:
+    """Puts the answer where `read` finds it (the last few are kept), and calls everybody who waited."""
+    answer: Slab | EngineError
+    if isinstance(result, EngineError):
+        answer = result
+        log.report(str(result))
+    else:
+        found, damages = result
+        for damage in damages:
+            report_damage(log, partition, request.path, request.segment_id, damage)
+        answer = _slab(partition, request, found, damages) if found is not None else _rest_is_lost(partition, request)
+    callbacks = partition.fetching.pop(request.seq)
+    log.fetched[partition, request.seq] = answer
+    while len(log.fetched) > FETCHED_MAX:
+        log.fetched.popitem(last=False)
+    call_each("a read", callbacks)
+
+
+def _rest_is_lost(partition: Partition, request: Request) -> Slab:
+    """An empty slab: everything from the wanted number to the last one that the segment held is damaged."""
+    last_seq = max(request.last_seq, request.seq)
+    return Slab(memoryview(b""), request.seq, last_seq, ((request.seq, last_seq),))
+
+
+def report_damage(log: Log, partition: Partition, path: Path, segment_id: int, damage: Damage) -> None:
+    """Logs and counts damage the first time it is met."""
+    key = (segment_id, damage.position)
+    if key in partition.told_damage:
+        return
+    partition.told_damage |= {key}
+    log.damaged_batches += 1
+    numbers = (
+        f"records {damage.first_seq} to {damage.last_seq}"
+        if damage.last_seq >= damage.first_seq
+        else "no known records"
+    )
+    log.report(
+        f"{partition.title}: damaged {damage.reason} in {path}, bytes {damage.position} to {damage.end} ({numbers}); "
+        "readers go on behind it"
+    )
+
+
+def seq_at_time(log: Log, partition: Partition, timestamp_ms: int) -> int:
+    """See `Partition.seq_at_time`."""
+    entry = log.index.floor_time(partition.topic.numbers.get(partition.index, 0), timestamp_ms)
+    return max(entry.first_seq if entry is not None else 1, partition.log_start)

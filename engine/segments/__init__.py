@@ -1,0 +1,1 @@
+"""Segment files of a partition: found, scanned, recovered, appended to, and how far they are committed."""

@@ -1,0 +1,265 @@
+"""The active segment of a partition: appended to by one thread at a time, rolled, sealed, cut back after a failure."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from engine.files.descriptors import Handles
+from engine.files.system import Files, free_path
+from engine.formats.batch import seal
+from engine.formats.segment import HEADER_BYTES, INDEX_INTERVAL_BYTES, Footer, IndexEntry, SegmentHeader, segment_name
+from engine.segments.chunk import Chunk
+
+
+@dataclass(slots=True)
+class SealedSegment:
+    """A segment that is only read any more."""
+
+    path: Path
+    segment_id: int
+    first_seq: int
+    """First number it may hold (its file name)."""
+    last_seq: int
+    end: int
+    """Position behind its last batch."""
+    size_bytes: int
+    records: int
+    max_timestamp_ms: int
+    last_append_ms: int
+    created_ms: int
+    appended_steady_ms: int = 0
+    """Last append by the clock that nobody sets (`engine.partitions.clock`): retention by age goes by it."""
+    footer: Footer | None = None
+    """Read when the index does not know a position."""
+
+
+@dataclass(slots=True)
+class ActiveSegment:
+    """The end of a partition's log.
+
+    Positions are bytes from the beginning of the file. Everything below `position` is whole batches (or damage that
+    recovery left in its place); everything below `durable_position` is on disk.
+    """
+
+    directory: Path
+    header: SegmentHeader
+    position: int = HEADER_BYTES
+    durable_position: int = HEADER_BYTES
+    last_seq: int = 0
+    records: int = 0
+    batches: int = 0
+    max_timestamp_ms: int = 0
+    last_append_ms: int = 0
+    appended_steady_ms: int = 0
+    index: list[IndexEntry] = field(default_factory=list)
+    has_rest: bool = False
+    """A write has begun that may have left something behind `position`."""
+    path: Path = field(init=False)
+    """The segment's file."""
+    sync_failed: bool = False
+    """A sync of the file failed: the kernel may have dropped what was to be synced and call it clean, so that a later
+    sync proves nothing. Nothing more is written here until a restart."""
+    sync_lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
+    """Held during each sync of the file: of two at a time the kernel tells only one that it failed, and the other one
+    would call durable what is gone. Whoever comes second finds `sync_failed` instead."""
+
+    def __post_init__(self) -> None:
+        self.path = self.directory / segment_name(self.header.first_seq)
+
+    def note(self, first_seq: int, position: int, max_timestamp_ms: int) -> IndexEntry | None:
+        """Adds an index entry for the batch at `position` when the last one is far enough behind."""
+        if self.index and position - self.index[-1].position < INDEX_INTERVAL_BYTES:
+            return None
+        entry = IndexEntry(first_seq, position, max(self.max_timestamp_ms, max_timestamp_ms))
+        self.index.append(entry)
+        return entry
+
+    def append(self, files: Files, handles: Handles, chunks: Sequence[Chunk]) -> None:
+        """Seals `chunks` for their place and writes them behind the last batch with one call.
+
+        Raises:
+            OSError: nothing is counted as written; the file may hold part of the chunks behind `position`.
+        """
+        end = self.place(chunks)
+        with handles.use(self.path) as fd:
+            self.has_rest = True
+            files.write(fd, [memoryview(chunk.buffer)[: chunk.end] for chunk in chunks], self.position)
+        self.take(chunks, end)
+
+    def place(self, chunks: Sequence[Chunk]) -> int:
+        """Seals `chunks` for their place behind the last batch; the position behind them."""
+        position = self.position
+        for chunk in chunks:
+            seal(
+                chunk.buffer,
+                0,
+                chunk.end,
+                self.header.segment_id,
+                position,
+                self.durable_position,
+                chunk.transaction_id,
+            )
+            chunk.segment_id = self.header.segment_id
+            chunk.file_position = position
+            position += chunk.end
+        return position
+
+    def take(self, chunks: Sequence[Chunk], end: int) -> None:
+        """Counts `chunks`, which were written up to `end`, as part of the segment."""
+        self.has_rest = False
+        for chunk in chunks:
+            self.note(chunk.first_seq, chunk.file_position, chunk.max_timestamp_ms)
+            self.last_seq = chunk.last_seq
+            self.records += chunk.records
+            self.batches += chunk.batches
+            self.max_timestamp_ms = max(self.max_timestamp_ms, chunk.max_timestamp_ms)
+            self.last_append_ms = chunk.append_time_ms
+        self.position = end
+
+    def sync(self, files: Files, handles: Handles) -> None:
+        """Makes all that was written durable. Raises OSError: nothing may be taken as durable any more."""
+        with self.sync_lock:
+            self._sync_all(files, handles)
+
+    def sync_if_idle(self, files: Files, handles: Handles) -> bool:
+        """`sync`, unless another thread syncs the file right now; False: it does, and tells if that fails."""
+        if not self.sync_lock.acquire(blocking=False):
+            return False
+        try:
+            self._sync_all(files, handles)
+        finally:
+            self.sync_lock.release()
+        return True
+
+    def _sync_all(self, files: Files, handles: Handles) -> None:
+        position = self.position
+        with handles.use(self.path) as fd:
+            self._sync(files, fd)
+        self.durable_position = min(position, self.position)  # a failed round may have been cut off meanwhile
+
+    def _sync(self, files: Files, fd: int) -> None:
+        """Only with `sync_lock`."""
+        if self.sync_failed:
+            raise OSError(errno.EIO, "an earlier sync failed")
+        try:
+            files.sync_data(fd)
+        except OSError:
+            self.sync_failed = True
+            raise
+
+    def state(self) -> State:
+        """What `cut` needs to come back to here."""
+        return State(
+            self.position,
+            self.last_seq,
+            self.records,
+            self.batches,
+            self.max_timestamp_ms,
+            self.last_append_ms,
+            len(self.index),
+        )
+
+    def cut(self, files: Files, handles: Handles, state: State) -> None:
+        """Takes back what a failed round wrote: file and counts as they were at `state`. Raises OSError."""
+        if not self.has_rest and self.position == state.position:
+            return  # it did not come to writing: the file may not even have been opened
+        with self.sync_lock:  # first: a sync under way would call durable what is cut off here
+            self.position = state.position
+            self.last_seq = state.last_seq
+            self.records = state.records
+            self.batches = state.batches
+            self.max_timestamp_ms = state.max_timestamp_ms
+            self.last_append_ms = state.last_append_ms
+            self.durable_position = min(self.durable_position, self.position)
+            self.index = self.index[: state.index_entries]  # another list: a reader may be searching this one
+            with handles.use(self.path) as fd:
+                files.truncate(fd, self.position)
+                self._sync(files, fd)
+        self.has_rest = False
+
+    def footer(self) -> Footer:
+        """What the segment will say of itself once sealed."""
+        return Footer(
+            first_seq=self.index[0].first_seq if self.index else self.header.first_seq,
+            last_seq=self.last_seq if self.position > HEADER_BYTES else self.header.first_seq - 1,
+            records=self.records,
+            batches=self.batches,
+            end=self.position,
+            max_timestamp_ms=self.max_timestamp_ms,
+            last_append_ms=self.last_append_ms,
+            index=tuple(self.index),
+        )
+
+    def seal(self, files: Files, handles: Handles) -> SealedSegment:
+        """Writes footer and trailer and makes the file durable. Raises OSError."""
+        footer = self.footer()
+        packed = footer.pack(self.header.segment_id)
+        with self.sync_lock, handles.use(self.path) as fd:
+            self.has_rest = True
+            files.write(fd, [packed], self.position)
+            self._sync(files, fd)
+        return SealedSegment(
+            path=self.path,
+            segment_id=self.header.segment_id,
+            first_seq=self.header.first_seq,
+            last_seq=footer.last_seq,
+            end=footer.end,
+            size_bytes=footer.end + len(packed),
+            records=footer.records,
+            max_timestamp_ms=footer.max_timestamp_ms,
+            last_append_ms=footer.last_append_ms,
+            created_ms=self.header.created_ms,
+            appended_steady_ms=self.appended_steady_ms,
+        )
+
+
+class State(NamedTuple):
+    """An active segment at the beginning of a round."""
+
+    position: int
+    last_seq: int
+    records: int
+    batches: int
+    max_timestamp_ms: int
+    last_append_ms: int
+    index_entries: int
+
+
+def create_segment(
+    files: Files, handles: Handles, directory: Path, header: SegmentHeader, *, max_timestamp_ms: int = 0
+) -> ActiveSegment:
+    """Makes an empty segment file, durable with its directory entry.
+
+    Raises:
+        OSError: as the system gave it. The file is removed again, but a power cut may bring it back: recovery knows it
+            by being empty behind a segment that was not sealed.
+    """
+    segment = ActiveSegment(directory, header, last_seq=header.first_seq - 1, max_timestamp_ms=max_timestamp_ms)
+    if segment.path.name in files.list_dir(directory):  # left by an attempt that failed twice
+        files.rename(segment.path, free_path(files, segment.path.with_name(segment.path.name + ".unused")))
+    fd = files.create(segment.path)
+    try:
+        files.write(fd, [header.pack()], 0)
+        files.sync_data(fd)
+        files.sync_dir(directory)
+    except OSError:
+        files.close(fd)
+        with suppress(OSError):  # the first failure is the one to tell
+            files.remove(segment.path)
+        raise
+    handles.add(segment.path, fd)
+    return segment
+
+
+def new_header(
+    topic_id: int, partition: int, number: int, first_seq: int, created_ms: int, follows: int = 0
+) -> SegmentHeader:
+    """A header with a new random segment id."""
+    return SegmentHeader(topic_id, partition, number, first_seq, secrets.randbits(64), created_ms, follows)

@@ -1,0 +1,108 @@
+"""Chunks and slabs: what goes into the log and what comes out of it, both as whole batches back to back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from engine.errors import EngineError
+from engine.formats.batch import BatchWriter
+
+if TYPE_CHECKING:
+    from engine.commit.transactions import Transaction
+    from engine.partitions.partition import Partition
+
+PENDING = 0
+COMMITTED = 1
+FAILED = 2
+
+
+class Waiter(Protocol):
+    """Somebody who waits for chunks to be committed, for example a connection with answers outstanding."""
+
+    def round_done(self) -> None:
+        """Called once for each commit round in which a chunk with this waiter changed its state."""
+
+
+class Chunk:
+    """The unit of commit: a buffer of batches of one partition that becomes durable, or fails, as a whole."""
+
+    __slots__ = (
+        "append_time_ms",
+        "batches",
+        "buffer",
+        "end",
+        "error",
+        "file_position",
+        "first_seq",
+        "is_counted",
+        "last_seq",
+        "max_timestamp_ms",
+        "partition",
+        "pending_bytes",
+        "records",
+        "segment_id",
+        "state",
+        "transaction",
+        "transaction_id",
+        "waiters",
+        "writer",
+    )
+
+    def __init__(self, partition: Partition, buffer: bytearray, next_seq: int) -> None:
+        self.partition = partition
+        self.buffer = buffer
+        self.writer = BatchWriter(self.buffer, next_seq)
+        self.first_seq = next_seq
+        self.last_seq = next_seq - 1
+        self.end = 0
+        self.records = 0
+        self.batches = 0
+        self.max_timestamp_ms = 0
+        self.append_time_ms = 0
+        self.segment_id = 0
+        self.file_position = 0
+        self.transaction: Transaction | None = None
+        self.transaction_id = 0
+        self.pending_bytes = 0
+        self.is_counted = False
+        self.state = PENDING
+        self.error: EngineError | None = None
+        self.waiters: list[Waiter] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was put into it yet."""
+        return self.writer.next_seq == self.first_seq
+
+    def close(self) -> None:
+        """Ends the open batch; nothing may be added any more."""
+        writer = self.writer
+        writer.close_batch()
+        self.end = writer.position
+        self.first_seq = writer.first_seq
+        self.last_seq = writer.next_seq - 1
+        self.records = writer.records
+        self.batches = writer.batches
+        self.max_timestamp_ms = writer.max_timestamp_ms
+        self.append_time_ms = writer.append_time_ms
+
+
+def outcome(chunks: Sequence[Chunk]) -> tuple[int, EngineError | None]:
+    """What became of chunks that belong together: PENDING while one is; FAILED, with the first error, if one has."""
+    if any(chunk.state == PENDING for chunk in chunks):
+        return PENDING, None
+    failed = next((chunk for chunk in chunks if chunk.state == FAILED), None)
+    return (COMMITTED, None) if failed is None else (FAILED, failed.error)
+
+
+@dataclass(slots=True)
+class Slab:
+    """Whole, verified, committed batches of one partition, back to back."""
+
+    buffer: memoryview
+    first_seq: int
+    last_seq: int
+    lost: tuple[tuple[int, int], ...] = ()
+    """Ranges of sequence numbers (inclusive) that damage took before or between these batches."""

@@ -1,0 +1,1 @@
+"""Durable sessions of clients, with the messages that they have not acknowledged."""

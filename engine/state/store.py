@@ -1,0 +1,360 @@
+"""The ``state`` store: everything that is not in segments (topics, cursors, sessions, reserved numbers).
+
+A sorted map of short keys to small values behind a narrow interface, `StateStore`; `LmdbState` keeps it in an LMDB
+environment, and a twin in memory that can simulate power cuts has the same interface.
+
+Rounds. `submit()` takes a list of changes that become durable together or not at all. The store's only writer
+thread takes everything submitted so far into one LMDB transaction, commits it (synced), and posts the answers in
+the order of submission: while one round syncs, the next one gathers, as with the rounds of the log. Publishers never
+wait for it. A round is in order with the one before it: if a change is durable, so is every successful one
+submitted earlier.
+
+Reads see what is committed, not what is still in a round; views that need their own writes keep them in memory.
+
+Stored value::
+
+    xxh3-64 of the rest, seeded with xxh3-64 of the key   u64, little-endian
+    value                                                 msgpack
+
+so a flipped bit is found, and so is a value that a damaged tree shows under another key.
+
+Keys begin with a prefix of their view:
+
+======================  =============================================================================
+``c/`` name             counters (u64)
+``t/`` >Q topic id      topic                                                     (engine/state/topics.py)
+``p/`` >QI id, index    number of a partition                                     (engine/state/topics.py)
+``d/`` >Q topic id      tombstone of a deleted topic                              (engine/state/topics.py)
+``s/`` ...              sessions                                         (engine/sessions/records.py)
+``r/`` >QI id, index    number up to which sequence numbers are reserved          (engine/partitions/partition.py)
+``u/`` >Q cursor id     durable subscription                                      (engine/cursors/entries.py)
+``v/`` >Q number        journal of many durable subscriptions                     (engine/cursors/entries.py)
+``w/`` hash of name     last batch of a writer whose batches are appended once    (engine/state/writer_ledger.py)
+``x/`` >I epoch         markers of transactions                                   (engine/commit/transactions.py)
+======================  =============================================================================
+
+Failures (engine/state/environment.py). A full disk refuses the round's submissions (`DiskFull`), and later ones succeed
+once there is room. Any other failure of a commit closes the store for writing until a restart (`ReadOnly`); reads go
+on.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import lmdb
+import msgpack
+import xxhash
+
+from engine.errors import Corrupt, EngineError, NotStored, ReadOnly, TooLarge
+from engine.files.system import Files
+from engine.histogram import Histogram
+from engine.limits import (
+    LMDB_KEY_BYTES_MAX,
+    STATE_ROUND_BYTES_MAX,
+    STATE_VALUE_BYTES_MAX,
+    STATE_VERIFY_ALWAYS_BYTES,
+)
+from engine.state.environment import Databases, Environment, ReadOnlyEnvironment
+
+log = logging.getLogger(__name__)
+
+COUNTER = b"c/"
+TOPIC = b"t/"
+PARTITION = b"p/"
+TOMBSTONE = b"d/"
+RESERVED = b"r/"
+
+CHECKSUM_BYTES = 8
+# What a submission without changes counts: a barrier is outstanding until it is answered, too.
+SUBMISSION_BYTES = 64
+
+OnDone: TypeAlias = Callable[[EngineError | None], None]
+Post: TypeAlias = Callable[[Callable[[], None]], None]
+
+
+class Put(NamedTuple):
+    """Sets a key. The value is anything that msgpack can hold."""
+
+    key: bytes
+    value: Any
+
+
+class Delete(NamedTuple):
+    """Removes a key; one that is not there is fine."""
+
+    key: bytes
+
+
+Op: TypeAlias = Put | Delete
+
+
+class StateStore(Protocol):
+    """What the views (catalog, cursors, sessions) need of a store. Called by the owner thread only."""
+
+    @property
+    def error(self) -> ReadOnly | None:
+        """Why nothing more is written (until a restart), or None."""
+
+    pending_bytes: int
+    """Bytes of submissions that have not been answered yet."""
+
+    def get(self, key: bytes) -> Any | None:
+        """The committed value of a key. Raises Corrupt, naming the key."""
+
+    def scan(self, prefix: bytes, on_corrupt: Callable[[Corrupt], None] | None = None) -> Iterator[tuple[bytes, Any]]:
+        """Committed keys that begin with `prefix` and their values, in order, of one moment.
+
+        A corrupt value is handed to `on_corrupt` and left out; without it, Corrupt is raised.
+        """
+
+    def submit(self, ops: Sequence[Op], on_done: OnDone | None = None) -> None:
+        """Makes all changes or none; `on_done` is posted with None once they are durable, else with the error.
+
+        Raises:
+            ValueError: a key is empty or longer than 511 bytes.
+            TooLarge: a value, or all of them together, are larger than one round takes.
+        """
+
+    def close(self) -> None:
+        """Waits until everything submitted has been answered (posted), then closes."""
+
+
+def hashed_key(prefix: bytes, name: bytes) -> bytes:
+    """A key for a name of any length: the prefix and 128 bits of hash. The value must repeat the name: compare it."""
+    return prefix + xxhash.xxh3_128_digest(name)
+
+
+def pack_value(key: bytes, value: Any) -> bytes:
+    """The stored form of a value (layout in the module's docstring)."""
+    body: bytes = msgpack.packb(value, use_bin_type=True)
+    return xxhash.xxh3_64_intdigest(body, xxhash.xxh3_64_intdigest(key)).to_bytes(CHECKSUM_BYTES, "little") + body
+
+
+def unpack_value(key: bytes, stored: bytes, path: str) -> Any:
+    """The value of its stored form. Raises Corrupt."""
+    body = stored[CHECKSUM_BYTES:]
+    checksum = xxhash.xxh3_64_intdigest(body, xxhash.xxh3_64_intdigest(key))
+    if len(stored) <= CHECKSUM_BYTES or checksum.to_bytes(CHECKSUM_BYTES, "little") != stored[:CHECKSUM_BYTES]:
+        raise Corrupt(path, None, f"the checksum of the value of key {key!r} does not match", key)
+    return msgpack.unpackb(body, raw=False, strict_map_key=False, use_list=True)
+
+
+class Submission(NamedTuple):
+    """Packed changes (None = delete) on their way to the writer thread."""
+
+    changes: list[tuple[bytes, bytes | None]]
+    size_bytes: int
+    on_done: OnDone | None
+
+
+def pack_submission(ops: Sequence[Op], on_done: OnDone | None) -> Submission:
+    """Checks and packs changes. Raises ValueError and TooLarge as StateStore.submit() says."""
+    changes: list[tuple[bytes, bytes | None]] = []
+    size_bytes = SUBMISSION_BYTES
+    for op in ops:
+        if not 0 < len(op.key) <= LMDB_KEY_BYTES_MAX:
+            raise ValueError(f"a key of {len(op.key)} bytes; 1 to {LMDB_KEY_BYTES_MAX} are allowed")
+        stored = pack_value(op.key, op.value) if isinstance(op, Put) else None
+        stored_bytes = len(stored) if stored is not None else 0
+        if stored_bytes > STATE_VALUE_BYTES_MAX:
+            raise TooLarge(f"the value of key {op.key!r} has {stored_bytes} bytes", STATE_VALUE_BYTES_MAX)
+        size_bytes += len(op.key) + stored_bytes
+        changes.append((op.key, stored))
+    if size_bytes > STATE_ROUND_BYTES_MAX:
+        raise TooLarge(f"changes of {size_bytes} bytes in one submission", STATE_ROUND_BYTES_MAX)
+    return Submission(changes, size_bytes, on_done)
+
+
+class StateReader:
+    """Reading of a state environment; opened alone it reads beside the process that writes.
+
+    Owner thread only.
+    """
+
+    def __init__(self, environment: Environment | ReadOnlyEnvironment) -> None:
+        self._reading = environment
+        self._path = str(environment.path)
+
+    @classmethod
+    def open(cls, path: Path) -> StateReader:
+        """Opens the state in directory `path` for reading only.
+
+        Raises:
+            Corrupt, UnsupportedFormat, DataDirectoryError: see engine/state/environment.py.
+        """
+        return StateReader(ReadOnlyEnvironment(path))
+
+    def get(self, key: bytes) -> Any | None:
+        """See StateStore."""
+        with self._reading.read() as (transaction, _):
+            stored = transaction.get(key)
+        return None if stored is None else unpack_value(key, stored, self._path)
+
+    def scan(self, prefix: bytes, on_corrupt: Callable[[Corrupt], None] | None = None) -> Iterator[tuple[bytes, Any]]:
+        """See StateStore."""
+        # Everything is copied out before the first item is handed over, so that no transaction stays open while the
+        # caller does something else.
+        items: list[tuple[bytes, bytes]] = []
+        with self._reading.read() as (transaction, _), transaction.cursor() as cursor:
+            if cursor.set_range(prefix):
+                for key, stored in cursor:
+                    if not key.startswith(prefix):
+                        break
+                    items.append((key, stored))
+        return self._unpacked(items, on_corrupt)
+
+    def _unpacked(
+        self, items: list[tuple[bytes, bytes]], on_corrupt: Callable[[Corrupt], None] | None
+    ) -> Iterator[tuple[bytes, Any]]:
+        for key, stored in items:
+            try:
+                value = unpack_value(key, stored, self._path)
+            except Corrupt as error:
+                if on_corrupt is None:
+                    raise
+                on_corrupt(error)
+            else:
+                yield key, value
+
+    def close(self) -> None:
+        """Closes the environment."""
+        self._reading.close()
+
+
+class LmdbState(StateReader):
+    """The store on disk. Opened and used by the owner thread; belongs to this process (spawn children, never fork)."""
+
+    def __init__(
+        self,
+        path: Path,
+        post: Post,
+        files: Files,
+        *,
+        create: bool,
+        map_bytes: int = 64 << 30,
+        reader_check_interval_ms: int = 60_000,
+    ) -> None:
+        """Opens the environment in directory `path`; with `create` False a missing one is an error.
+
+        Raises:
+            Corrupt, UnsupportedFormat, LogLocked, DataDirectoryError: see Environment (engine/state/environment.py).
+        """
+        self._environment = Environment(
+            path, map_bytes, files, create=create, verify_always_bytes=STATE_VERIFY_ALWAYS_BYTES
+        )
+        if not self._environment.trusted:
+            log.warning("%s was not closed, and is too large to be verified now: run `logtool verify`", path)
+        super().__init__(self._environment)
+        self.pending_bytes = 0
+        self.rounds = 0
+        self.commit_seconds = Histogram()
+        """Time that committing a round took, its syncs included."""
+        self._post = post
+        self._queue: SimpleQueue[Submission | None] = SimpleQueue()
+        self._reader_check_s = reader_check_interval_ms / 1000
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="quintlog-state", daemon=True)
+        self._thread.start()
+
+    # --- owner thread ---
+
+    def submit(self, ops: Sequence[Op], on_done: OnDone | None = None) -> None:
+        """See StateStore. Raises ReadOnly after close()."""
+        submission = pack_submission(ops, on_done)
+        if self._closed:
+            raise ReadOnly(f"{self._path} is closed")
+        self.pending_bytes += submission.size_bytes
+        self._queue.put(submission)
+
+    def close(self) -> None:
+        """See StateStore."""
+        if self._closed:
+            return
+        self._closed = True
+        self._queue.put(None)
+        self._thread.join()
+        self._environment.close()
+
+    @property
+    def error(self) -> ReadOnly | None:
+        """See StateStore."""
+        return self._environment.error
+
+    def info(self) -> dict[str, int]:
+        """Figures for metrics: used_bytes, map_bytes, readers."""
+        return self._environment.info()
+
+    # --- writer thread ---
+
+    def _run(self) -> None:
+        next_check = time.monotonic() + self._reader_check_s
+        closing = False
+        while not closing:
+            if time.monotonic() >= next_check:
+                self._environment.reader_check()
+                next_check = time.monotonic() + self._reader_check_s
+            try:
+                first = self._queue.get(timeout=max(0.0, next_check - time.monotonic()))
+            except Empty:
+                continue
+            batch, closing = self._gather(first)
+            if batch:
+                self._answer(batch, self._commit(batch))
+
+    def _gather(self, first: Submission | None) -> tuple[list[Submission], bool]:
+        """Everything submitted so far, up to the size of a round, and whether the store is closing."""
+        batch: list[Submission] = []
+        size_bytes = 0
+        item = first
+        while item is not None:
+            batch.append(item)
+            size_bytes += item.size_bytes
+            if size_bytes >= STATE_ROUND_BYTES_MAX:
+                return batch, False
+            try:
+                item = self._queue.get_nowait()
+            except Empty:
+                return batch, False
+        return batch, True
+
+    def _commit(self, batch: list[Submission]) -> EngineError | None:
+        def work(transaction: lmdb.Transaction[bytes], _: Databases) -> None:
+            for submission in batch:
+                for key, stored in submission.changes:
+                    if stored is None:
+                        transaction.delete(key)
+                    else:
+                        transaction.put(key, stored)
+
+        started = time.monotonic()
+        try:
+            self._environment.write(work)
+        except NotStored as error:
+            return error
+        self.commit_seconds.observe(time.monotonic() - started)
+        self.rounds += 1
+        return None
+
+    def _answer(self, batch: list[Submission], error: EngineError | None) -> None:
+        waiting = deque(batch)
+        self._post(lambda: self._call(waiting, error))
+
+    def _call(self, waiting: deque[Submission], error: EngineError | None) -> None:
+        """On the owner thread: the answers of one round, in order. One that raises does not cost the others theirs."""
+        try:
+            while waiting:
+                submission = waiting.popleft()
+                self.pending_bytes -= submission.size_bytes
+                if submission.on_done is not None:
+                    submission.on_done(error)
+        finally:
+            if waiting:
+                self._post(lambda: self._call(waiting, error))

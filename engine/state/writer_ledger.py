@@ -1,0 +1,93 @@
+"""Which batches of which writers are in the log, so that appending a batch a second time changes nothing.
+
+A *writer* is a name (the query of a stream processor, a job), its batches have rising numbers. The last batch of each
+writer is remembered in `state`, put there in the same round as the marker of the transaction that holds the batch
+(`Transaction.also`): both are on disk, or neither is. A batch that is larger than a transaction is appended in *parts*,
+and until its last part is there the entry tells which files it is made of and how far it has come; whoever repeats the
+batch goes on there, with those files, whatever the repeated batch would bring.
+
+Key ``w/`` + hash of the name. Value::
+
+    [name, batch, [file names], file, row, parts, records, time ms, [[topic id, partition], ...]]
+
+No file names: the batch is complete. ``file`` and ``row`` point behind the last row that is in the log.
+The partitions are those of the last transaction: after a crash its records can be read when these have been opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from engine.errors import LimitReached
+from engine.limits import LEDGER_KEEP_MS, LEDGER_WRITERS_MAX
+from engine.state.store import Delete, Put, StateStore, hashed_key
+
+PREFIX = b"w/"
+
+
+class Entry(NamedTuple):
+    """The last batch of a writer."""
+
+    writer: str
+    batch: int
+    files: tuple[str, ...]
+    """What it is made of; none: it is complete."""
+    file: int
+    row: int
+    parts: int
+    records: int
+    time_ms: int
+    partitions: tuple[tuple[int, int], ...]
+    """Topic ids and partitions of the last transaction."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of the batch is in the log."""
+        return not self.files
+
+
+class Ledger:
+    """The entries of all writers. Owner's thread only."""
+
+    def __init__(self, state: StateStore) -> None:
+        self._state = state
+
+    def get(self, writer: str) -> Entry | None:
+        """The last batch of a writer. Raises Corrupt: it cannot be read, so nothing of this writer may be appended."""
+        value = self._state.get(hashed_key(PREFIX, writer.encode()))
+        entry = _entry(value) if value is not None else None
+        return entry if entry is not None and entry.writer == writer else None
+
+    def entries(self) -> Iterator[Entry]:
+        """All that can be read."""
+        for _, value in self._state.scan(PREFIX, lambda _: None):
+            yield _entry(value)
+
+    def put(self, entry: Entry) -> Put:
+        """The change that remembers `entry`, for `Transaction.also`."""
+        return Put(hashed_key(PREFIX, entry.writer.encode()), list(entry))
+
+    def forget_old(self, now_ms: int) -> int:
+        """Removes what nobody will repeat any more: complete, and older than `LEDGER_KEEP_MS`. How many are left.
+
+        Raises:
+            LimitReached: there are `LEDGER_WRITERS_MAX` writers.
+        """
+        old, left = [], 0
+        for entry in self.entries():
+            if entry.is_complete and entry.time_ms < now_ms - LEDGER_KEEP_MS:
+                old.append(Delete(hashed_key(PREFIX, entry.writer.encode())))
+            else:
+                left += 1
+        if old:
+            self._state.submit(old)
+        if left >= LEDGER_WRITERS_MAX:
+            raise LimitReached(f"the batches of {LEDGER_WRITERS_MAX} writers are remembered already, the most allowed")
+        return left
+
+
+def _entry(value: Sequence[Any]) -> Entry:
+    writer, batch, files, file, row, parts, records, time_ms, partitions = value
+    places = tuple((topic, index) for topic, index in partitions)
+    return Entry(writer, batch, tuple(files), file, row, parts, records, time_ms, places)

@@ -1,0 +1,1 @@
+"""The administrators' side: health, metrics and the API over HTTP."""

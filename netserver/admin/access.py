@@ -1,0 +1,201 @@
+"""The admin API's part about who reads what: durable subscriptions, API keys. Shapes: ``netserver.admin.server``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine.cursors import documents as subscriptions
+from engine.cursors.cursor import Cursor
+from engine.cursors.documents import REDRIVE_OWNER, Redrive, UnknownSubscription
+from engine.cursors.entries import Entry, entry_of
+from engine.errors import Corrupt, EngineError
+from netserver.access.auth import EVERYTHING, Keys, add_key, key_item, read_key_file, revoke_key
+from netserver.admin.api import Api, BadRequest, bytes_field, int_field
+
+if TYPE_CHECKING:
+    from netserver.app import Server
+
+Document = dict[str, Any]
+Route = Callable[[], Awaitable[Document]]
+
+
+class SubscriptionsApi:
+    """The operations on subscriptions; errors of the engine pass through."""
+
+    def __init__(self, server: Server, api: Api) -> None:
+        self._server = server
+        self._api = api
+
+    def route(self, method: str, rest: Sequence[bytes], glob: str | None, body: Document) -> Route | None:
+        """What a request asks for; ``rest`` is the path behind ``/v1/subscriptions``."""
+        match rest:
+            case [] if method == "GET":
+                return lambda: self.list(glob)
+            case [number] if method == "GET":
+                return lambda: self.show(number)
+            case [number, b"pending"] if method == "GET":
+                return lambda: self.pending(number)
+            case [number, b"reset"] if method == "POST":
+                return lambda: self.reset(number, body)
+            case [number, b"redrive"] if method == "POST":
+                return lambda: self.redrive(number, body)
+            case [number] if method == "DELETE":
+                return lambda: self.delete(number)
+        return None
+
+    async def list(self, glob: str | None) -> Document:
+        """All subscriptions, or those of topics whose name matches."""
+        items = []
+        for entry in self._server.log.cursors.entries():
+            topic = self._server.log.catalog.by_id(entry.topic_id)
+            name = topic.name.decode("utf-8", "surrogateescape") if topic is not None else ""
+            if entry.owner != REDRIVE_OWNER and (glob is None or fnmatchcase(name, glob)):
+                try:
+                    items.append(self._item(entry))
+                except Corrupt as problem:
+                    self._server.log.report(str(problem))
+            if len(items) % 1000 == 999:
+                await asyncio.sleep(0)
+        return {"schema": 1, "items": items}
+
+    async def show(self, number: bytes) -> Document:
+        """One subscription; its partition is opened, so that its lag is known."""
+        cursor = self._find(number)
+        partition = await self._api.opened(cursor.partition.topic, cursor.partition.index)
+        log = {"first_offset": partition.log_start, "next_offset": partition.committed_seq + 1}
+        return self._item(entry_of(cursor)) | {"log": log}
+
+    async def pending(self, number: bytes) -> Document:
+        """What a subscription has delivered and nobody acknowledged."""
+        now_ms = self._server.log.cursors.clock_ms()
+        return {"schema": 1, "items": subscriptions.pending_now(self._find(number), now_ms)}
+
+    async def reset(self, number: bytes, body: Document) -> Document:
+        """Go on somewhere else."""
+        cursor, next_seq = self._find(number), int_field(body, "next_offset")
+        partition = await self._api.opened(cursor.partition.topic, cursor.partition.index)
+        if not partition.log_start <= next_seq <= partition.committed_seq + 1:
+            raise BadRequest(f"next_offset must lie in {partition.log_start} to {partition.committed_seq + 1}")
+        cursors = self._server.log.cursors
+        await self._api.durable(lambda done: subscriptions.reset(cursors, cursor, next_seq, done))
+        return self._item(entry_of(cursor))
+
+    async def redrive(self, number: bytes, body: Document) -> Document:
+        """Append dead letters to a topic once more."""
+        cursor = self._find(number)
+        log = self._server.log
+        source = bytes_field(body, "from")
+        if source is None:
+            suffix = log.cursors.policy(cursor.owner).dead_letter_suffix
+            if not suffix:
+                raise BadRequest("from is missing: no dead_letter_suffix is configured")
+            source = cursor.topic_name + suffix
+        wanted = bytes_field(body, "to") or cursor.topic_name
+        if wanted == source:
+            raise BadRequest("from and to are the same topic")
+        partition = await self._api.opened(self._api.find(source), 0)
+        target = await self._api.opened(self._api.find(wanted), 0)
+        finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def done(count: int, error: EngineError | None) -> None:
+            if finished.done():
+                return
+            if error is None:
+                finished.set_result(count)
+            else:
+                finished.set_exception(error)
+
+        Redrive(log, cursor.id, partition, target, int_field(body, "limit", 2**62), done).work()
+        return {"redriven": await finished}
+
+    async def delete(self, number: bytes) -> Document:
+        """Remove a subscription."""
+        cursor = self._find(number)
+        await self._api.durable(lambda done: self._server.log.cursors.delete(cursor, done))
+        return {"deleted": cursor.id}
+
+    def _find(self, number: bytes) -> Cursor:
+        text = number.decode("ascii", "replace")
+        if not (text.isascii() and text.isdigit() and len(text) <= 19):
+            raise UnknownSubscription(text)
+        return subscriptions.find(self._server.log.cursors, int(text))
+
+    def _item(self, entry: Entry) -> Document:
+        log = self._server.log
+        topic = log.catalog.by_id(entry.topic_id)
+        if topic is None:
+            return subscriptions.entry_item(entry, None, None)
+        partition = log.partition(topic, entry.partition)
+        return subscriptions.entry_item(entry, topic.name, partition.committed_seq if partition.is_open else None)
+
+
+class NoKeyFile(Exception):
+    """The server has no key file."""
+
+
+class UnknownKey(Exception):
+    """There is no key of this name."""
+
+
+class KeysApi:
+    """The operations on the key file of the BlipMQ listener; they count at once, for open connections too."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lock = asyncio.Lock()  # a change reads the file and replaces it
+
+    def route(self, method: str, rest: Sequence[bytes], body: Document) -> Route | None:
+        """What a request asks for; ``rest`` is the path behind ``/v1/keys``."""
+        match rest:
+            case [] if method == "GET":
+                return self.list
+            case [] if method == "POST":
+                return lambda: self.add(body)
+            case [name] if method == "DELETE":
+                return lambda: self.revoke(name)
+        return None
+
+    async def list(self) -> Document:
+        """The keys of the file, without what they are."""
+        path, _ = self._file()
+        return {"schema": 1, "items": [key_item(key) for key in read_key_file(path)] if path.exists() else []}
+
+    async def add(self, body: Document) -> Document:
+        """Make a key and tell it: nobody can look it up later."""
+        path, keys = self._file()
+        name = body.get("name")
+        if not isinstance(name, str) or not name:
+            raise BadRequest("name must be a text")
+        publish, subscribe = _globs(body, "publish"), _globs(body, "subscribe")
+        async with self._lock:
+            key = await asyncio.to_thread(add_key, path, name, publish, subscribe)
+            keys.read_again()
+        return {"name": name, "key": key}
+
+    async def revoke(self, name: bytes) -> Document:
+        """Take a key back; its connections end."""
+        path, keys = self._file()
+        text = name.decode("utf-8", "replace")
+        async with self._lock:
+            if not await asyncio.to_thread(revoke_key, path, text):
+                raise UnknownKey(f"no key {text!r} in {path}")
+            keys.read_again()
+        return {"revoked": text}
+
+    def _file(self) -> tuple[Path, Keys]:
+        services = self._server.services.get("blipmq")
+        keys = services.keys if services is not None else None
+        if keys is None or keys.path is None:
+            raise NoKeyFile("the server has no key file: name one by key_file in [blipmq] and start it anew")
+        return keys.path, keys
+
+
+def _globs(body: Document, name: str) -> tuple[str, ...]:
+    globs = body.get(name, list(EVERYTHING))
+    if not isinstance(globs, list) or not all(isinstance(glob, str) for glob in globs):
+        raise BadRequest(f"{name} must be a list of patterns")
+    return tuple(globs)

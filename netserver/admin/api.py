@@ -1,0 +1,393 @@
+"""What the admin API does, apart from HTTP: from documents to documents. Shapes: ``netserver.admin.server``."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import os
+import time
+from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from engine.config import TopicConfig
+from engine.errors import DiskFull, EngineError, UnknownTopic
+from engine.partitions import retention
+from engine.partitions.partition import Partition
+from engine.segments.chunk import COMMITTED, PENDING, Chunk, outcome
+from engine.segments.watermarks import Owner
+from engine.sessions.store import Sessions
+from engine.sessions.types import UnknownSession
+from engine.state.topics import Topic
+from netserver.admin.stored_sizes import Key, look
+from netserver.limits import ADMIN_PUBLISHES
+from netserver.reliably.describe import session_item
+from netserver.version import product_version
+
+if TYPE_CHECKING:
+    from netserver.app import Server
+
+Document = dict[str, Any]
+Sizes = Mapping[Key, tuple[int, int]]
+NO_SIZES: Sizes = {}
+
+
+class BadRequest(Exception):
+    """The request's document is not what it should be."""
+
+
+class NotFound(Exception):
+    """Nothing of that name."""
+
+
+class Conflict(Exception):
+    """Not in the present state of things; the text says what has to come first."""
+
+
+class _Publish:
+    """Waits for the chunks of one publish (a ``Waiter`` of the engine)."""
+
+    def __init__(self) -> None:
+        self.chunks: list[Chunk] = []
+        self.done = asyncio.Event()
+
+    def round_done(self) -> None:
+        if self.chunks and outcome(self.chunks)[0] != PENDING:
+            self.done.set()
+
+
+class Api:
+    """The operations; errors of the engine pass through."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._publishes = asyncio.Semaphore(ADMIN_PUBLISHES)
+
+    def not_ready_reason(self) -> str:
+        """Why the server does not serve now; empty: it does."""
+        if not self._server.ready:
+            return "starting or stopping"
+        problem = self._server.log.state.error
+        return str(problem) if problem is not None else ""
+
+    async def status(self) -> Document:
+        """The server at a glance."""
+        server, engine = self._server, self._server.log
+        disk = os.statvfs(server.data_dir)
+        return {
+            "schema": 1,
+            "version": product_version(),
+            "pid": os.getpid(),
+            "ready": not self.not_ready_reason(),
+            "started": server.started_at,
+            "uptime_seconds": time.time() - server.started_at,
+            "data_dir": str(server.data_dir.absolute()),
+            "listeners": {name: str(address) for name, address in server.addresses.items()},
+            "failed_listeners": {name: str(error) for name, error in server.failed.items()},
+            "connections": {name: counters.connections for name, counters in server.counters.items()},
+            "connections_max": server.gate.connections_max,
+            "topics": len(engine.catalog),
+            "partitions": sum(topic.partition_count for topic in engine.catalog),
+            "pending_bytes": engine.pending_bytes,
+            "records_published": sum(counters.records_published for counters in server.counters.values()),
+            "disk_free_bytes": disk.f_bavail * disk.f_frsize,
+            "disk_size_bytes": disk.f_blocks * disk.f_frsize,
+        }
+
+    # --- topics
+
+    async def topics(self, glob: str | None) -> Document:
+        """All topics, or those whose name matches."""
+        found = sorted(self._server.log.catalog, key=lambda topic: topic.name)
+        if glob is not None:
+            found = [topic for topic in found if fnmatchcase(topic.name.decode("utf-8", "surrogateescape"), glob)]
+        root = self._server.data_dir / "topics"
+        closed = {
+            (topic.id, index): root / str(topic.id) / str(index)
+            for topic in found
+            for index in topic.numbers
+            if not self._server.log.partition(topic, index).is_open
+        }
+        sizes = await asyncio.to_thread(look, closed) if closed else {}
+        return {"schema": 1, "items": [self._describe(topic, sizes) for topic in found]}
+
+    async def topic(self, name: bytes) -> Document:
+        """One topic, with its partitions opened so that their positions are known."""
+        topic = self.find(name)
+        for index in topic.numbers:
+            await self.opened(topic, index)
+        return self._describe(topic)
+
+    async def create_topic(self, body: Document) -> Document:
+        """A new topic."""
+        name = bytes_field(body, "name")
+        if name is None:
+            raise BadRequest("name is missing")
+        partitions = int_field(body, "partitions", 1)
+        config = TopicConfig.from_mapping(_settings(body), self._server.log.config.topic)
+        topic = await self.durable(
+            lambda done: self._server.log.catalog.create(
+                name, partition_count=partitions, config=config, on_durable=done
+            )
+        )
+        return self._describe(topic)
+
+    async def configure_topic(self, name: bytes, body: Document) -> Document:
+        """Other settings for a topic."""
+        topic, changes = self.find(name), _settings(body)
+        await self.durable(lambda done: self._server.log.catalog.configure(topic, changes, done))
+        return self._describe(topic)
+
+    async def delete_topic(self, name: bytes) -> Document:
+        """Delete a topic; a new one of its name starts anew."""
+        topic = self.find(name)
+        await self.durable(lambda done: self._server.log.catalog.delete(topic, done))
+        return {"deleted": _text(topic.name, "name")}
+
+    async def trim(self, name: bytes, body: Document) -> Document:
+        """Raise the start of a partition's log; whole segments before it go away after the grace time."""
+        before = int_field(body, "before")
+        partition = await self.opened(self.find(name), int_field(body, "partition", 0))
+        segments = retention.trim(self._server.log, partition, before)
+        return {"partition": partition.index, "first_offset": partition.log_start, "segments_removed": segments}
+
+    # --- records
+
+    async def publish(self, name: bytes, body: Document) -> Document:
+        """Append records to one partition and wait until they are stored; tells their offsets.
+
+        ``{"qos0": true}`` marks them as BlipMQ's QoS 0.
+        """
+        records = body.get("records")
+        if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
+            raise BadRequest("records must be a list of objects, at least one")
+        values = [_required(record, "value") for record in records]
+        keys = [bytes_field(record, "key") or b"" for record in records]
+        if any(len(key) > 255 for key in keys):
+            raise BadRequest("a key may have 255 bytes")
+        now_ms = self._server.log.now_ms()
+        timestamps_ms = [int_field(record, "timestamp_ms", now_ms) for record in records]
+        headers = [_headers(record) for record in records]
+        async with self._publishes:
+            topic = self._server.log.catalog.get_or_create(name)
+            partition = await self.opened(topic, int_field(body, "partition", 0))
+            waiter = _Publish()
+            waiter.chunks = partition.append_many(
+                values,
+                keys=keys if any(keys) else None,
+                timestamps_ms=timestamps_ms,
+                headers=headers if any(headers) else None,
+                qos0=body.get("qos0") is True,
+                waiter=waiter,
+            )
+            last = partition.last_seq
+            waiter.round_done()
+            await waiter.done.wait()
+        state, error = outcome(waiter.chunks)
+        if state != COMMITTED:
+            raise error or EngineError("not stored")
+        published = self._server.admin_published
+        published[0] += len(values)
+        published[1] += sum(map(len, values))
+        return {"partition": partition.index, "first_offset": last - len(values) + 1, "last_offset": last}
+
+    # --- connections
+
+    async def connections(self) -> Document:
+        """Open TCP connections, oldest first."""
+        found = sorted(self._server.shell.connections, key=lambda connection: connection.number)
+        return {
+            "schema": 1,
+            "items": [
+                {
+                    "number": connection.number,
+                    "protocol": connection.counters.name,
+                    "peer": connection.peer,
+                    "opened": connection.opened_at,
+                    "bytes_in": connection.bytes_in,
+                    "bytes_out": connection.bytes_out,
+                    "pending_bytes": connection.charged,
+                    "receive_bytes": connection.retained + connection.reserved,
+                    "held": connection.hold_reasons,
+                }
+                for connection in found
+            ],
+        }
+
+    async def abort_connection(self, number: bytes) -> Document:
+        """Abort one connection."""
+        for connection in self._server.shell.connections:
+            if str(connection.number).encode() == number:
+                connection.abort("by the admin API", "admin")
+                return {"closed": connection.number}
+        raise NotFound("no such connection")
+
+    # --- sessions
+
+    async def sessions(self, glob: str | None) -> Document:
+        """Sessions of the JSON streaming protocol, or those whose uuid matches."""
+        served = self._sessions
+        found = [info for info in served or () if glob is None or fnmatchcase(info.uuid, glob)]
+        return {"schema": 1, "items": [session_item(info, self._topic_name) for info in found]}
+
+    async def session(self, uuid: bytes) -> Document:
+        """One session."""
+        served = self._sessions
+        if served is None:
+            raise UnknownSession(uuid.decode("utf-8", "replace"))
+        return session_item(served.info(uuid.decode("utf-8", "replace")), self._topic_name)
+
+    async def drop_session(self, uuid: bytes) -> Document:
+        """Remove a session; its connection ends."""
+        name, served = uuid.decode("utf-8", "replace"), self._sessions
+        if served is None:
+            raise UnknownSession(name)
+        await self.durable(lambda done: served.drop(name, done))
+        return {"dropped": name}
+
+    @property
+    def _sessions(self) -> Sessions[Any, Any] | None:
+        services = self._server.services.get("reliably")
+        return services.sessions if services is not None else None
+
+    def _topic_name(self, topic_id: int) -> bytes | None:
+        topic = self._server.log.catalog.by_id(topic_id)
+        return topic.name if topic is not None else None
+
+    # --- inside
+
+    def find(self, name: bytes) -> Topic:
+        """A topic. Raises UnknownTopic."""
+        topic = self._server.log.catalog.get(name)
+        if topic is None:
+            raise UnknownTopic(f"no topic {name.decode('utf-8', 'backslashreplace')!r}")
+        return topic
+
+    async def opened(self, topic: Topic, index: int) -> Partition:
+        """A partition, ready for use. Raises EngineError."""
+        partition = self._server.log.partition(topic, index)
+        if not partition.is_open:
+            opened = asyncio.Event()
+            partition.when_open(opened.set)
+            await opened.wait()
+            if not partition.is_open:
+                raise partition.error or EngineError("the partition cannot be opened")
+        return partition
+
+    @staticmethod
+    async def durable(change: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
+        """Run a change and wait until it is on disk."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        result = change(done)
+        await future
+        return result
+
+    def _stored(self, topic: Topic, index: int, sizes: Sizes) -> Document:
+        """What the files say of a partition that nobody has used since the start."""
+        try:
+            mark = self._server.log.watermarks.read(Owner(topic.numbers[index], topic.id, index))
+        except OSError:
+            return {}
+        entry: Document = {}
+        if mark is not None:
+            entry |= {"first_offset": mark.log_start, "next_offset": mark.committed_seq + 1}
+        if (topic.id, index) in sizes:
+            entry["size_bytes"] = sizes[topic.id, index][1]
+        return entry
+
+    def _describe(self, topic: Topic, sizes: Sizes = NO_SIZES) -> Document:
+        partitions = []
+        for index in sorted(topic.numbers):
+            partition = self._server.log.partition(topic, index)
+            entry: Document = {"partition": index, "open": partition.is_open}
+            if partition.is_open:
+                entry |= {
+                    "first_offset": partition.log_start,
+                    "next_offset": partition.committed_seq + 1,
+                    "size_bytes": partition.committed_end + sum(segment.size_bytes for segment in partition.sealed),
+                }
+            else:
+                entry |= self._stored(topic, index, sizes)
+            if partition.error is not None:
+                entry["error"] = str(partition.error)
+            elif partition.failing is not None:
+                entry["error"] = str(partition.failing)
+                entry["no_space"] = isinstance(partition.failing, DiskFull)
+            partitions.append(entry)
+        return {
+            **_text(topic.name, "name"),
+            "id": topic.id,
+            "created_ms": topic.created_ms,
+            "partitions": topic.partition_count,
+            "settings": dict(topic.settings),
+            "config": topic.config.to_mapping(),
+            "partition_details": partitions,
+        }
+
+
+def _text(value: bytes, name: str) -> Document:
+    """``name`` with text, or ``name_base64``."""
+    try:
+        return {name: value.decode("utf-8")}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(value).decode()}
+
+
+def bytes_field(document: Mapping[str, Any], name: str) -> bytes | None:
+    """The bytes of ``name`` (text) or ``name_base64``; None when neither is there."""
+    text, encoded = document.get(name), document.get(f"{name}_base64")
+    if text is not None and encoded is not None:
+        raise BadRequest(f"{name} and {name}_base64 exclude each other")
+    if encoded is not None:
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            raise BadRequest(f"{name}_base64 is not base64") from None
+    if text is None:
+        return None
+    if not isinstance(text, str):
+        raise BadRequest(f"{name} must be a text")
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise BadRequest(f"{name} has a lone surrogate; send {name}_base64") from None
+
+
+def _required(document: Mapping[str, Any], name: str) -> bytes:
+    found = bytes_field(document, name)
+    if found is None:
+        raise BadRequest(f"{name} (or {name}_base64) is missing")
+    return found
+
+
+def int_field(document: Mapping[str, Any], name: str, default: int | None = None) -> int:
+    """The number of ``name``. Raises BadRequest."""
+    value = document.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
+        raise BadRequest(f"{name} must be a number, 0 or more")
+    return value
+
+
+def _settings(document: Mapping[str, Any]) -> dict[str, str]:
+    config = document.get("config", {})
+    if not isinstance(config, dict) or not all(isinstance(value, str | int | bool) for value in config.values()):
+        raise BadRequest("config must be an object of settings and their values")
+    return {name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in config.items()}
+
+
+def _headers(record: Mapping[str, Any]) -> tuple[bytes, ...]:
+    """``headers``: a list of {"name", "value"}; as the flat list that a record holds."""
+    headers = record.get("headers", [])
+    if not isinstance(headers, list) or not all(isinstance(header, dict) for header in headers):
+        raise BadRequest("headers must be a list of objects with name and value")
+    return tuple(_required(header, part) for header in headers for part in ("name", "value"))

@@ -1,0 +1,108 @@
+"""The HTTP of the admin listener: aiohttp's server, with a bound of connections and a log that peers cannot fill.
+
+Anybody who reaches the port may open connections and send bytes that are no HTTP. So there are `ADMIN_CONNECTIONS_MAX`
+at most, further ones wait in the kernel; one that has not sent the head of a request in `ADMIN_KEEPALIVE_S` is closed;
+and what is no request is one line in the log, not a traceback.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.web_protocol import RequestHandler
+
+from netserver.config.settings import Address
+from netserver.limits import ADMIN_BODY_BYTES, ADMIN_CONNECTIONS_MAX, ADMIN_KEEPALIVE_S, ADMIN_SHUTDOWN_S
+from netserver.shell.listener import ConnectionGate, Lost, TcpListener
+
+Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class HttpServer(web.Server):
+    """See the module. Made in the event loop that it runs in."""
+
+    def __init__(self, handle: Handle) -> None:
+        super().__init__(
+            handle,
+            request_factory=self._request,
+            access_log=None,
+            keepalive_timeout=ADMIN_KEEPALIVE_S,
+            logger=_peers_log(),
+        )
+        self._running_loop = asyncio.get_running_loop()
+        self._leave: dict[RequestHandler, Lost] = {}
+        self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
+        self._listener: TcpListener | None = None
+
+    def listen(self, address: Address) -> Address:
+        """Accept connections; the address that it really has.
+
+        Raises:
+            ListenError: says what to do.
+        """
+        gate = ConnectionGate(ADMIN_CONNECTIONS_MAX, f"idle ones are closed after {ADMIN_KEEPALIVE_S:.0f} s")
+        self._listener = TcpListener("admin", address, self._make, gate)
+        return self._listener.start()
+
+    async def close(self) -> None:
+        """Stop listening and end what is open."""
+        if self._listener is not None:
+            self._listener.stop_accepting()
+            self._listener.cancel_setups()
+        await self.shutdown(ADMIN_SHUTDOWN_S)
+
+    # --- connections
+
+    def _make(self, leave: Lost) -> RequestHandler:
+        handler = self()
+        self._leave[handler] = leave
+        return handler
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Called by the handler of a new connection."""
+        super().connection_made(handler, transport)
+        self._silent[handler] = self._running_loop.call_later(ADMIN_KEEPALIVE_S, transport.abort)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        """Called by the handler when its connection is gone."""
+        self._heard(handler)
+        super().connection_lost(handler, exc)
+        self._leave.pop(handler)()
+
+    def _request(
+        self, message: Any, payload: Any, protocol: RequestHandler, writer: Any, task: asyncio.Task[None]
+    ) -> web.BaseRequest:
+        self._heard(protocol)
+        return web.BaseRequest(
+            message, payload, protocol, writer, task, self._running_loop, client_max_size=ADMIN_BODY_BYTES
+        )
+
+    def _heard(self, handler: RequestHandler) -> None:
+        timer = self._silent.pop(handler, None)
+        if timer is not None:
+            timer.cancel()
+
+
+class _NoRequest(logging.Filter):
+    """Makes one line of what aiohttp says of bytes that are no request."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Everything is written."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, HttpProcessingError):
+            record.levelno, record.levelname = logging.WARNING, "WARNING"
+            record.msg, record.args = "admin: no HTTP request: %s", (error.message.strip().partition("\n")[0][:200],)
+            record.exc_info = None
+        return True
+
+
+def _peers_log() -> logging.Logger:
+    found = logging.getLogger(f"{__name__}.peers")
+    if not found.filters:
+        found.addFilter(_NoRequest())
+    return found

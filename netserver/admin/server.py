@@ -1,0 +1,280 @@
+"""Admin HTTP: health, metrics, and the API by which tools look at and change a running server.
+
+====== =============================== ==================================================================
+GET    /healthz                        200 while the event loop turns
+GET    /readyz                         200 when publishing and reading work, else 503 with the reason
+GET    /metrics                        Prometheus text; no series per topic
+GET    /metrics/topics                 series per topic; ``?topic=GLOB&family=NAME``
+GET    /v1/status                      the server at a glance
+GET    /v1/topics                      all topics; ``?name=GLOB``
+POST   /v1/topics                      make one: ``{"name", "partitions", "config": {setting: text}}``
+GET    /v1/topics/NAME                 one topic
+PATCH  /v1/topics/NAME                 ``{"config": {setting: text}}``; "default" takes a setting back
+DELETE /v1/topics/NAME                 delete it and its records
+POST   /v1/topics/NAME/trim            ``{"partition", "before": offset}``: raise the start of the log
+POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets
+POST   /v1/staged                      keep rows for a commit (msgpack, ``netserver.admin.staging``); tells its name
+POST   /v1/staged/drop                 ``{"names"}``: remove staged files
+POST   /v1/commits                     ``{"writer", "batch", "names"}``: append staged rows, each batch exactly once
+GET    /v1/commits/WRITER              the last batch of a writer
+GET    /v1/connections                 open connections
+DELETE /v1/connections/NUMBER          abort one
+GET    /v1/sessions                    sessions of the JSON streaming protocol; ``?uuid=GLOB``
+GET    /v1/sessions/UUID               one session
+DELETE /v1/sessions/UUID               remove it; its connection ends
+GET    /v1/subscriptions               durable subscriptions; ``?topic=GLOB``
+GET    /v1/subscriptions/ID            one of them, and where the log under it begins and ends
+GET    /v1/subscriptions/ID/pending    what it has delivered and nobody acknowledged
+POST   /v1/subscriptions/ID/reset      ``{"next_offset"}``: forget that and go on there
+POST   /v1/subscriptions/ID/redrive    ``{"from", "to", "limit"}``: dead letters back into a topic
+DELETE /v1/subscriptions/ID            remove it
+GET    /v1/keys                        API keys of the key file, without the keys themselves
+POST   /v1/keys                        a new one: ``{"name", "publish": [GLOB], "subscribe": [GLOB]}``; tells the key
+DELETE /v1/keys/NAME                   revoke it; its connections end
+====== =============================== ==================================================================
+
+``/v1`` needs ``Authorization: Bearer`` with the content of ``admin.token`` in the data directory. NAME is
+percent-encoded, as topic names may be any bytes. In documents bytes are ``value`` when they are UTF-8, else
+``value_base64`` (so for ``name`` and ``key``). Lists are ``{"schema": 1, "items": [..]}``; errors are
+``{"error": {"code", "message"}}``.
+
+A request whose Host header is a name that is neither ``localhost`` nor configured is refused: a web page whose name
+resolves to 127.0.0.1 must not reach this server through the browser of somebody on this machine.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote_to_bytes
+
+from aiohttp import web
+
+from engine.cursors.documents import UnknownSubscription
+from engine.errors import (
+    DiskFull,
+    EngineError,
+    InvalidConfig,
+    LimitReached,
+    NotStored,
+    TooLarge,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
+from engine.files.system import SystemFiles, write_new_file
+from engine.sessions.types import UnknownSession
+from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
+from netserver.admin.api import Api, BadRequest, Conflict, NotFound
+from netserver.admin.http import HttpServer
+from netserver.admin.metrics import Metrics
+from netserver.admin.staging import Staging, batch_fields, names_field
+from netserver.config.settings import Address
+from netserver.errors import ConfigError, ServerError
+from netserver.limits import ADMIN_BODY_BYTES
+
+if TYPE_CHECKING:
+    from netserver.app import Server
+
+log = logging.getLogger(__name__)
+
+TOKEN_FILE: Final = "admin.token"
+STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
+    (BadRequest, 400, "bad_request"),
+    (NotFound, 404, "not_found"),
+    (Conflict, 409, "conflict"),
+    (UnknownTopic, 404, "unknown_topic"),
+    (UnknownPartition, 404, "unknown_partition"),
+    (UnknownSession, 404, "unknown_session"),
+    (UnknownSubscription, 404, "unknown_subscription"),
+    (UnknownKey, 404, "unknown_key"),
+    (NoKeyFile, 409, "no_key_file"),
+    (ConfigError, 409, "key_file"),
+    (TopicExists, 409, "topic_exists"),
+    (LimitReached, 409, "limit_reached"),
+    (InvalidConfig, 400, "invalid_config"),
+    (TooLarge, 413, "too_large"),
+    (DiskFull, 507, "disk_full"),
+    (NotStored, 503, "not_stored"),
+    (EngineError, 500, "engine_error"),
+)
+
+
+def read_token(data_dir: Path) -> str:
+    """The admin token of a data directory; made at the first start, readable by its owner only."""
+    path = data_dir / TOKEN_FILE
+    try:
+        token = path.read_text("ascii").strip()
+        if token:
+            return token
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        raise ServerError(f"cannot read {path}: {error}; remove it, and the next start makes a new one") from None
+    token = secrets.token_urlsafe(32)
+    try:
+        write_new_file(SystemFiles(), path, token.encode() + b"\n", 0o600)
+    except OSError as error:
+        raise ServerError(f"cannot make {path}: {error.strerror}; --admin off does without it") from None
+    return token
+
+
+class AdminServer:
+    """The HTTP listener. Its requests run in the server's event loop and are short."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._token = read_token(server.data_dir)
+        self._metrics = Metrics(server)
+        self._api = Api(server)
+        self._subscriptions = SubscriptionsApi(server, self._api)
+        self._keys = KeysApi(server)
+        self._staging = Staging(server, self._api)
+        self._http: HttpServer | None = None
+
+    def start(self, address: Address) -> Address:
+        """Listen; the address that it really has.
+
+        Raises:
+            ListenError: says what to do.
+        """
+        self._http = HttpServer(self._handle)
+        return self._http.listen(address)
+
+    async def close(self) -> None:
+        """Stop listening and end what is open."""
+        if self._http is not None:
+            await self._http.close()
+            self._http = None
+
+    # --- requests
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        if not self._host_allowed(request.headers.get("Host", "")):
+            return _error(421, "wrong_host", "this name does not belong to the server; see [admin] hosts")
+        path = request.raw_path.partition("?")[0]
+        if not path.startswith("/v1/"):
+            return await self._public(request, path)
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode()):
+            text = f"needs Authorization: Bearer with the content of {TOKEN_FILE} in the data directory"
+            return _error(401, "unauthorized", text, {"WWW-Authenticate": "Bearer"})
+        if (request.content_length or 0) > ADMIN_BODY_BYTES:  # known before any of it has come
+            return _too_large()
+        try:
+            return await self._call_api(request, path)
+        except ConnectionError:  # the client went away amid its body: nobody reads this answer
+            return _error(400, "disconnected", "the request's body was cut short")
+        except Exception as error:
+            for kind, status, code in STATUS_OF_ERROR:
+                if isinstance(error, kind):
+                    return _error(status, code, str(error))
+            if isinstance(error, web.HTTPRequestEntityTooLarge):
+                return _too_large()
+            log.exception("admin: error in %s %s", request.method, path[:200])
+            return _error(500, "internal", "internal error; the server's log tells more")
+
+    async def _public(self, request: web.BaseRequest, path: str) -> web.Response:
+        if request.method not in ("GET", "HEAD"):
+            return _error(405, "method", "GET only")
+        if path == "/healthz":
+            return web.Response(text="ok\n")
+        if path == "/readyz":
+            reason = self._api.not_ready_reason()
+            return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
+        if path == "/metrics":
+            return _prometheus(await self._metrics.render())
+        if path == "/metrics/topics":
+            query = request.query
+            return _prometheus(await self._metrics.render_topics(query.get("topic", "*"), query.getall("family", [])))
+        return _error(404, "not_found", f"no {path[:200]}")
+
+    async def _call_api(self, request: web.BaseRequest, path: str) -> web.Response:
+        parts = [unquote_to_bytes(part) for part in path.removeprefix("/v1/").split("/")]
+        content = await request.read() if request.method in ("POST", "PATCH") else b""
+        body = _document(content) if parts != [b"staged"] else {}
+        api, method = self._api, request.method
+        route: Callable[[], Awaitable[Any]] | None = None
+        status = 200
+        match parts:
+            case [b"status"] if method == "GET":
+                route = api.status
+            case [b"topics"] if method == "GET":
+                route = lambda: api.topics(request.query.get("name"))  # noqa: E731
+            case [b"topics"] if method == "POST":
+                status, route = 201, lambda: api.create_topic(body)
+            case [b"topics", name] if method == "GET":
+                route = lambda: api.topic(name)  # noqa: E731
+            case [b"topics", name] if method == "PATCH":
+                route = lambda: api.configure_topic(name, body)  # noqa: E731
+            case [b"topics", name] if method == "DELETE":
+                route = lambda: api.delete_topic(name)  # noqa: E731
+            case [b"topics", name, b"trim"] if method == "POST":
+                route = lambda: api.trim(name, body)  # noqa: E731
+            case [b"topics", name, b"records"] if method == "POST":
+                route = lambda: api.publish(name, body)  # noqa: E731
+            case [b"staged"] if method == "POST":
+                status, route = 201, lambda: self._staging.stage(content)
+            case [b"staged", b"drop"] if method == "POST":
+                route = lambda: self._staging.drop(names_field(body))  # noqa: E731
+            case [b"commits"] if method == "POST":
+                route = lambda: self._staging.commit(*batch_fields(body))  # noqa: E731
+            case [b"commits", writer] if method == "GET":
+                route = lambda: self._staging.progress(writer.decode("utf-8", "replace"))  # noqa: E731
+            case [b"connections"] if method == "GET":
+                route = api.connections
+            case [b"connections", number] if method == "DELETE":
+                route = lambda: api.abort_connection(number)  # noqa: E731
+            case [b"sessions"] if method == "GET":
+                route = lambda: api.sessions(request.query.get("uuid"))  # noqa: E731
+            case [b"sessions", uuid] if method == "GET":
+                route = lambda: api.session(uuid)  # noqa: E731
+            case [b"sessions", uuid] if method == "DELETE":
+                route = lambda: api.drop_session(uuid)  # noqa: E731
+            case [b"subscriptions", *rest]:
+                route = self._subscriptions.route(method, rest, request.query.get("topic"), body)
+            case [b"keys", *rest]:
+                route = self._keys.route(method, rest, body)
+        if route is None:
+            return _error(404, "not_found", f"no {method} {path[:200]}")
+        return web.json_response(await route(), status=status)
+
+    def _host_allowed(self, header: str) -> bool:
+        host = header.rsplit(":", 1)[0] if not header.endswith("]") else header
+        host = host.strip("[]").lower()
+        if host == "localhost" or host in self._server.config.admin.hosts:
+            return True
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return False
+        return True
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body) if body else {}
+    except (ValueError, RecursionError) as error:
+        raise BadRequest(f"the body is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise BadRequest("the body must be a JSON object")
+    return document
+
+
+def _prometheus(content: bytes) -> web.Response:
+    return web.Response(body=content, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+
+
+def _too_large() -> web.Response:
+    return _error(413, "too_large", f"a request body may have {ADMIN_BODY_BYTES} bytes")
+
+
+def _error(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> web.Response:
+    return web.json_response({"error": {"code": code, "message": message}}, status=status, headers=headers)

@@ -1,0 +1,386 @@
+"""Appending large batches exactly once: tasks *stage* files of rows, then one *commit* appends all of them.
+
+This is what a job on many machines needs: its tasks may fail, be repeated and run twice, and only what the commit names
+counts. A commit has the name of a writer and a number that rises from batch to batch; a batch that is in the log
+already is not appended again, whoever repeats it (engine/state/writer_ledger.py).
+
+A batch up to the size of a transaction becomes visible as a whole. A larger one is appended in parts, each of them a
+transaction that also records how far the batch has come; a repeat goes on there with the files of the first attempt.
+
+A staged file, as it is received and stored, is a sequence of msgpack arrays, one for each row::
+
+    [topic, partition or nil, key or nil, value, headers or nil, timestamp in ms or nil]
+
+topic, key and value are bin, headers an array of bin, name and value in turn. Without a partition, rows with a key go
+where the key's hash says, and the others of a file into one partition. The file's name is random, followed by the
+xxh3-64 of its content: a file that a power cut has torn is found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import secrets
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgpack
+import xxhash
+
+from engine.commit.transactions import ROW_OVERHEAD_BYTES, Transaction, check_size
+from engine.errors import DiskFull, LimitReached, NotStored
+from engine.files.system import NO_SPACE, Files, SystemFiles, write_new_file
+from engine.limits import KEY_BYTES_MAX
+from engine.partitions.partition import Partition
+from engine.state.writer_ledger import Entry, Ledger
+from netserver.admin.api import Api, BadRequest, Conflict, NotFound, int_field
+from netserver.limits import (
+    ADMIN_BODY_BYTES,
+    COMMIT_FILES_MAX,
+    STAGED_AT_ONCE,
+    STAGED_KEEP_S,
+    STAGED_SLICE_ROWS,
+    STAGED_SWEEP_S,
+    STAGING_BYTES_MAX,
+    WRITER_NAME_BYTES_MAX,
+)
+
+if TYPE_CHECKING:
+    from netserver.app import Server
+
+DIRECTORY: Final = "staged"
+STAGED_MODE: Final = 0o600
+_NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
+
+
+class StagedRow(NamedTuple):
+    """One row of a staged file."""
+
+    topic: bytes
+    partition: int | None
+    key: bytes
+    value: bytes
+    headers: tuple[bytes, ...]
+    timestamp_ms: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        """What the row counts in a transaction."""
+        return len(self.value) + len(self.key) + sum(map(len, self.headers))
+
+
+class Staging:
+    """The staged files of a server and their commits."""
+
+    def __init__(self, server: Server, api: Api) -> None:
+        self._server = server
+        self._api = api
+        self._directory = server.data_dir / DIRECTORY
+        self._ledger = Ledger(server.log.state)
+        self._receiving = asyncio.Semaphore(STAGED_AT_ONCE)
+        self._committing = asyncio.Lock()
+        self._swept_at = 0.0
+        self._stored_bytes = 0
+        self._in_commit: set[str] = set()
+
+    async def stage(self, content: bytes) -> dict[str, Any]:
+        """Keep a file of rows until a commit names it.
+
+        Raises:
+            BadRequest: it is not what it should be. LimitReached, DiskFull, NotStored: it is not kept.
+        """
+        async with self._receiving:
+            await self._sweep()
+            if self._stored_bytes + len(content) > STAGING_BYTES_MAX:
+                raise LimitReached(f"staged files take up to {STAGING_BYTES_MAX} bytes; commit or drop some")
+            name = await asyncio.to_thread(_store, SystemFiles(), self._directory, content)
+            self._stored_bytes += len(content)
+        return {"name": name, "size_bytes": len(content)}
+
+    async def drop(self, names: Sequence[str]) -> dict[str, Any]:
+        """Remove staged files that no commit will name; those of a batch that is partly in the log stay."""
+        _check_names(names)
+        kept = self._kept()
+        dropped = [name for name in names if name not in kept]
+        await self._remove(dropped)
+        return {"dropped": len(dropped)}
+
+    async def progress(self, writer: str) -> dict[str, Any]:
+        """The last batch of a writer. Raises NotFound."""
+        entry = self._ledger.get(writer)
+        if entry is None:
+            raise NotFound(f"no writer {writer!r}")
+        return _describe(entry, repeated=True)
+
+    async def commit(self, writer: str, batch: int, names: Sequence[str]) -> dict[str, Any]:
+        """Append what the files hold, in the order of their names' list; a batch that is in the log changes nothing.
+
+        Raises:
+            BadRequest, NotFound: it names what is not there. Conflict: an earlier batch is not complete.
+            EngineError: the batch is not in the log, or only its first parts; the same commit may be repeated.
+        """
+        if not writer or len(writer.encode()) > WRITER_NAME_BYTES_MAX:
+            raise BadRequest(f"writer must have 1 to {WRITER_NAME_BYTES_MAX} bytes")
+        if not names or len(names) > COMMIT_FILES_MAX:
+            raise BadRequest(f"a commit names 1 to {COMMIT_FILES_MAX} staged files")
+        _check_names(names)
+        async with self._committing:
+            entry = self._ledger.get(writer)
+            if entry is None:
+                self._ledger.forget_old(_now_ms())
+            elif batch <= entry.batch and (entry.is_complete or batch < entry.batch):
+                await self._open(entry)
+                await self._remove(names)
+                return _describe(entry, repeated=True)
+            elif not entry.is_complete and batch != entry.batch:
+                raise Conflict(f"batch {entry.batch} of {writer!r} is only partly in the log: repeat that one first")
+            if entry is None or entry.is_complete:
+                entry = Entry(writer, batch, tuple(names), 0, 0, 0, 0, 0, ())
+            self._in_commit = {*names, *entry.files}
+            try:
+                entry = await _Commit(self._server, self._api, self._ledger, self._directory).run(entry)
+                await self._remove(self._in_commit)
+            finally:
+                self._in_commit = set()
+        return _describe(entry._replace(files=()), repeated=False)
+
+    async def _open(self, entry: Entry) -> None:
+        """After a crash behind the marker: who is told that a batch is in the log has to find it there."""
+        for topic_id, index in entry.partitions:
+            topic = self._server.log.catalog.by_id(topic_id)
+            if topic is not None:
+                await self._api.opened(topic, index)
+
+    async def _remove(self, names: Iterable[str]) -> None:
+        self._stored_bytes -= await asyncio.to_thread(_unlink, [self._directory / name for name in names])
+
+    async def _sweep(self) -> None:
+        if time.monotonic() - self._swept_at < STAGED_SWEEP_S and self._swept_at:
+            return
+        self._swept_at = time.monotonic()
+        self._stored_bytes = await asyncio.to_thread(_sweep, self._directory, self._kept())
+
+    def _kept(self) -> set[str]:
+        """Files that a commit has named and not finished."""
+        return self._in_commit.union(*(entry.files for entry in self._ledger.entries()))
+
+
+class _Commit:
+    """One run through the files of a batch."""
+
+    def __init__(self, server: Server, api: Api, ledger: Ledger, directory: Path) -> None:
+        self._server = server
+        self._api = api
+        self._ledger = ledger
+        self._directory = directory
+        self._partitions: dict[tuple[bytes, int], Partition] = {}
+
+    async def run(self, entry: Entry) -> Entry:
+        """Append all that is not in the log yet; the last entry, still with the names of the files."""
+        transaction = self._begin()
+        appended = 0
+        async for file, number, rows in self._slices(entry.files, entry.file, entry.row):
+            for at, row in enumerate(rows, number):
+                if not transaction.has_room(row.size_bytes) and appended:
+                    if entry.parts == 0:  # nothing may be found wrong once a part of it is in the log
+                        await self._check(entry.files, file, at)
+                    entry = await self._append(transaction, entry, file, at, appended, is_last=False)
+                    transaction, appended = self._begin(), 0
+                partition = await self._partition(row, entry.files[file])
+                transaction.append(
+                    partition, row.value, key=row.key, headers=row.headers, timestamp_ms=row.timestamp_ms
+                )
+                appended += 1
+        return await self._append(transaction, entry, len(entry.files), 0, appended, is_last=True)
+
+    def _begin(self) -> Transaction:
+        return Transaction(self._server.log)
+
+    async def _append(
+        self, transaction: Transaction, entry: Entry, file: int, row: int, rows: int, *, is_last: bool
+    ) -> Entry:
+        """Commit a part together with the entry that tells of it."""
+        entry = entry._replace(
+            file=file,
+            row=row,
+            parts=entry.parts + 1,
+            records=entry.records + rows,
+            time_ms=_now_ms(),
+            partitions=tuple((partition.topic.id, partition.index) for partition in transaction.partitions),
+        )
+        transaction.also = (self._ledger.put(entry._replace(files=()) if is_last else entry),)
+        size_bytes = transaction.size_bytes - rows * ROW_OVERHEAD_BYTES
+        await self._api.durable(transaction.commit)
+        published = self._server.admin_published
+        published[0] += rows
+        published[1] += size_bytes
+        return entry
+
+    async def _check(self, names: Sequence[str], file: int, row: int) -> None:
+        async for number, _, rows in self._slices(names, file, row):
+            for found in rows:
+                check_size(await self._partition(found, names[number]), found.size_bytes)
+
+    async def _slices(
+        self, names: Sequence[str], file: int, row: int
+    ) -> AsyncIterator[tuple[int, int, list[StagedRow]]]:
+        """(number of the file, number of the first row, rows), from a row on."""
+        for number in range(file, len(names)):
+            found = await asyncio.to_thread(_load, self._directory / names[number])
+            for start in range(row if number == file else 0, len(found), STAGED_SLICE_ROWS):
+                yield number, start, found[start : start + STAGED_SLICE_ROWS]
+                await asyncio.sleep(0)
+
+    async def _partition(self, row: StagedRow, name: str) -> Partition:
+        log = self._server.log
+        index = row.partition
+        if index is None:
+            seed = row.key or name.encode()
+            index = xxhash.xxh3_64_intdigest(seed) % log.catalog.get_or_create(row.topic).partition_count
+        partition = self._partitions.get((row.topic, index))
+        if partition is None:
+            partition = await self._api.opened(log.catalog.get_or_create(row.topic), index)
+            self._partitions[row.topic, index] = partition
+        return partition
+
+
+def read_rows(content: bytes) -> list[StagedRow]:
+    """The rows of a staged file. Raises ValueError: it is not one."""
+    rows, end = [], 0
+    unpacker = msgpack.Unpacker(raw=False, max_buffer_size=ADMIN_BODY_BYTES)
+    unpacker.feed(content)
+    try:
+        for fields in unpacker:  # a loop of Python, so that other threads get their turn
+            rows.append(_row(fields))
+            end = unpacker.tell()
+    except (msgpack.UnpackException, UnicodeDecodeError) as error:
+        raise ValueError(f"row {len(rows)}: {error}") from None
+    if end != len(content) or not rows:
+        raise ValueError(f"cut off behind row {len(rows)}" if rows else "there are no rows")
+    return rows
+
+
+def _row(fields: Any) -> StagedRow:
+    match fields:
+        case [bytes(topic), int() | None as partition, bytes() | None as key, bytes(value), headers, timestamp_ms]:
+            key, headers = key or b"", headers or []
+        case _:
+            raise ValueError("a row is [topic, partition, key, value, headers, timestamp]")
+    if len(key) > KEY_BYTES_MAX:
+        raise ValueError(f"a key of {len(key)} bytes; up to {KEY_BYTES_MAX} are allowed")
+    if not isinstance(headers, list) or len(headers) % 2 or not all(isinstance(part, bytes) for part in headers):
+        raise ValueError("headers are names and values in turn")
+    if timestamp_ms is not None and not (isinstance(timestamp_ms, int) and 0 <= timestamp_ms < 2**63):
+        raise ValueError("a timestamp is in milliseconds since 1970")
+    if partition is not None and partition < 0:
+        raise ValueError("a partition is 0 or more")
+    return StagedRow(topic, partition, key, value, tuple(headers), timestamp_ms)
+
+
+def batch_fields(body: dict[str, Any]) -> tuple[str, int, list[str]]:
+    """Writer, batch and names of a commit's document. Raises BadRequest."""
+    writer, names = body.get("writer"), names_field(body)
+    if not isinstance(writer, str) or any("\ud800" <= character <= "\udfff" for character in writer):
+        raise BadRequest("writer must be a text, without halves of surrogate pairs")
+    return writer, int_field(body, "batch"), names
+
+
+def names_field(body: dict[str, Any]) -> list[str]:
+    """``names`` of a document. Raises BadRequest."""
+    names = body.get("names")
+    if not isinstance(names, list):
+        raise BadRequest("names must be a list of the names of staged files")
+    return names
+
+
+def _check_names(names: Sequence[Any]) -> None:
+    if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
+        raise BadRequest("names must be those that staging has answered")
+    if len(set(names)) != len(names):
+        raise BadRequest("a staged file is named twice")
+
+
+def _describe(entry: Entry, *, repeated: bool) -> dict[str, Any]:
+    return {
+        "writer": entry.writer,
+        "batch": entry.batch,
+        "complete": entry.is_complete,
+        "parts": entry.parts,
+        "records": entry.records,
+        "repeated": repeated,
+    }
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+# --- in threads of their own
+
+
+def _store(files: Files, directory: Path, content: bytes) -> str:
+    """Keeps a file of rows; its name. It is on disk, with its name, when this returns."""
+    try:
+        read_rows(content)
+    except ValueError as error:
+        raise BadRequest(f"not a file of rows: {error}") from None
+    name = f"{secrets.token_hex(8)}-{xxhash.xxh3_64_hexdigest(content)}"
+    try:
+        files.make_dir(directory)
+        files.sync_dir(directory.parent)  # its entry, which a process that was killed may have left unsynced
+        write_new_file(files, directory / name, content, STAGED_MODE)
+    except OSError as error:
+        text = f"cannot keep a staged file in {directory}: {error.strerror}"
+        raise (DiskFull(text) if error.errno in NO_SPACE else NotStored(text)) from None
+    return name
+
+
+def _load(path: Path) -> list[StagedRow]:
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        raise NotFound(f"no staged file {path.name}: it was dropped, or has been abandoned for too long") from None
+    except OSError as error:
+        raise NotStored(f"cannot read {path}: {error.strerror}") from None
+    if xxhash.xxh3_64_hexdigest(content) != path.name.rpartition("-")[2]:
+        raise NotStored(f"{path} is damaged: its checksum does not match; stage its rows again")
+    return read_rows(content)
+
+
+def _unlink(paths: Iterable[Path]) -> int:
+    """Bytes that were freed."""
+    freed = 0
+    for path in paths:
+        try:
+            size_bytes = path.stat().st_size
+            path.unlink()
+        except OSError as error:
+            if error.errno != errno.ENOENT:
+                continue  # the next look for abandoned files takes it
+        else:
+            freed += size_bytes
+    return freed
+
+
+def _sweep(directory: Path, kept: set[str]) -> int:
+    """Removes abandoned files; bytes that stay."""
+    stored = 0
+    before = time.time() - STAGED_KEEP_S
+    try:
+        found = list(os.scandir(directory))
+    except OSError:
+        return 0
+    for file in found:
+        try:
+            status = file.stat()
+            if status.st_mtime < before and file.name not in kept:
+                os.unlink(file.path)
+            else:
+                stored += status.st_size
+        except OSError:
+            continue
+    return stored

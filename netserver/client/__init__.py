@@ -1,0 +1,1 @@
+"""What the Python clients of all protocols share."""

@@ -1,0 +1,1 @@
+"""The configuration file: sections, settings and how they are read."""

@@ -1,0 +1,115 @@
+"""The section ``[blipmq]``, which takes the names of the original's own configuration file too."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from engine.config import DAY_MS
+from engine.limits import UNACKNOWLEDGED_MAX
+from netserver.config.settings import (
+    Address,
+    ListenerSection,
+    address_setting,
+    choice_setting,
+    flag_setting,
+    list_setting,
+    number_setting,
+    text_setting,
+)
+from netserver.errors import ConfigError
+
+BLIPMQ_LISTEN: Final = "127.0.0.1:5555"
+
+
+@dataclass(frozen=True)
+class BlipmqSection(ListenerSection):
+    """BlipMQ. The names of the original's own configuration file are taken too."""
+
+    listen: Address | None = address_setting(BLIPMQ_LISTEN, "HOST:PORT of the BlipMQ listener, or off.")  # noqa: RUF009
+    bind_addr: str = text_setting("", "The original's name for the host to listen on (with `port`; `listen` wins).")
+    port: int = number_setting(
+        0, "count", 1, 65535, "The original's name for the port (`listen` wins).", zero="see listen"
+    )
+    allowed_api_keys: tuple[str, ...] = list_setting(
+        "API keys that may do everything. Without these and key_file any key is accepted, from this machine only.",
+        secret=True,
+    )
+    key_file: str = text_setting("", "File of hashed API keys with rights per topic, kept by `logtool keys`.")
+    max_retries: int = number_setting(
+        0, "count", 1, 1_000_000, "Deliveries of one message, in all, before it is given up.", zero="no limit"
+    )
+    retry_backoff_ms: int = number_setting(
+        100, "duration", 1, DAY_MS, "Time from the first delivery of a message to the second; doubles each time."
+    )
+    retry_backoff_max_ms: int = number_setting(30_000, "duration", 1, DAY_MS, "Bound of the doubled time.")
+    queue_capacity: int = number_setting(
+        0, "count", 1, 2**40, "Messages that wait or are in flight per subscription; the oldest beyond it are dropped.",
+        zero="no limit",
+    )  # fmt: skip
+    message_ttl: int = number_setting(
+        0, "duration", 1, 100 * 365 * DAY_MS, "Age (ms) at which a message is no longer delivered.", zero="no limit"
+    )
+    unacknowledged_max: int = number_setting(
+        UNACKNOWLEDGED_MAX, "count", 1, UNACKNOWLEDGED_MAX,
+        "Messages in flight per subscription; at so many nothing new is delivered.",
+    )  # fmt: skip
+    acks: str = choice_setting(
+        "lazy", ("lazy", "synced"),
+        "lazy: acknowledgements are on disk within about 100 ms, a crash repeats the last ones. synced: a PONG says "
+        "that those before it are on disk.",
+    )  # fmt: skip
+    dead_letter_suffix: str = text_setting(
+        "", "A message given up goes to the topic of its topic's name with this behind it; empty: it is dropped."
+    )
+    subscription_expiry: int = number_setting(
+        30 * DAY_MS, "duration", 60_000, 100 * 365 * DAY_MS, "A subscription (ms) without use is removed after that.",
+        zero="never",
+    )  # fmt: skip
+    handshake_timeout: int = number_setting(
+        30_000, "duration", 100, DAY_MS, "Time (ms) for HELLO and AUTH; a connection that takes longer is closed."
+    )
+    version_2: bool = flag_setting(True, "Speak protocol version 2 (pushed deliveries) with clients that ask for it.")
+    fsync_policy: str = text_setting(
+        "", "The original's durability, for topics that BlipMQ clients make: always, every_n:N (as always), "
+        "interval_ms:N or none; empty: as [topics] says.",
+    )  # fmt: skip
+    metrics_addr: str = text_setting("", "Taken from the original's files, without effect: see [admin] listen.")
+    metrics_port: int = number_setting(0, "count", 0, 65535, "As metrics_addr.")
+    wal_path: str = text_setting("", "Taken from the original's files, without effect: see [server] data_dir.")
+    enable_tokio_console: bool = flag_setting(False, "Taken from the original's files, without effect.")
+
+    def __post_init__(self) -> None:
+        if (self.bind_addr or self.port) and self.listen == Address.parse(BLIPMQ_LISTEN):
+            host = self.bind_addr or "127.0.0.1"
+            text = f"[{host}]:{self.port or 5555}" if ":" in host else f"{host}:{self.port or 5555}"
+            try:
+                object.__setattr__(self, "listen", Address.parse(text))
+            except ValueError as error:
+                raise ConfigError(f"[blipmq] bind_addr and port: {error}") from None
+        try:
+            self.topic_settings()
+        except ValueError as error:
+            raise ConfigError(f"[blipmq] fsync_policy = {self.fsync_policy!r}: {error}") from None
+
+    @property
+    def is_protected(self) -> bool:
+        """Clients need a key, or nobody can listen in."""
+        return bool(self.tls_certificate or self.allowed_api_keys or self.key_file)
+
+    def topic_settings(self) -> dict[str, str]:
+        """What ``fsync_policy`` means for a topic.
+
+        Raises:
+            ValueError: it is none of the original's policies.
+        """
+        policy, _, number = self.fsync_policy.strip().lower().partition(":")
+        if not policy and not number:
+            return {}
+        if (policy == "always" and not number) or (policy == "every_n" and number.isdecimal()):
+            return {"durability": "always"}
+        if policy == "none" and not number:
+            return {"durability": "never"}
+        if policy == "interval_ms" and number.isdecimal() and int(number) > 0:
+            return {"durability": "interval", "sync_interval_ms": number}
+        raise ValueError("expected always, every_n:N, interval_ms:N or none")

@@ -1,0 +1,1 @@
+"""What every TCP listener shares: connections, backpressure, answers that wait for a commit, TLS."""

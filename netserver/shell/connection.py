@@ -1,0 +1,546 @@
+"""One TCP connection: the shell around a protocol's session.
+
+The shell reads, hands whole read buffers to the session, writes, and keeps every bound; the session turns bytes into
+engine calls and answers. Life of a connection::
+
+    connection_made -> session = factory(connection)
+    bytes           -> session.received(view, length) -> consumed; the rest comes again in front of what follows
+    peer's EOF      -> session.eof()        the session closes when nothing is outstanding
+    ProtocolError   -> the same: what came before it counts and is answered, nothing more is read
+    other error     -> traceback in the log, this connection is aborted, nobody else notices
+    SIGTERM         -> no more reading, session.drain()
+    gone            -> session.closed(), once, whatever happened
+
+Reading: all connections of a loop share one read buffer (asyncio and uvloop call ``get_buffer``, recv and
+``buffer_updated`` back to back); a rest that was not consumed is kept per connection and copied to the front at the
+next read. A frame that does not fit gets a buffer of its own, which doubles as bytes arrive; what the frame announces
+is reserved in a budget, but not allocated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, ParamSpec, cast
+
+from netserver.errors import ProtocolError
+from netserver.limits import (
+    DISCARD_BYTES,
+    FLUSH_S,
+    FRAME_HEAD_BYTES,
+    LINGER_S,
+    OUTPUT_HIGH_BYTES,
+    OUTPUT_STOP_BYTES,
+    OWN_BUFFER_MIN_BYTES,
+    READ_BUFFER_BYTES,
+    READ_SMALL_BYTES,
+    READS_IN_A_ROW_MAX,
+    UNCOUNTED_BYTES,
+)
+from netserver.shell.backpressure import RECEIVE
+from netserver.shell.services import Services, Session, SessionFactory, Shell
+
+__all__ = ["Connection", "ProtocolError", "Services", "Session", "SessionFactory", "Shell"]
+
+log = logging.getLogger(__name__)
+Args = ParamSpec("Args")
+
+OUTPUT: Final = "output"
+DRAIN: Final = "drain"
+QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
+
+
+class Connection(asyncio.BufferedProtocol):
+    """One accepted TCP connection. Everything here runs in the event loop's thread.
+
+    Attributes:
+        peer: ``host:port`` of the other end.
+        writable: output is below the high-water mark; after it was false ``session.resume_output()`` is called.
+        closed: the connection is closing or gone; writes are ignored.
+        received_at: monotonic seconds of the latest read.
+        charged: publish bytes that are not yet on disk (see ``netserver.shell.backpressure``).
+        retained, reserved: bytes of receive memory that are counted in the budget.
+    """
+
+    session: Session
+    transport: asyncio.Transport
+
+    def __init__(
+        self, services: Services, factory: SessionFactory, on_lost: Callable[[Connection], None] | None = None
+    ) -> None:
+        self.services = services
+        self.shell = services.shell
+        self.loop = services.loop
+        self.counters = services.counters
+        self.peer = "?"
+        self.writable = True
+        self.closed = False
+        self.charged = 0
+        self.retained = 0
+        self.reserved = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.received_at = 0.0
+        self.opened_at = time.time()
+        self.number = 0
+        self._factory = factory
+        self._on_lost = on_lost
+        self._holds: dict[str, float] = {}
+        self._reading = True
+        self._parsing = False
+        self._held_in_parse = False
+        self._resuming = False
+        self._reads_in_a_row = 0  # large ones
+        self._input_ended = False
+        self._peer_eof = False
+        self._output_ended = False
+        self._rest: bytes = b""
+        self._own: memoryview | None = None
+        self._own_length = 0
+        self._expected = 0
+        self._discarded_bytes = 0
+        self._progress_at = 0.0
+        self._progress_bytes = -1
+        self._close_kind = "peer"
+        self._close_timer: asyncio.TimerHandle | None = None
+
+    # --- for sessions
+
+    @property
+    def held(self) -> bool:
+        """Reading and parsing are stopped for some reason; a session's loop may stop early on it."""
+        return bool(self._holds)
+
+    @property
+    def title(self) -> str:
+        """Protocol and peer, for people."""
+        return f"{self.counters.name} {self.peer}"
+
+    @property
+    def hold_reasons(self) -> list[str]:
+        """Why it is not read, for people."""
+        return list(self._holds)
+
+    @property
+    def receive_buffer_bytes(self) -> int:
+        """Size of its own receive buffer (allocated, though not all of it need be used)."""
+        return len(self._own) if self._own is not None else 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send ``data``, which must never be changed afterwards; ignored once the connection is closed."""
+        if self.closed or self._output_ended:
+            return
+        self.bytes_out += len(data)
+        try:
+            self.transport.write(data)
+        except RuntimeError:  # uvloop: the transport failed and connection_lost is on its way
+            self.abort("write on a lost connection", "peer")
+
+    def hold(self, reason: str) -> None:
+        """Stop reading and parsing until the same reason is released; reasons add up."""
+        if reason in self._holds:
+            return
+        self._holds[reason] = time.monotonic()
+        self._held_in_parse = self._parsing
+        if self._reading and not self.closed:
+            self._reading = False
+            self._transport_call(self.transport.pause_reading)
+
+    def release(self, reason: str) -> None:
+        """Take back a ``hold``; after the last one the unparsed rest is parsed (in the next turn), then reading."""
+        since = self._holds.pop(reason, None)
+        if since is None:
+            return
+        if reason not in (OUTPUT, DRAIN):
+            self.counters.backpressure_s += time.monotonic() - since
+        if not self._holds and not self._parsing:
+            self._resume_soon()
+
+    def charge(self, size_bytes: int) -> None:
+        """``size_bytes`` of publishes were appended; reading stops above this connection's share.
+
+        Each charge needs its ``discharge``, also when the connection is gone by then: the bytes are in memory until
+        they are stored, and a peer must not get rid of its bound by connecting anew. ``Outstanding`` does both.
+        """
+        self.shell.pressure.charge(self, size_bytes)
+
+    def discharge(self, size_bytes: int) -> None:
+        """They were stored or refused."""
+        self.shell.pressure.discharge(self, size_bytes)
+
+    def expect(self, size_bytes: int) -> None:
+        """Say in ``received`` how long the frame is, head included, that the bytes left over begin.
+
+        It gets memory before larger ones when memory is short; unsaid, it counts as the largest frame allowed.
+        """
+        self._expected = size_bytes
+
+    def call(self, function: Callable[Args, object], *args: Args.args, **kwargs: Args.kwargs) -> None:
+        """Call a session's function so that its error ends this connection and no other."""
+        try:
+            function(*args, **kwargs)
+        except ProtocolError as error:
+            self._refuse(error)
+        except Exception:
+            log.exception("%s %s: error in the session; connection aborted", self.counters.name, self.peer)
+            self._session_failed()
+
+    def guarded(self, function: Callable[[], object]) -> Callable[[], None]:
+        """``function`` wrapped in ``call``: for callbacks given to the engine and for timers."""
+        return partial(self._unless_closed, function)
+
+    def _unless_closed(self, function: Callable[[], object]) -> None:
+        if not self.closed:
+            self.call(function)
+
+    def close(self, reason: str = "", kind: str = "server") -> None:
+        """Send what was written, then close. Input that still comes is thrown away.
+
+        Args:
+            reason: for the log.
+            kind: fixed word for the metric.
+        """
+        if self.closed:
+            return
+        self.closed = True
+        if self._close_kind == "peer" and not self._peer_eof:
+            self._close_kind = kind
+        if reason:
+            log.info("%s %s: closed: %s", self.counters.name, self.peer, reason)
+        self._drop_input()
+        try:
+            if self._peer_eof or not self.transport.can_write_eof():
+                self.transport.close()
+            else:
+                self.transport.write_eof()
+                if not self._reading:
+                    self._reading = True
+                    self.transport.resume_reading()
+        except RuntimeError:  # already failed: connection_lost is on its way
+            return
+        except OSError:  # the peer has reset it, and nobody may be reading
+            self._transport_call(self.transport.abort)
+            return
+        self._close_timer = self.loop.call_later(LINGER_S, self._linger, self.loop.time() + FLUSH_S)
+
+    def end_output(self) -> None:
+        """Send what was written, then FIN; input is read and parsed as before, further writes are ignored.
+
+        For protocols in which the peer closes first. Where there is no half-closed state (TLS) it is ``close()``.
+        """
+        if self.closed or self._output_ended:
+            return
+        if self._peer_eof or not self.transport.can_write_eof():
+            self.close()
+            return
+        self._output_ended = True
+        try:
+            self.transport.write_eof()
+        except RuntimeError:  # already failed: connection_lost is on its way
+            return
+        except OSError:  # the peer has reset it, and nobody may be reading
+            self._transport_call(self.transport.abort)
+
+    def abort(self, reason: str = "", kind: str = "server") -> None:
+        """Close at once; output that was not sent is lost."""
+        if not self.closed:
+            self.closed = True
+            self._close_kind = kind
+            if reason:
+                log.info("%s %s: aborted: %s", self.counters.name, self.peer, reason)
+        self._drop_input()
+        self._transport_call(self.transport.abort)
+
+    # --- for the server
+
+    def drain(self) -> None:
+        """Read no more; the session finishes and closes."""
+        if self.closed:
+            return
+        self._input_ended = True
+        self._close_kind = "drain"
+        self.hold(DRAIN)
+        self._drop_input()
+        self.call(self.session.drain)
+
+    def check_progress(self, now: float, window_s: float, least_bytes: int) -> None:
+        """Abort when a half-sent frame gained less than ``least_bytes`` in ``window_s``."""
+        waiting = (self._own is not None or self._rest) and not self._holds and not self.closed
+        if not waiting:
+            self._progress_bytes = -1
+        elif self._progress_bytes < 0 or self.bytes_in - self._progress_bytes >= least_bytes:
+            self._progress_bytes = self.bytes_in
+            self._progress_at = now
+        elif now - self._progress_at >= window_s:
+            self.abort(f"half-sent frame without progress for {now - self._progress_at:.0f} s", "stalled")
+
+    def confirm(self) -> None:
+        """Have the kernel confirm at once what has arrived, where it would wait for an answer to send along."""
+        connection = self.transport.get_extra_info("socket") if QUICKACK is not None and not self.closed else None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)
+
+    # --- asyncio.BufferedProtocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        address = transport.get_extra_info("peername")
+        if isinstance(address, tuple):
+            self.peer = f"[{address[0]}]:{address[1]}" if ":" in address[0] else f"{address[0]}:{address[1]}"
+        self.shell.serial += 1
+        self.number = self.shell.serial
+        self.shell.connections.add(self)
+        self.counters.connections += 1
+        self.counters.connections_total += 1
+        self.transport.set_write_buffer_limits(OUTPUT_HIGH_BYTES)
+        try:
+            self.session = self._factory(self)
+        except Exception:
+            log.exception("%s %s: the session could not be made", self.counters.name, self.peer)
+            self.session = _NoSession()
+            self._session_failed()
+            return
+        self.shell.pressure.join(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        own = self._own
+        if own is not None:
+            return own[self._own_length :]
+        shell = self.shell
+        view = shell.view
+        start = len(self._rest)
+        if start:
+            view[:start] = self._rest
+        if shell.pressure.tight or shell.budget.tight:
+            return view[start : start + READ_SMALL_BYTES]
+        return view[start:] if start else view
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.shell.turns.mark(self)
+        self.bytes_in += nbytes
+        if self.closed or self._input_ended:
+            self._discarded_bytes += nbytes
+            if self._discarded_bytes > DISCARD_BYTES:
+                self._transport_call(self.transport.abort)
+            return
+        self.received_at = time.monotonic()
+        own = self._own
+        if own is None:
+            self._parse(self.shell.view, len(self._rest) + nbytes)
+        else:
+            self._own_length += nbytes
+            self._parse(own, self._own_length)
+        if not self.writable and self._output_bytes() > OUTPUT_STOP_BYTES:
+            self.hold(OUTPUT)
+        if nbytes < READ_BUFFER_BYTES // 2:
+            self._reads_in_a_row = 0
+        else:
+            self._reads_in_a_row += 1
+            if self._reads_in_a_row >= READS_IN_A_ROW_MAX:
+                self._let_others_read()
+
+    def eof_received(self) -> bool:
+        self.shell.turns.mark(self)
+        self._peer_eof = True
+        if self.closed:
+            return False
+        self._drop_input()
+        self.call(self.session.eof)
+        return not self.closed and self.transport.get_extra_info("sslcontext") is None
+
+    def pause_writing(self) -> None:
+        self.writable = False
+
+    def resume_writing(self) -> None:
+        self.shell.turns.mark(self)
+        self.writable = True
+        self.release(OUTPUT)
+        if not self.closed:
+            self.call(self.session.resume_output)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.shell.turns.mark(self)
+        self.closed = True
+        if self._close_timer is not None:
+            self._close_timer.cancel()
+        self._drop_input()
+        shell = self.shell
+        shell.connections.discard(self)
+        shell.budget.leave(self)
+        shell.pressure.leave(self)
+        self.counters.connections -= 1
+        self.counters.closed[self._close_kind] += 1
+        self.call(self.session.closed)
+        if self._on_lost is not None:
+            self._on_lost(self)
+
+    # --- inside
+
+    def _parse(self, view: memoryview, length: int) -> None:
+        """Give ``view[:length]`` to the session and keep what it leaves."""
+        self._parsing = True
+        self._held_in_parse = False
+        self._expected = 0
+        try:
+            consumed = self.session.received(view, length)
+            assert 0 <= consumed <= length, f"session consumed {consumed} of {length} bytes"
+        except ProtocolError as error:
+            self._refuse(error)
+            return
+        except Exception:
+            log.exception("%s %s: error in the session; connection aborted", self.counters.name, self.peer)
+            self._session_failed()
+            return
+        finally:
+            self._parsing = False
+        if self.closed or self._input_ended:
+            return
+        if consumed == length:
+            if self.retained or self.reserved:
+                self.shell.budget.leave(self)
+            self._rest = b""
+            self._own = None
+        else:
+            self._keep(view, consumed, length)
+        if self._held_in_parse and not self._holds:
+            self._resume_soon()
+
+    def _keep(self, view: memoryview, consumed: int, length: int) -> None:
+        """Keep ``view[consumed:length]`` for the next read."""
+        if self._own is not None and not consumed:
+            if self._own_length == len(self._own) and not self._holds:
+                self._enlarge(self._own_length)
+            return
+        rest = length - consumed
+        self._rest = bytes(view[consumed:length])
+        self._own = None
+        budget = self.shell.budget
+        budget.keep(self, rest if rest > UNCOUNTED_BYTES else 0)
+        budget.release(self)
+        if rest >= OWN_BUFFER_MIN_BYTES and not self._holds:
+            self._enlarge(rest)
+
+    def _enlarge(self, have_bytes: int) -> None:
+        """Get a buffer of twice the size, with room reserved for the whole frame; without room wait unread."""
+        bound = self.session.frame_bytes_max + FRAME_HEAD_BYTES
+        if have_bytes >= bound:
+            self._refuse(ProtocolError(f"frame above {self.session.frame_bytes_max} bytes", "frame_size"))
+            return
+        need = bound if self._expected <= have_bytes else min(self._expected, bound)
+        if need <= self.reserved or self.shell.budget.reserve(self, need):
+            self._move()
+        else:
+            self.hold(RECEIVE)
+
+    def grant(self) -> None:
+        """The receive budget has room now for the frame."""
+        self._move()
+        self.release(RECEIVE)
+
+    def _move(self) -> None:
+        """Put what is kept into a new buffer of its own, twice as large but not beyond what is reserved."""
+        kept = self._rest if self._own is None else self._own[: self._own_length]
+        self._own_length = len(kept)
+        self._own = memoryview(bytearray(min(2 * len(kept), self.reserved)))
+        self._own[: self._own_length] = kept
+        self._rest = b""
+        self.shell.budget.keep(self, 0)
+
+    def _drop_input(self) -> None:
+        self._rest = b""
+        self._own = None
+        self.shell.budget.leave(self)
+
+    def _let_others_read(self) -> None:
+        """Read on in the next turn of the loop."""
+        self._reads_in_a_row = 0
+        if self._reading and not self.closed:
+            self._reading = False
+            self._transport_call(self.transport.pause_reading)
+            self._resume_soon()
+
+    def _resume_soon(self) -> None:
+        if not self._resuming:
+            self._resuming = True
+            self.loop.call_soon(self._resume)
+
+    def _resume(self) -> None:
+        """Parse the kept rest, then read on, unless something stops it again."""
+        self._resuming = False
+        if self._holds or self.closed or self._input_ended:
+            return
+        if self._own is not None:
+            self._parse(self._own, self._own_length)
+        elif self._rest:
+            self._parse(memoryview(self._rest), len(self._rest))  # may be larger than the shared buffer
+        if not (self._holds or self._resuming or self._reading or self.closed or self._input_ended or self._peer_eof):
+            self._reading = True
+            self._transport_call(self.transport.resume_reading)
+
+    def _refuse(self, error: ProtocolError) -> None:
+        """Bad input: nothing more is parsed, what came before is answered, then the session closes."""
+        if self.closed or self._input_ended:
+            return
+        self.counters.protocol_errors[error.kind] += 1
+        log.warning("%s %s: %s; connection closed", self.counters.name, self.peer, error)
+        self._input_ended = True
+        self._close_kind = "protocol"
+        self.hold("protocol error")
+        self._drop_input()
+        self.call(self.session.eof)
+
+    def _session_failed(self) -> None:
+        self.counters.session_errors += 1
+        self.abort(kind="error")
+
+    def _linger(self, deadline: float) -> None:
+        """The peer has not closed its side: give it up, or wait while it still takes output."""
+        left_s = deadline - self.loop.time()
+        if self._output_bytes() and left_s > 0:
+            self._close_timer = self.loop.call_later(min(LINGER_S, left_s), self._linger, deadline)
+        else:
+            self._transport_call(self.transport.abort)
+
+    def _output_bytes(self) -> int:
+        try:
+            return self.transport.get_write_buffer_size()
+        except RuntimeError:  # the transport failed; connection_lost is on its way
+            return 0
+
+    @staticmethod
+    def _transport_call(function: Callable[[], Any]) -> None:
+        """Call a method of the transport that may have failed already."""
+        try:
+            function()
+        except RuntimeError:  # connection_lost is on its way
+            return
+
+
+class _NoSession:
+    """Stands in when the factory failed, until the transport is gone."""
+
+    frame_bytes_max = 0
+
+    def received(self, data: memoryview, length: int) -> int:
+        return length
+
+    def eof(self) -> None:
+        return
+
+    def resume_output(self) -> None:
+        return
+
+    def closed(self) -> None:
+        return
+
+    def idle(self) -> bool:
+        return True
+
+    def drain(self) -> None:
+        return

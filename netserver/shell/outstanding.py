@@ -1,0 +1,149 @@
+"""The answers that a connection still owes: publishes that are not yet stored, and what must wait behind them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from engine.segments.chunk import COMMITTED, FAILED, PENDING
+from netserver.shell.counters import Counters
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from engine.errors import EngineError
+    from engine.segments.chunk import Chunk
+
+Released = list[tuple[object, "Exception | None"]]
+"""(token, None) of what is stored, (token, error) of what is not, in order."""
+
+
+class Owner(Protocol):
+    """What ``Outstanding`` needs of a connection (or of a stream of one); see ``netserver.shell.connection``."""
+
+    loop: asyncio.AbstractEventLoop
+    counters: Counters
+    closed: bool
+    received_at: float
+
+    def charge(self, size_bytes: int) -> None:
+        """``size_bytes`` of publishes were appended."""
+
+    def discharge(self, size_bytes: int) -> None:
+        """They were stored or refused."""
+
+    def call(self, function: Callable[..., object], *args: Any, **kwargs: Any) -> None:
+        """Call a session's function so that its error ends this connection and no other."""
+
+
+class Promise:
+    """Something other than a chunk that an answer waits for; ``settle`` it, then call ``Outstanding.round_done``."""
+
+    __slots__ = ("error", "state")
+
+    def __init__(self) -> None:
+        self.state = PENDING
+        self.error: EngineError | None = None
+
+    def settle(self, error: EngineError | None) -> None:
+        """It is done, or has failed."""
+        self.state = COMMITTED if error is None else FAILED
+        self.error = error
+
+
+class Outstanding:
+    """Queue of answers of one connection; given to the engine as the waiter of its chunks.
+
+    ``on_released`` gets all answers that a commit round set free, in one call, so that a session can merge them into
+    one write (one cumulative ACK); this class merges nothing. Publish bytes are charged to the connection from ``add``
+    until their chunk is stored or has failed, also when the connection is gone in between.
+
+    Args:
+        connection: whose answers; its counters get records, bytes and the time to the acknowledgement.
+        on_released: called in the loop; an error in it ends this connection only.
+        ordered: answers leave in the order of arrival (a finished one waits for those before it); False: as they
+            finish.
+    """
+
+    __slots__ = ("_checking", "_connection", "_on_released", "_ordered", "_queue", "pending_bytes")
+
+    def __init__(self, connection: Owner, on_released: Callable[[Released], object], *, ordered: bool = True) -> None:
+        self._connection = connection
+        self._on_released = on_released
+        self._ordered = ordered
+        self._queue: deque[tuple[Chunk | Promise | None, object, int, int, float, Exception | None]] = deque()
+        self._checking = False
+        self.pending_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def add(self, chunk: Chunk, token: object, size_bytes: int, count: int = 1) -> None:
+        """``count`` records of ``size_bytes`` together were appended to ``chunk`` with this object as the waiter."""
+        connection = self._connection
+        self._queue.append((chunk, token, size_bytes, count, connection.received_at, None))
+        self.pending_bytes += size_bytes
+        connection.charge(size_bytes)
+        if chunk.state != PENDING and not self._checking:  # finished while it was being appended
+            self._checking = True
+            connection.loop.call_soon(self.round_done)
+
+    def add_promise(self, promise: Promise, token: object) -> None:
+        """An answer that waits for ``promise`` (and for those before it)."""
+        self._queue.append((promise, token, 0, 0, 0.0, None))
+
+    def add_done(self, token: object, error: EngineError | Exception | None = None) -> None:
+        """An answer that waits for nothing but those before it (a PONG, a refusal); with none before it leaves now."""
+        if self._queue and self._ordered:
+            self._queue.append((None, token, 0, 0, 0.0, error))
+        else:
+            self._connection.call(self._on_released, [(token, error)])
+
+    def round_done(self) -> None:
+        """A commit round has changed the state of a chunk (called by the engine)."""
+        self._checking = False
+        released: Released = []
+        freed_bytes = self._take_prefix(released) if self._ordered else self._take_finished(released)
+        if freed_bytes:
+            self.pending_bytes -= freed_bytes
+            self._connection.discharge(freed_bytes)
+        if released and not self._connection.closed:
+            self._connection.call(self._on_released, released)
+
+    def _take_prefix(self, released: Released) -> int:
+        queue = self._queue
+        now = time.monotonic()
+        freed_bytes = 0
+        while queue:
+            chunk, token, size_bytes, count, since, error = queue[0]
+            if chunk is not None:
+                if chunk.state == PENDING:
+                    break
+                error = self._finished(chunk, size_bytes, count, now - since)
+            queue.popleft()
+            freed_bytes += size_bytes
+            released.append((token, error))
+        return freed_bytes
+
+    def _take_finished(self, released: Released) -> int:
+        now = time.monotonic()
+        freed_bytes = 0
+        left = deque(entry for entry in self._queue if entry[0] is not None and entry[0].state == PENDING)
+        for chunk, token, size_bytes, count, since, _error in self._queue:
+            if chunk is not None and chunk.state != PENDING:
+                freed_bytes += size_bytes
+                released.append((token, self._finished(chunk, size_bytes, count, now - since)))
+        self._queue = left
+        return freed_bytes
+
+    def _finished(self, chunk: Chunk | Promise, size_bytes: int, count: int, seconds: float) -> Exception | None:
+        """Count a stored chunk's records; the error of a failed one."""
+        if isinstance(chunk, Promise) or chunk.state != COMMITTED:
+            return chunk.error
+        counters = self._connection.counters
+        counters.records_published += count
+        counters.published_bytes += size_bytes
+        counters.ack_seconds[chunk.partition.topic.config.durability].observe(seconds, count)
+        return None
