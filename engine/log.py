@@ -20,13 +20,13 @@ import json
 import logging
 import secrets
 import time
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from engine.callbacks import call_each
 from engine.commit.committer import Committer, Part
 from engine.commit.native_rounds import Watch
 from engine.commit.transactions import Markers
@@ -47,7 +47,7 @@ from engine.files.lock import LOCK_FILE, DirectoryLock
 from engine.files.system import DIRECTORY_MODE, Files, SystemFiles, read_whole_file, write_new_file
 from engine.formats.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.histogram import Histogram
-from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX, WAKE_SLICE, WAKE_TURN_S
+from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX
 from engine.partitions.clock import steady_ms
 from engine.partitions.file_worker import Opener
 from engine.partitions.housekeeping import Housekeeping
@@ -58,6 +58,7 @@ from engine.segments.buffers import BufferPool
 from engine.segments.chunk import Chunk, Slab
 from engine.segments.watermarks import FILE_NAME as WATERMARKS_NAME
 from engine.segments.watermarks import Owner, Watermarks
+from engine.slices import Slices
 from engine.state.catalog import Catalog
 from engine.state.environment import DATA_FILE
 from engine.state.index import Index
@@ -80,6 +81,7 @@ class Log:
         self.post = post
         self.soon = post
         """`post` for the owner itself."""
+        self.slices = Slices(lambda work: self.soon(work))
         self.files = files
         self.pending_bytes = 0
         """Bytes of records that were appended but are not committed yet."""
@@ -103,8 +105,6 @@ class Log:
         """Answers of reader threads, by what was asked for; see `engine.partitions.reads`."""
         self.lost_bounds: dict[tuple[int, int], int] = {}
         """Bounds of reserved numbers that were lost with the state and are being written again."""
-        self._to_wake: deque[Callable[[], None]] = deque()
-        self._waking = False
         self.handles = Handles(files, config.open_files_max)
         if isinstance(files, SystemFiles):
             files.relieve = self.handles.relieve
@@ -404,22 +404,8 @@ class Log:
             partition.stop_writing(error)
 
     def wake(self, callbacks: Iterable[Callable[[], None]]) -> None:
-        """Calls readers back, for about `WAKE_TURN_S` in one turn of the owner's loop."""
-        self._to_wake.extend(callbacks)
-        if not self._waking:
-            self._waking = True
-            self.soon(self._wake_some)
-
-    def _wake_some(self) -> None:
-        until = time.perf_counter() + WAKE_TURN_S
-        while self._to_wake:
-            some = range(min(WAKE_SLICE, len(self._to_wake)))
-            call_each("a commit round", (self._to_wake.popleft() for _ in some))
-            if time.perf_counter() >= until:
-                break
-        self._waking = bool(self._to_wake)
-        if self._waking:
-            self.soon(self._wake_some)
+        """Calls readers back, from the next turn of the owner's loop on."""
+        self.slices.later(partial(self.slices.call_each, "a commit round", callbacks))
 
     def note_index(self, part: Part, chunk: Chunk) -> None:
         """Puts a committed chunk into the index (owner's or committer's thread)."""

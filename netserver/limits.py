@@ -14,6 +14,10 @@ READS_IN_A_ROW_MAX: Final = 8
 """Large reads of one connection in one turn of the loop, 2 MiB as in a commit round. The loop by itself reads on, up to
 32 times, while reads fill the buffer, and everybody else waits."""
 
+RELEASED_MAX: Final = 1000
+"""Answers of one connection that are sent in one turn of the loop, some milliseconds of work: two topics by turns make
+an answer of every 30 bytes, and a commit round sets 70,000 of them free."""
+
 READ_SMALL_BYTES: Final = 16 * KIB
 """Read size while memory is short: 10,000 connections then overshoot by 160 MB at most, not by 2.5 GB."""
 

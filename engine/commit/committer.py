@@ -312,7 +312,7 @@ class Committer:
         call_each("a commit round", callbacks)
         if self._dirty or self._transactions:
             call_each("a commit round", (self._start,))  # the disk works while the answers are written
-        call_each("a commit round", (waiter.round_done for waiter in waiters))
+        self._log.slices.call_each("a commit round", (waiter.round_done for waiter in waiters))
 
     def _give_outcome(self, part: Part) -> None:
         """Tells a partition what became of its part; a defect in it stops that partition, not the rounds of others."""

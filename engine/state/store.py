@@ -58,6 +58,7 @@ from engine.files.system import Files
 from engine.histogram import Histogram
 from engine.limits import (
     LMDB_KEY_BYTES_MAX,
+    SLICES_S,
     STATE_ROUND_BYTES_MAX,
     STATE_VALUE_BYTES_MAX,
     STATE_VERIFY_ALWAYS_BYTES,
@@ -348,9 +349,13 @@ class LmdbState(StateReader):
         self._post(lambda: self._call(waiting, error))
 
     def _call(self, waiting: deque[Submission], error: EngineError | None) -> None:
-        """On the owner thread: the answers of one round, in order. One that raises does not cost the others theirs."""
+        """On the owner thread: the answers of one round, in order, many of them in several turns of its loop.
+
+        One that raises does not cost the others theirs.
+        """
+        until = time.perf_counter() + SLICES_S
         try:
-            while waiting:
+            while waiting and time.perf_counter() < until:
                 submission = waiting.popleft()
                 self.pending_bytes -= submission.size_bytes
                 if submission.on_done is not None:

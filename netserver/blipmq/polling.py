@@ -153,6 +153,8 @@ class ConsumingSession:
             kind, behind, count, subscription_id = scan(data, position, length, self.length_max)
             if not count or (kind != _POLL and kind != _ACK):
                 return position
+            if not self.connection.has_turn():
+                return position
             if self.unstored:
                 self.connection.hold(BARRIER)
                 return position

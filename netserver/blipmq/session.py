@@ -93,6 +93,8 @@ class BlipmqSession(ConsumingSession):
     # --- netserver.shell.connection.Session (received() is in the base class)
 
     def other(self, data: memoryview, position: int, length: int) -> int:
+        if not self.connection.has_turn():
+            return position
         kind, behind, count, number = scan(data, position, length, self.length_max)
         if kind == 0:
             if length - position >= LENGTH_BYTES:
@@ -284,7 +286,7 @@ class BlipmqSession(ConsumingSession):
                 if error is not None:
                     self.acked = True  # the next PING tries again; a crash only repeats messages
                 promise.settle(error)
-                self.outstanding.round_done()
+                self.outstanding.look_soon()
 
             self.node.cursors.flush(written)
         self.answer(codec.pong(cid))
@@ -395,7 +397,7 @@ class BlipmqSession(ConsumingSession):
 
         def stored(error: EngineError | None) -> None:
             promise.settle(error)
-            self.outstanding.round_done()
+            self.outstanding.look_soon()
 
         cursor = self.node.cursors.create(
             OWNER, partition, after_seq=partition.last_seq, qos=request.qos, on_durable=stored

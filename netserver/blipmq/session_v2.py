@@ -117,7 +117,7 @@ class VersionTwo:
 
         def stored(error: EngineError | None) -> None:
             promise.settle(error)
-            self._session.outstanding.round_done()
+            self._session.outstanding.look_soon()
 
         try:
             cursor = self._node.cursors.create(

@@ -52,6 +52,7 @@ Args = ParamSpec("Args")
 
 OUTPUT: Final = "output"
 DRAIN: Final = "drain"
+TURN: Final = "others have their turn"
 QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
 
 
@@ -160,6 +161,19 @@ class Connection(asyncio.BufferedProtocol):
             self.counters.backpressure_s += time.monotonic() - since
         if not self._holds and not self._parsing:
             self._resume_soon()
+
+    def has_turn(self) -> bool:
+        """Whether this turn of the loop has time for another piece of work, such as a frame that is none of a run.
+
+        False: the connection is held, and what is left is parsed in a later turn.
+        """
+        slices = self.services.log.slices
+        if not slices.is_over():
+            return True
+        if TURN not in self._holds:
+            self.hold(TURN)
+            slices.later(self._take_turn)
+        return False
 
     def charge(self, size_bytes: int) -> None:
         """``size_bytes`` of publishes were appended; reading stops above this connection's share.
@@ -482,6 +496,11 @@ class Connection(asyncio.BufferedProtocol):
         if not (self._holds or self._resuming or self._reading or self.closed or self._input_ended or self._peer_eof):
             self._reading = True
             self._transport_call(self.transport.resume_reading)
+
+    def _take_turn(self) -> None:
+        """There is time again."""
+        del self._holds[TURN]
+        self._resume()
 
     def _refuse(self, error: ProtocolError) -> None:
         """Bad input: nothing more is parsed, what came before is answered, then the session closes."""

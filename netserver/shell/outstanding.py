@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.segments.chunk import COMMITTED, FAILED, PENDING
+from netserver.limits import RELEASED_MAX
 from netserver.shell.counters import Counters
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Owner(Protocol):
 
 
 class Promise:
-    """Something other than a chunk that an answer waits for; ``settle`` it, then call ``Outstanding.round_done``."""
+    """Something other than a chunk that an answer waits for; ``settle`` it, then call ``Outstanding.look_soon``."""
 
     __slots__ = ("error", "state")
 
@@ -86,9 +87,8 @@ class Outstanding:
         self._queue.append((chunk, token, size_bytes, count, connection.received_at, None))
         self.pending_bytes += size_bytes
         connection.charge(size_bytes)
-        if chunk.state != PENDING and not self._checking:  # finished while it was being appended
-            self._checking = True
-            connection.loop.call_soon(self.round_done)
+        if chunk.state != PENDING:  # finished while it was being appended
+            self.look_soon()
 
     def add_promise(self, promise: Promise, token: object) -> None:
         """An answer that waits for ``promise`` (and for those before it)."""
@@ -100,6 +100,12 @@ class Outstanding:
             self._queue.append((None, token, 0, 0, 0.0, error))
         else:
             self._connection.call(self._on_released, [(token, error)])
+
+    def look_soon(self) -> None:
+        """Look in the next turn of the loop for what is done: many promises are answered together."""
+        if not self._checking:
+            self._checking = True
+            self._connection.loop.call_soon(self.round_done)
 
     def round_done(self) -> None:
         """A commit round has changed the state of a chunk (called by the engine)."""
@@ -117,6 +123,9 @@ class Outstanding:
         now = time.monotonic()
         freed_bytes = 0
         while queue:
+            if len(released) == RELEASED_MAX:
+                self.look_soon()
+                break
             chunk, token, size_bytes, count, since, error = queue[0]
             if chunk is not None:
                 if chunk.state == PENDING:

@@ -1,0 +1,77 @@
+"""Slices of the owner's loop: work that one input can make long is done in slices, so that nobody waits for it long.
+
+All sliced work shares one budget of time a turn, whoever it is for: what finds it used up waits in one queue, the
+oldest first, and every turn does at least one slice. The cost of asking is that of reading a clock: ask before each
+piece of work of some ten microseconds or more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+from engine.callbacks import call_each
+from engine.limits import SLICES_S
+
+
+class Slices:
+    """The budget and the queue. Owner's thread only.
+
+    Args:
+        soon: calls a function in the next turn of the loop.
+    """
+
+    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+        self._soon = soon
+        self._until = 0.0
+        self._waiting: deque[Callable[[], object]] = deque()
+        self._is_scheduled = False
+
+    def is_over(self) -> bool:
+        """Whether this turn's time is used up. The first question in a turn starts its clock."""
+        now = time.perf_counter()
+        if self._until:
+            return now >= self._until
+        self._until = now + SLICES_S
+        self._schedule()
+        return False
+
+    def later(self, work: Callable[[], object]) -> None:
+        """Has `work` called in a turn that has time for it. It looks at `is_over` itself, if it may take long."""
+        self._waiting.append(work)
+        self._schedule()
+
+    def run(self, steps: Iterator[object]) -> None:
+        """Goes through `steps`, now and in later turns; each step is short."""
+        for _ in steps:
+            if self.is_over():
+                self.later(partial(self.run, steps))
+                return
+
+    def call_each(self, event: str, callbacks: Iterable[Callable[[], object]]) -> None:
+        """`engine.callbacks.call_each`, now and in later turns."""
+        self.run(_one_by_one(event, callbacks))
+
+    def _schedule(self) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._soon(self._begin)
+
+    def _begin(self) -> None:
+        """A new turn has begun."""
+        self._is_scheduled = False
+        self._until = 0.0
+        for _ in range(len(self._waiting)):
+            call_each("a turn", (self._waiting.popleft(),))
+            if self.is_over():
+                break
+        if self._waiting:
+            self._schedule()
+
+
+def _one_by_one(event: str, callbacks: Iterable[Callable[[], object]]) -> Iterator[None]:
+    for callback in callbacks:
+        call_each(event, (callback,))
+        yield
