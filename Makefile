@@ -58,7 +58,7 @@ test-pure:
 # A copy of the tree, so that modules with bounds checks do not stay in the way of the fast ones.
 test-checked:
 	@.ci/venv $(VENV) editable test
-	@mkdir -p build/checked && cp -ru engine netserver tools tests docs *.md LICENSE pyproject.toml setup.py build/checked/
+	@mkdir -p build/checked && cp -ru engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/checked/
 	@find build/checked -name '*.so' ! -newer build/checked/setup.py -delete
 	cd build/checked && QUINTLOG_BUILD=checked $(abspath $(PY)) setup.py -q build_ext --inplace -j $$(nproc)
 	cd build/checked && QUINTLOG_REQUIRE_COMPILED=checked $(abspath $(PY)) -m pytest -p no:cacheprovider \
@@ -96,7 +96,7 @@ bench: build
 coverage:
 	@.ci/venv $(VENV) editable test
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@cp -r engine netserver tools tests docs *.md LICENSE pyproject.toml build/coverage/
+	@cp -r engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/coverage/
 	@find build/coverage -name '*.so' -delete
 	cd build/coverage && $(abspath $(PY)) -m coverage run -m pytest -q -p no:cacheprovider $(NOT_COVERING) $(COVERED)
 	cd build/coverage && $(abspath $(PY)) -m coverage combine -q

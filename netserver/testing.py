@@ -40,6 +40,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 """Section -> setting -> value, as in the configuration file."""
 
 FREE_PORT = "127.0.0.1:0"
+ROOT = Path(__file__).resolve().parents[1]
 
 
 class ServerProcess:
@@ -64,7 +65,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         command: tuple[str, ...] | None = None,
     ) -> None:
-        self._command = command or (sys.executable, "-m", "tools.engine_server")
+        self._command = command or (sys.executable, "-P", str(ROOT / "quintlog.py"), "engine-server")
         self._temporary = tempfile.TemporaryDirectory(prefix="quintlog-") if data_dir is None else None
         self.data_dir = data_dir if data_dir is not None else Path(self._temporary.name) / "data"  # type: ignore[union-attr]
         self.addresses: dict[str, tuple[str, int]] = {}
@@ -157,9 +158,7 @@ class ServerProcess:
             RuntimeError: it ended or hung instead; the text has its log.
         """
         assert not self.is_running
-        root = str(Path(__file__).resolve().parents[1])
         environment = {**os.environ, **self._environment}
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
         for section, table in self._settings.items():
             for name, value in table.items():
                 if name == "listen":

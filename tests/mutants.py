@@ -22,6 +22,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import quintlog
 from tests.mutant_list import MUTANTS, Mutant
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +40,7 @@ def copy_of_checkout(target: Path) -> None:
         shutil.copytree(found.submodule_search_locations[0], target / name, ignore=ignored)
     shutil.copytree(ROOT / "tests", target / "tests", ignore=ignored)
     shutil.copy(ROOT / "pyproject.toml", target)
+    shutil.copy(quintlog.__file__, target)
 
 
 def apply(mutant: Mutant, root: Path) -> None:

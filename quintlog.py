@@ -1,0 +1,104 @@
+"""Quintlog by its public name: the Python clients, and the two commands.
+
+::
+
+    import quintlog
+
+    with quintlog.connect("figg", "127.0.0.1:8119") as client:      # without asyncio
+        client.publish("orders", b"one")
+
+    async with quintlog.tank.connect("127.0.0.1:11011") as client:  # with asyncio: figg, tank, blipmq, fujin, reliably
+        await client.publish("orders", b"one")
+
+``python -m quintlog engine-server ...`` and ``python -m quintlog logtool ...`` are the commands of these names.
+
+The code is in the packages ``engine``, ``netserver`` and ``tools``. A project may have packages of the same names. The
+commands take ours, whatever the working directory or PYTHONPATH holds; the clients refuse, and name the other package.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from importlib import import_module
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from netserver import blipmq, errors, figg, fujin, reliably, tank, testing
+    from netserver.blocking import connect
+
+__all__ = ["blipmq", "connect", "errors", "figg", "fujin", "reliably", "tank", "testing"]
+
+ROOT = Path(__file__).resolve().parent
+PACKAGES = ("engine", "netserver", "tools")
+EXIT_UNUSABLE = 3  # as both commands use it
+
+
+class _OurPackages:
+    """Finds our packages before anything on the path, for a process that is ours. Nothing else is found here: to put
+    `ROOT` on the path would let what is installed beside us hide modules of the standard library."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        return PathFinder.find_spec(name, [str(ROOT)]) if name in PACKAGES else None
+
+
+def engine_server() -> None:
+    """Entry point of ``engine-server``."""
+    _run("tools.engine_server", "engine-server")
+
+
+def logtool() -> None:
+    """Entry point of ``logtool``."""
+    _run("tools.logtool", "logtool")
+
+
+def _run(module: str, command: str) -> None:
+    sys.meta_path.insert(0, _OurPackages)
+    try:
+        import_module(module).main()
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] in PACKAGES:
+            raise  # a defect of ours
+        sys.exit(f"{command}: {error.name} is not installed: pip install 'quintlog[server]'")
+
+
+def _check_packages() -> None:
+    """Raises ImportError: another package has the name of one of ours."""
+    for name in PACKAGES:
+        module = sys.modules.get(name)
+        spec = module.__spec__ if module is not None else importlib.util.find_spec(name)
+        where = None if spec is None else spec.origin
+        if where is None or Path(where).resolve() != ROOT / name / "__init__.py":
+            raise ImportError(
+                f"`import {name}` finds {where or 'nothing'}, not Quintlog's {ROOT / name}: its clients cannot be used "
+                f"where another package of this name comes first on the path"
+            )
+
+
+def __getattr__(name: str) -> Any:
+    """What is public is imported when it is used: each client needs other packages."""
+    if name not in (*__all__, "__version__"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _check_packages()
+    if name == "connect":
+        return import_module("netserver.blocking").connect
+    if name == "__version__":
+        return import_module("netserver.version").product_version()
+    return import_module(f"netserver.{name}")
+
+
+def _main() -> NoReturn:
+    commands = {"engine-server": engine_server, "logtool": logtool}
+    command = commands.get(sys.argv[1]) if len(sys.argv) > 1 else None
+    if command is None:
+        sys.exit("usage: python -m quintlog engine-server|logtool ARGUMENTS")
+    del sys.argv[0]
+    command()
+    sys.exit()
+
+
+if __name__ == "__main__":
+    _main()
