@@ -147,11 +147,21 @@ COMMIT_FILES_MAX: Final = 100_000
 WRITER_NAME_BYTES_MAX: Final = 1024
 """Name of a writer of batches."""
 
+GLOB_CHARS_MAX: Final = 256
+"""A pattern in a request to admin HTTP: compiling it takes 1 ms at most, and 8 KiB of memory. A name may be longer."""
+
 ADMIN_KEEPALIVE_S: Final = 15.0
 """An idle connection to admin HTTP is closed after so long, one without a first request too."""
 
 ADMIN_CONNECTIONS_MAX: Final = 96
 """Open connections to admin HTTP: they do not count with the others, and live off half of the descriptors reserved."""
+
+ADMIN_CONNECTIONS_FULL: Final = 80
+"""Open connections to admin HTTP from which on a new one takes the place of the one that has been idle for longest."""
+
+ADMIN_ACCEPT_BATCH: Final = 8
+"""Connections to admin HTTP accepted in one turn of the loop: each is answered before so many others come that it would
+have to give way to them."""
 
 ADMIN_SHUTDOWN_S: Final = 0.5
 """Requests to admin HTTP have so long at the end."""

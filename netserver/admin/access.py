@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from engine.cursors.entries import Entry, entry_of
 from engine.errors import Corrupt, EngineError
 from netserver.access.auth import EVERYTHING, Keys, add_key, key_item, read_key_file, revoke_key
 from netserver.admin.api import Api, BadRequest, bytes_field, int_field
+from netserver.globs import matcher
 
 if TYPE_CHECKING:
     from netserver.app import Server
@@ -49,11 +49,12 @@ class SubscriptionsApi:
 
     async def list(self, glob: str | None) -> Document:
         """All subscriptions, or those of topics whose name matches."""
+        matches = matcher(glob)
         items = []
         for entry in self._server.log.cursors.entries():
             topic = self._server.log.catalog.by_id(entry.topic_id)
             name = topic.name.decode("utf-8", "surrogateescape") if topic is not None else ""
-            if entry.owner != REDRIVE_OWNER and (glob is None or fnmatchcase(name, glob)):
+            if entry.owner != REDRIVE_OWNER and matches(name):
                 try:
                     items.append(self._item(entry))
                 except Corrupt as problem:

@@ -8,7 +8,6 @@ import binascii
 import os
 import time
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from engine.config import TopicConfig
@@ -21,6 +20,7 @@ from engine.sessions.store import Sessions
 from engine.sessions.types import UnknownSession
 from engine.state.topics import Topic
 from netserver.admin.stored_sizes import Key, look
+from netserver.globs import matcher
 from netserver.limits import ADMIN_PUBLISHES
 from netserver.reliably.describe import session_item
 from netserver.version import product_version
@@ -99,9 +99,9 @@ class Api:
 
     async def topics(self, glob: str | None) -> Document:
         """All topics, or those whose name matches."""
+        matches = matcher(glob)
         found = sorted(self._server.log.catalog, key=lambda topic: topic.name)
-        if glob is not None:
-            found = [topic for topic in found if fnmatchcase(topic.name.decode("utf-8", "surrogateescape"), glob)]
+        found = [topic for topic in found if matches(topic.name.decode("utf-8", "surrogateescape"))]
         root = self._server.data_dir / "topics"
         closed = {
             (topic.id, index): root / str(topic.id) / str(index)
@@ -228,7 +228,8 @@ class Api:
     async def sessions(self, glob: str | None) -> Document:
         """Sessions of the JSON streaming protocol, or those whose uuid matches."""
         served = self._sessions
-        found = [info for info in served or () if glob is None or fnmatchcase(info.uuid, glob)]
+        matches = matcher(glob)
+        found = [info for info in served or () if matches(info.uuid)]
         return {"schema": 1, "items": [session_item(info, self._topic_name) for info in found]}
 
     async def session(self, uuid: bytes) -> Document:

@@ -1,8 +1,9 @@
 """The HTTP of the admin listener: aiohttp's server, with a bound of connections and a log that peers cannot fill.
 
-Anybody who reaches the port may open connections and send bytes that are no HTTP. So there are `ADMIN_CONNECTIONS_MAX`
-at most, further ones wait in the kernel; one that has not sent the head of a request in `ADMIN_KEEPALIVE_S` is closed;
-and what is no request is one line in the log, not a traceback.
+Anybody who reaches the port may open connections and send bytes that are no HTTP. So one that has not sent the head of
+a request in `ADMIN_KEEPALIVE_S` is closed; from `ADMIN_CONNECTIONS_FULL` on, a new one takes the place of the one that
+has had no request in work for longest, so that a health check always finds a place; what is no request is one line in
+the log, not a traceback; and bodies are not unpacked: 200 KiB can become 200 MiB.
 """
 
 from __future__ import annotations
@@ -17,7 +18,14 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from netserver.config.settings import Address
-from netserver.limits import ADMIN_BODY_BYTES, ADMIN_CONNECTIONS_MAX, ADMIN_KEEPALIVE_S, ADMIN_SHUTDOWN_S
+from netserver.limits import (
+    ADMIN_ACCEPT_BATCH,
+    ADMIN_BODY_BYTES,
+    ADMIN_CONNECTIONS_FULL,
+    ADMIN_CONNECTIONS_MAX,
+    ADMIN_KEEPALIVE_S,
+    ADMIN_SHUTDOWN_S,
+)
 from netserver.shell.listener import ConnectionGate, Lost, TcpListener
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -28,13 +36,16 @@ class HttpServer(web.Server):
 
     def __init__(self, handle: Handle) -> None:
         super().__init__(
-            handle,
+            self._serve,
             request_factory=self._request,
             access_log=None,
+            auto_decompress=False,
             keepalive_timeout=ADMIN_KEEPALIVE_S,
             logger=_peers_log(),
         )
         self._running_loop = asyncio.get_running_loop()
+        self._handle = handle
+        self._idle: dict[RequestHandler, None] = {}  # those without a request in work, the longest idle first
         self._leave: dict[RequestHandler, Lost] = {}
         self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
         self._listener: TcpListener | None = None
@@ -46,7 +57,7 @@ class HttpServer(web.Server):
             ListenError: says what to do.
         """
         gate = ConnectionGate(ADMIN_CONNECTIONS_MAX, f"idle ones are closed after {ADMIN_KEEPALIVE_S:.0f} s")
-        self._listener = TcpListener("admin", address, self._make, gate)
+        self._listener = TcpListener("admin", address, self._make, gate, accept_batch=ADMIN_ACCEPT_BATCH)
         return self._listener.start()
 
     async def close(self) -> None:
@@ -66,11 +77,15 @@ class HttpServer(web.Server):
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Called by the handler of a new connection."""
         super().connection_made(handler, transport)
+        if len(self._leave) >= ADMIN_CONNECTIONS_FULL and self._idle:
+            self._give_way(next(iter(self._idle)))
+        self._idle[handler] = None
         self._silent[handler] = self._running_loop.call_later(ADMIN_KEEPALIVE_S, transport.abort)
 
     def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
         """Called by the handler when its connection is gone."""
         self._heard(handler)
+        self._idle.pop(handler, None)
         super().connection_lost(handler, exc)
         self._leave.pop(handler)()
 
@@ -78,9 +93,22 @@ class HttpServer(web.Server):
         self, message: Any, payload: Any, protocol: RequestHandler, writer: Any, task: asyncio.Task[None]
     ) -> web.BaseRequest:
         self._heard(protocol)
+        self._idle.pop(protocol, None)
         return web.BaseRequest(
             message, payload, protocol, writer, task, self._running_loop, client_max_size=ADMIN_BODY_BYTES
         )
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._handle(request)
+        finally:  # its answer may wait for a peer that does not read
+            if request.protocol in self._leave:
+                self._idle[request.protocol] = None
+
+    def _give_way(self, handler: RequestHandler) -> None:
+        del self._idle[handler]
+        if handler.transport is not None:
+            handler.transport.abort()
 
     def _heard(self, handler: RequestHandler) -> None:
         timer = self._silent.pop(handler, None)

@@ -11,7 +11,6 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
@@ -343,14 +342,14 @@ class Metrics:
         stored.take(await loop.run_in_executor(None, look, stored.unknown()))
         return generate_latest(self._registry)
 
-    async def render_topics(self, glob: str, families: Sequence[str]) -> bytes:
+    async def render_topics(self, matches: Callable[[str], object], families: Sequence[str]) -> bytes:
         """The content of ``/metrics/topics``: partitions that are open, of topics whose name matches."""
         facts: list[PartitionFacts] = []
         other_bytes = 0
         topics: set[str] = set()
         for partition in self._server.log.known_partitions():
             name = partition.topic.name.decode("utf-8", "backslashreplace")
-            if not partition.is_open or not fnmatchcase(name, glob):
+            if not partition.is_open or not matches(name):
                 continue
             size_bytes = partition.committed_end + sum(segment.size_bytes for segment in partition.sealed)
             if name not in topics and len(topics) >= METRICS_TOPICS:

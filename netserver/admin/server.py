@@ -48,6 +48,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import re
 import secrets
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -77,6 +78,7 @@ from netserver.admin.metrics import Metrics
 from netserver.admin.staging import Staging, batch_fields, names_field
 from netserver.config.settings import Address
 from netserver.errors import ConfigError, ServerError
+from netserver.globs import BadGlob, matcher
 from netserver.limits import ADMIN_BODY_BYTES
 
 if TYPE_CHECKING:
@@ -85,8 +87,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TOKEN_FILE: Final = "admin.token"
+HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[\w.-]+))(?::[0-9]{1,5})?", re.ASCII)
+"""A Host header: a name or an address, and perhaps a port."""
+
 STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (BadRequest, 400, "bad_request"),
+    (BadGlob, 400, "bad_request"),
     (NotFound, 404, "not_found"),
     (Conflict, 409, "conflict"),
     (UnknownTopic, 404, "unknown_topic"),
@@ -157,7 +163,7 @@ class AdminServer:
     # --- requests
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        if not self._host_allowed(request.headers.get("Host", "")):
+        if not self._host_allowed(request.headers.getall("Host", [])):
             return _error(421, "wrong_host", "this name does not belong to the server; see [admin] hosts")
         path = request.raw_path.partition("?")[0]
         if not path.startswith("/v1/"):
@@ -166,6 +172,8 @@ class AdminServer:
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode()):
             text = f"needs Authorization: Bearer with the content of {TOKEN_FILE} in the data directory"
             return _error(401, "unauthorized", text, {"WWW-Authenticate": "Bearer"})
+        if request.headers.get("Content-Encoding", "identity") != "identity":
+            return _error(415, "content_encoding", "a request body must not be compressed")
         if (request.content_length or 0) > ADMIN_BODY_BYTES:  # known before any of it has come
             return _too_large()
         try:
@@ -193,7 +201,11 @@ class AdminServer:
             return _prometheus(await self._metrics.render())
         if path == "/metrics/topics":
             query = request.query
-            return _prometheus(await self._metrics.render_topics(query.get("topic", "*"), query.getall("family", [])))
+            try:
+                matches = matcher(query.get("topic"))
+            except BadGlob as error:
+                return _error(400, "bad_request", str(error))
+            return _prometheus(await self._metrics.render_topics(matches, query.getall("family", [])))
         return _error(404, "not_found", f"no {path[:200]}")
 
     async def _call_api(self, request: web.BaseRequest, path: str) -> web.Response:
@@ -246,9 +258,11 @@ class AdminServer:
             return _error(404, "not_found", f"no {method} {path[:200]}")
         return web.json_response(await route(), status=status)
 
-    def _host_allowed(self, header: str) -> bool:
-        host = header.rsplit(":", 1)[0] if not header.endswith("]") else header
-        host = host.strip("[]").lower()
+    def _host_allowed(self, headers: list[str]) -> bool:
+        found = HOST.fullmatch(headers[0]) if len(headers) == 1 else None
+        if found is None:
+            return False
+        host = (found["six"] or found["name"]).lower()
         if host == "localhost" or host in self._server.config.admin.hosts:
             return True
         try:

@@ -102,6 +102,7 @@ class TcpListener:
         make: see ``MakeProtocol``.
         gate: limit shared with other listeners.
         tls: context, or a function that gives the current one (certificates are reloaded).
+        accept_batch: connections accepted in one turn of the loop.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class TcpListener:
         make: MakeProtocol,
         gate: ConnectionGate,
         tls: Callable[[], ssl.SSLContext | None] = lambda: None,
+        accept_batch: int = ACCEPT_BATCH,
     ) -> None:
         self.name = name
         self.address = address
@@ -118,6 +120,7 @@ class TcpListener:
         self._make = make
         self._gate = gate
         self._tls = tls
+        self._accept_batch = accept_batch
         self._loop = asyncio.get_running_loop()
         self._sockets: list[socket.socket] = []
         self._accepting = False
@@ -183,7 +186,7 @@ class TcpListener:
                 self._loop.remove_reader(listening.fileno())
 
     def _accept(self, listening: socket.socket) -> None:
-        for _ in range(ACCEPT_BATCH):
+        for _ in range(self._accept_batch):
             if not self._gate.is_open:
                 self._pause()
                 return

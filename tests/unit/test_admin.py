@@ -131,6 +131,13 @@ def test_token_file(tmp_path: Path) -> None:
         ("evil.example", False),
         ("evil.example:9180", False),
         ("localhost.evil.example", False),
+        ("localhost:80@evil.example", False),
+        ("evil.example@localhost", False),
+        ("localhost:", False),
+        ("localhost:80:80", False),
+        ("[localhost]", False),
+        ("[::1", False),
+        ("localhost\r\nHost: evil.example", False),
         ("", False),
     ],
 )
@@ -141,7 +148,7 @@ def test_names_that_are_not_ours_are_refused(host: str, allowed: bool) -> None:
         reader, writer = await asyncio.open_connection(address.host, address.port)
         writer.write(f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         answer = await reader.read(-1)
-        assert answer.startswith(b"HTTP/1.1 200" if allowed else b"HTTP/1.1 421")
+        assert answer.split()[1] in ((b"200",) if allowed else (b"421", b"400"))
         writer.close()
 
     with_admin(test, {"admin": {"hosts": ["logs.example"]}})

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import time
+import zlib
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -104,6 +105,73 @@ def test_who_says_nothing_is_closed_and_the_rest_waits_for_a_place(monkeypatch: 
                 await ended(reader)
 
     with_place(test)
+
+
+def held(kind: str) -> bytes:
+    """What somebody sends who wants to keep a connection: nothing, half a head, a body that never comes, or a request
+    whose answer nobody reads."""
+    head = b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
+    return {"silent": b"", "half a head": HEALTH[:-2], "half a body": head, "answered": HEALTH}[kind]
+
+
+@pytest.mark.parametrize("kind", ["silent", "half a head", "half a body", "answered"])
+def test_health_is_answered_however_many_connections_are_held(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_http, "ADMIN_KEEPALIVE_S", 1000.0)  # nobody's patience comes to an end
+
+    async def test(place: Place) -> None:
+        for _ in range(3 * admin_http.ADMIN_CONNECTIONS_MAX):
+            _, writer = await place.connect()
+            writer.write(held(kind))
+            await writer.drain()
+        assert await place.status(HEALTH) == 200
+
+    with_place(test)
+
+
+def test_a_request_in_work_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin_http, "ADMIN_CONNECTIONS_FULL", 3)
+    monkeypatch.setattr(admin_http, "ADMIN_CONNECTIONS_MAX", 4)
+
+    async def test(place: Place) -> None:
+        admin = place.server.admin
+        assert admin is not None
+        head = b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + admin._token.encode()
+        reader, writer = await place.connect()
+        writer.write(head + b"\r\nContent-Length: 12\r\n\r\n")
+        others = [await place.connect() for _ in range(6)]
+        assert await place.status(HEALTH) == 200
+        writer.write(b'{"name":"a"}')
+        assert (await reader.readline()).split()[1] == b"201"
+        await ended(others[0][0])
+
+    with_place(test)
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate", "x-of-ours"])
+@pytest.mark.parametrize("token", [True, False])
+def test_bodies_are_not_unpacked(coding: str, token: bool) -> None:
+    packed = zlib.compress(bytes(100 << 20), wbits=31 if coding == "gzip" else 15)
+
+    async def test(place: Place) -> None:
+        admin = place.server.admin
+        assert admin is not None
+        head = f"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Encoding: {coding}\r\n"
+        head += f"Content-Length: {len(packed)}\r\nAuthorization: Bearer {admin._token if token else 'x'}\r\n\r\n"
+        before_s = time.thread_time()
+        assert await place.status(head.encode() + packed) == (415 if token else 401)
+        assert time.thread_time() - before_s < 0.1  # unpacking it takes 0.2
+
+    with_place(test)
+
+
+def test_patterns_of_others_are_short(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(place: Place) -> None:
+        for glob, status in (("a*" * 128, 200), ("a*" * 129, 400), ("a" * 5000, 200), ("[" * 257, 400)):
+            request = f"GET /metrics/topics?topic={glob} HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            assert await place.status(request.encode()) == status
+
+    with_place(test)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_a_connection_with_a_request_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
