@@ -8,9 +8,9 @@ makes the chunks visible and tells their waiters. A small round that waits for n
 done on the owner's thread: the way to another thread and back would take longer. The usual round, of a few files and
 without a roll, is done by threads that need no interpreter (`engine.commit.native_rounds`), in the same steps.
 
-Failure: what a round wrote to a file is cut off again and synced before anything else is written there; its numbers
-stay a gap. After a failed sync or a failed cut the partition takes no more records until a restart: a second sync of
-the same pages could report success for data that is gone.
+Failure: what a round wrote to a file is cut off again and synced before anything else is written there (by the next
+round, if the file cannot be opened for it); its numbers stay a gap. After a failed sync or a failed cut the partition
+takes no more records until a restart: a second sync of the same pages could report success for data that is gone.
 """
 
 from __future__ import annotations
@@ -385,6 +385,7 @@ class Committer:
             part.error = self._sync_error(part, "an earlier sync failed")
             return
         try:
+            part.active.cut(log.files, log.handles)  # what an earlier round could not take back
             if self.roll_due(part):
                 self._roll(part)
                 part.state = part.active.state()
@@ -437,15 +438,26 @@ class Committer:
             self._cut(part)
 
     def _cut(self, part: Part) -> None:
-        """Takes back what the round wrote to one file; what cannot be taken back makes the partition read-only."""
+        """Takes back what the round wrote to one file; what cannot be taken back makes the partition read-only.
+
+        A file that cannot be opened now (no descriptors) is cut by the next round before it writes anything.
+        """
         assert part.state is not None
+        files, handles, active = self._log.files, self._log.handles, part.active
+        active.take_back(part.state)
         try:
-            part.active.cut(self._log.files, self._log.handles, part.state)
+            handle = handles.acquire(active.path)
+        except OSError:
+            return
+        try:
+            active.cut(files, handles)
         except OSError as problem:
             part.error = ReadOnly(
-                f"{part.partition.title}: {part.error}; and what was written could not be taken back "
-                f"({problem.strerror or problem}): read-only until a restart"
+                f"{part.error}; and what was written could not be taken back ({problem.strerror or problem}): "
+                "read-only until a restart"
             )
+        finally:
+            handles.release(handle)
 
     def _undo_all_if_one_failed(self, parts: list[Part]) -> None:
         """A transaction of which one part failed leaves nothing in the other files either."""

@@ -11,6 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from engine.errors import EngineError, LogLocked, ReadOnly
 from engine.files.lock import LOCK_FILE
 from engine.formats.segment import HEADER_BYTES
 from engine.limits import FILES_CHECKED_MS
+from engine.owners import told
 from engine.partitions import retention
 from engine.partitions.clock import RetentionClock
 from engine.segments.active import ActiveSegment, SealedSegment
@@ -66,6 +68,7 @@ class Housekeeping:
         self._passing = False
         self._marks_failing = False
         self._lock_failing = False
+        self._place_failing = False
         self.failing: dict[str, str] = {}
         """Partitions whose housekeeping failed in the last pass, and why."""
         self.last_success_ms = log.now_ms()
@@ -104,8 +107,14 @@ class Housekeeping:
     def sync_all(self) -> None:
         """Syncs what is still unsynced, whatever its policy: at a clean stop, after the last round."""
         for partition in self._log.known_partitions():
-            if partition.has_files and partition.active_segment.durable_position < partition.active_segment.position:
-                self._sync(partition, partition.active_segment)
+            if not partition.has_files:
+                continue
+            active = partition.active_segment
+            if partition.error is None:
+                with suppress(OSError):  # what was refused may be found again then, as after a crash
+                    active.cut(self._log.files, self._log.handles)
+            if active.durable_position < active.position:
+                self._sync(partition, active)
 
     def _sync_due(self) -> None:
         now = time.monotonic()
@@ -286,6 +295,12 @@ class Housekeeping:
                 error = problem
                 log.report(str(error))
                 log.post(lambda: log.stop_writing(error))
+            except OSError as problem:  # a failing disk: no sign that anything was moved
+                if not self._place_failing:
+                    log.report(f"cannot look whether all files are in their place: {told(problem)}; it is tried again")
+                self._place_failing = True
+            else:
+                self._place_failing = False
 
     def _check_lock(self) -> None:
         log = self._log

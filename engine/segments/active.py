@@ -60,7 +60,7 @@ class ActiveSegment:
     appended_steady_ms: int = 0
     index: list[IndexEntry] = field(default_factory=list)
     has_rest: bool = False
-    """A write has begun that may have left something behind `position`."""
+    """A write has begun that may have left something behind `position`: nothing is written there before it is cut."""
     path: Path = field(init=False)
     """The segment's file."""
     sync_failed: bool = False
@@ -155,7 +155,7 @@ class ActiveSegment:
             raise
 
     def state(self) -> State:
-        """What `cut` needs to come back to here."""
+        """What `take_back` needs to come back to here."""
         return State(
             self.position,
             self.last_seq,
@@ -166,11 +166,10 @@ class ActiveSegment:
             len(self.index),
         )
 
-    def cut(self, files: Files, handles: Handles, state: State) -> None:
-        """Takes back what a failed round wrote: file and counts as they were at `state`. Raises OSError."""
-        if not self.has_rest and self.position == state.position:
-            return  # it did not come to writing: the file may not even have been opened
-        with self.sync_lock:  # first: a sync under way would call durable what is cut off here
+    def take_back(self, state: State) -> None:
+        """Forgets what a failed round wrote: counts as they were at `state`. The file still has to be `cut`."""
+        with self.sync_lock:  # a sync under way would call durable what is forgotten here
+            self.has_rest |= self.position != state.position
             self.position = state.position
             self.last_seq = state.last_seq
             self.records = state.records
@@ -179,9 +178,14 @@ class ActiveSegment:
             self.last_append_ms = state.last_append_ms
             self.durable_position = min(self.durable_position, self.position)
             self.index = self.index[: state.index_entries]  # another list: a reader may be searching this one
-            with handles.use(self.path) as fd:
-                files.truncate(fd, self.position)
-                self._sync(files, fd)
+
+    def cut(self, files: Files, handles: Handles) -> None:
+        """Cuts off what a failed round has left behind `position`, if anything. Raises OSError."""
+        if not self.has_rest:
+            return  # it did not come to writing: the file may not even have been opened
+        with self.sync_lock, handles.use(self.path) as fd:
+            files.truncate(fd, self.position)
+            self._sync(files, fd)
         self.has_rest = False
 
     def footer(self) -> Footer:

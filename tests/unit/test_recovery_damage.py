@@ -308,7 +308,8 @@ def test_counts_of_the_active_segment_stay_right_over_a_cut(tmp_path: Path) -> N
         before = active.state()
         engine.append([b"taken back"] * 10)
         assert active.durable_position == active.position
-        active.cut(engine.log.files, engine.log.handles, before)
+        active.take_back(before)
+        active.cut(engine.log.files, engine.log.handles)
         assert active.state() == before
         assert active.durable_position == before.position
         active.position = before.position

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from engine.errors import DiskFull, ReadOnly
+from engine.files.system import SystemFiles
 from engine.segments.chunk import FAILED
 from tests.engine_log import SMALL, EngineLog, fill
 from tests.hooked_files import HookedFiles
@@ -101,6 +104,63 @@ def test_descriptors_used_up_are_an_error_that_passes(tmp_path: Path) -> None:
             for fd in taken:
                 os.close(fd)
             with_descriptors(before)
+
+
+@contextlib.contextmanager
+def without_descriptors() -> Iterator[None]:
+    """The process has none left, as it stands."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    with_descriptors(max(map(int, os.listdir("/proc/self/fd"))) + 1)
+    taken: list[int] = []
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/dev/null", os.O_RDONLY))
+        yield
+    finally:
+        with_descriptors(before)
+        for fd in taken:
+            os.close(fd)
+
+
+@pytest.mark.parametrize("then", ["goes on", "stops", "is killed"])
+def test_a_roll_without_descriptors_is_tried_again(tmp_path: Path, then: str) -> None:
+    """The end of the segment is written; then the next one cannot be made, nor the old one opened to cut that off."""
+    with EngineLog(tmp_path / "d", topic=SMALL) as engine:
+        partition = fill(engine, 1)
+        active = partition.active_segment
+
+        def give_up_all() -> int:
+            given_up = relieve()
+            with contextlib.suppress(OSError):
+                while True:  # somebody else takes what was given up
+                    others.append(os.open("/dev/null", os.O_RDONLY))
+            return given_up
+
+        others: list[int] = []
+        files = engine.log.files
+        assert isinstance(files, SystemFiles)
+        relieve, files.relieve = engine.log.handles.relieve, give_up_all
+        with without_descriptors():
+            chunks = [engine.settle(partition.append([b"x" * 4000] * 10)) for _ in range(2)]
+            assert partition.active_segment is active
+        for fd in others:
+            os.close(fd)
+        for chunk in chunks:
+            assert chunk.state == FAILED
+            assert not isinstance(chunk.error, ReadOnly), chunk.error
+            assert str(chunk.error).count("topic 't'") == 1
+            assert "Too many open files" in str(chunk.error)
+        assert active.has_rest, "as it was meant to be"
+        if then == "goes on":
+            engine.append([b"y"])
+            assert [record.seq for record in engine.read()] == [*range(1, 11), 31]
+        if then == "is killed":
+            engine.image(tmp_path / "killed")
+    with EngineLog(tmp_path / ("killed" if then == "is killed" else "d"), topic=SMALL) as engine:
+        seqs = [record.seq for record in engine.read()]
+        assert seqs == [*range(1, 11), 31] if then == "goes on" else seqs == [*range(1, 11)]
+        engine.append([b"z"])
 
 
 def test_descriptors_used_up_altogether_refuse_and_recover(tmp_path: Path) -> None:
