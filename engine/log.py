@@ -390,7 +390,10 @@ class Log:
                 self.post(callback)
 
     def check_place(self) -> None:
-        """Raises ReadOnly when the data directory is not where it was opened: paths name others then (any thread)."""
+        """Raises ReadOnly when the data directory is not where it was opened: paths name others then (any thread).
+
+        OSError: it cannot be told now.
+        """
         if not self.lock.is_in_place():
             raise ReadOnly(
                 f"data directory {self.data_dir} was moved, replaced or removed while it was in use: nothing more is "

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from engine.errors import LogLocked
-from engine.files.system import FILE_MODE
+from engine.files.system import FILE_MODE, found_at
 
 LOCK_FILE = "LOCK"
 ATTEMPTS = 10
@@ -90,11 +90,13 @@ class DirectoryLock:
         return ""
 
     def is_in_place(self) -> bool:
-        """Whether the directory is still what its path names, neither moved nor removed nor replaced. Any thread."""
-        try:
-            return os.path.samestat(os.stat(self._path), os.fstat(self._directory_fd))
-        except OSError:
-            return False
+        """Whether the directory is still what its path names, neither moved nor removed nor replaced. Any thread.
+
+        Raises:
+            OSError: it cannot be looked at, which is no sign of either.
+        """
+        found = found_at(self._path)
+        return found is not None and os.path.samestat(found, os.fstat(self._directory_fd))
 
     def renew_file(self) -> bool:
         """Puts ``LOCK`` back when it was removed or replaced; True: it was. Any thread, one at a time.
@@ -102,9 +104,9 @@ class DirectoryLock:
         Raises:
             OSError: it cannot be put back. LogLocked: another process has the file that is there now.
         """
-        with suppress(FileNotFoundError):
-            if os.path.samestat(os.stat(self._path / LOCK_FILE), os.fstat(self._file_fd)):
-                return False
+        found = found_at(self._path / LOCK_FILE)
+        if found is not None and os.path.samestat(found, os.fstat(self._file_fd)):
+            return False
         old, self._file_fd = self._file_fd, self._taken_file()
         os.close(old)
         return True

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
-from engine import owners
+from engine.files import owners
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Result = TypeVar("Result")
@@ -85,7 +85,7 @@ class Files(Protocol):
         """Makes a directory; one that exists is fine. The parent must exist."""
 
     def exists(self, path: Path) -> bool:
-        """Whether there is a file or directory of this name; needs no descriptor."""
+        """Whether there is a file or directory of this name; needs no descriptor. An error tells neither."""
 
     def list_dir(self, path: Path) -> list[str]:
         """Names in a directory, sorted; [] when there is no such directory."""
@@ -206,7 +206,7 @@ class SystemFiles:
             owners.belong_to(path.parent, lambda uid, gid: os.chown(path, uid, gid))
 
     def exists(self, path: Path) -> bool:
-        return os.path.lexists(path)
+        return found_at(path, os.lstat) is not None
 
     def list_dir(self, path: Path) -> list[str]:
         try:
@@ -226,6 +226,18 @@ class SystemFiles:
     def free_bytes(self, path: Path) -> int:
         stat = os.statvfs(path)
         return stat.f_bavail * stat.f_frsize
+
+
+def found_at(path: Path, look: Callable[[Path], os.stat_result] = os.stat) -> os.stat_result | None:
+    """What is at `path`, None when there is nothing.
+
+    Raises:
+        OSError: it could not be looked at (a failing disk, a right that was taken): no sign that nothing is there.
+    """
+    try:
+        return look(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def write_new_file(files: Files, path: Path, content: bytes, mode: int | None = None) -> None:

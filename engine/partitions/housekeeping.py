@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from engine.commit.committer import is_aged
 from engine.errors import EngineError, LogLocked, ReadOnly
 from engine.files.lock import LOCK_FILE
+from engine.files.owners import told
 from engine.formats.segment import HEADER_BYTES
 from engine.limits import FILES_CHECKED_MS
-from engine.owners import told
 from engine.partitions import retention
 from engine.partitions.clock import RetentionClock
 from engine.segments.active import ActiveSegment, SealedSegment

@@ -51,7 +51,7 @@ from engine.errors import (
     ReadOnly,
     UnsupportedFormat,
 )
-from engine.files.system import Files
+from engine.files.system import Files, found_at
 from engine.limits import LMDB_VERIFY_BYTES_MAX, MAP_BYTES_MAX, MAP_BYTES_MIN
 
 log = logging.getLogger(__name__)
@@ -180,14 +180,11 @@ class Environment:
         """Commits one transaction with all that `work` does (again from the start when the map had to grow).
 
         Raises:
-            DiskFull, or plain NotStored (memory): nothing was changed; try again when there is room.
+            DiskFull, or plain NotStored (memory, a file that cannot be looked at): nothing was changed; try again.
             ReadOnly: nothing more is written until a restart.
         """
         while self.error is None:
-            if not self._is_in_place():
-                raise self._close_for_writing(
-                    OSError(f"{DATA_FILE} was moved, replaced or removed while it was in use")
-                )
+            self._check_place()
             try:
                 with self._environment.begin(write=True) as transaction:
                     work(transaction, self._databases)
@@ -198,12 +195,17 @@ class Environment:
                 raise self._failed(error) from error
         raise self.error
 
-    def _is_in_place(self) -> bool:
+    def _check_place(self) -> None:
         """Whether the file is what its path names: nobody would find in a removed one what is committed to it."""
+        path = self.path / DATA_FILE
         try:
-            return self._identity == _identity(self.path / DATA_FILE)
-        except OSError:
-            return False
+            found = found_at(path)
+        except OSError as error:  # says nothing about where it is
+            raise NotStored(
+                f"cannot look whether {path} is in its place: {error.strerror}; nothing was changed"
+            ) from error
+        if found is None or (found.st_dev, found.st_ino) != self._identity:
+            raise self._close_for_writing(OSError(f"{DATA_FILE} was moved, replaced or removed while it was in use"))
 
     def _grow(self) -> None:
         wanted_bytes = 2 * self.map_bytes

@@ -5,6 +5,7 @@ strace makes them fail by file, so that each place is met that syncs or writes i
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import socket
@@ -167,6 +168,26 @@ def test_a_state_that_cannot_be_synced_takes_no_new_topics_until_a_restart(
     quintlog.restart()
     assert publish(quintlog, b"newer", b"stored")
     assert values(quintlog, b"t", 2) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("code", ["EIO", "EACCES"])
+@pytest.mark.parametrize("name", ["", "state/data.mdb", "topics/1/0/00000000000000000001.log"])
+def test_what_cannot_be_looked_at_was_not_moved(quintlog: ServerProcess, tmp_path: Path, name: str, code: str) -> None:
+    """A failed stat refuses what needed it, with its own reason, and the next one is asked again."""
+    reason = os.strerror(getattr(errno, code))
+    path = quintlog.data_dir / name
+    with Strace(quintlog.pid, tmp_path / "trace", "newfstatat", f"newfstatat:error={code}", path):
+        if name != "state/data.mdb":
+            wait_for_log(quintlog, f"cannot look whether all files are in their place: {path}: {reason}")
+            assert publish(quintlog, b"t", b"second")
+        if not name.startswith("topics"):
+            assert not publish(quintlog, b"new", b"refused", timeout_s=REFUSED_S)
+            wait_for_log(quintlog, reason)
+    assert publish(quintlog, b"new", b"stored")
+    assert publish(quintlog, b"t", b"last")
+    assert values(quintlog, b"new", 1) == [b"stored"]
+    assert "was moved" not in quintlog.log_text
+    assert "restart" not in quintlog.log_text
 
 
 def test_an_acknowledgement_waits_for_a_slow_sync(quintlog: ServerProcess, tmp_path: Path) -> None:

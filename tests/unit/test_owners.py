@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.files.owners import refused_by, told
 from engine.files.system import SystemFiles, write_new_file
-from engine.owners import refused_by, told
 from netserver.access.auth import add_key, revoke_key
 from tests.users import NOBODY, as_nobody, needs_root, open_folder, owner_and_mode
 

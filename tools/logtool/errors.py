@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from engine.owners import refused_by
+from engine.files.owners import refused_by
 
 DONE = 0
 FINDING = 1  # damage, a failed check
