@@ -194,6 +194,20 @@ MUTANTS = (
         "tests/unit/test_files.py",
     ),
     Mutant(
+        "write behind what could not be taken back",
+        "engine/commit/committer.py",
+        "            part.active.cut(log.files, log.handles)  # what",
+        "            log.files  # what",
+        "tests/unit/test_rolling.py",
+    ),
+    Mutant(
+        "take a file that cannot be looked at for one that is gone",
+        "engine/files/system.py",
+        "    except (FileNotFoundError, NotADirectoryError):\n        return None\n",
+        "    except OSError:\n        return None\n",
+        "tests/unit/test_files.py",
+    ),
+    Mutant(
         "leave what a failed round wrote",
         "engine/segments/active.py",
         "            files.truncate(fd, self.position)\n",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from engine.files.descriptors import Handles
-from engine.files.system import IOV_BUFFERS, SystemFiles, free_path, read_whole_file, write_new_file
+from engine.files.system import IOV_BUFFERS, SystemFiles, found_at, free_path, read_whole_file, write_new_file
 
 FILES = SystemFiles()
 
@@ -85,6 +85,16 @@ def test_directories_and_names(tmp_path: Path) -> None:
     assert FILES.list_dir(tmp_path / "d") == ["x", "x-2", "x-3"]
     with pytest.raises(FileExistsError):
         FILES.create(tmp_path / "d" / "x")
+
+
+def test_what_cannot_be_looked_at_is_not_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    assert found_at(tmp_path / "none") is None
+    assert found_at(tmp_path / "f" / "below a file") is None
+    assert not FILES.exists(tmp_path / "none")
+    for look in (found_at, FILES.exists):
+        with pytest.raises(OSError, match="File name too long"):
+            look(tmp_path / ("x" * 300))
 
 
 def test_a_new_file_replaces_the_old_one_at_once_or_not_at_all(tmp_path: Path) -> None:
