@@ -566,6 +566,27 @@ MUTANTS = (
         "tests/unit/test_cursors_stored.py -k does_not_stop_the_start",
     ),
     Mutant(
+        "drop dead letters for what passes",
+        "engine/cursors/dead_letters.py",
+        "                self._retry_ms[cursor] = now_ms + RETRY_MS\n            except Exception",
+        "                self.forget(cursor)\n            except Exception",
+        "tests/unit/test_dead_letters.py -k wait_for_room",
+    ),
+    Mutant(
+        "settle what was reset while its dead letter was stored",
+        "engine/cursors/dead_letters.py",
+        "                if entry.era == cursor.era:\n",
+        "                if True:\n",
+        "tests/unit/test_dead_letters.py -k behind_a_reset",
+    ),
+    Mutant(
+        "give tags to other records after a reset",
+        "engine/cursors/cursor.py",
+        "        self.base += after_seq + 1 - self.deliveries.next_seq\n",
+        "        self.base = min(self.base, after_seq)\n",
+        "tests/unit/test_cursors.py -k names_another_record",
+    ),
+    Mutant(
         "report records as unknown that were acknowledged",
         "netserver/client/base.py",
         "            self._trim()\n            self.window.fail(error)\n",

@@ -19,6 +19,7 @@ cdef class Cursor:
     cdef public long long used_ms
     cdef public long long version
     cdef readonly bint alive
+    cdef readonly long long era
     cdef public bint is_volatile
     cdef public int pins
     cdef public bint is_dirty

@@ -35,11 +35,13 @@ class Cursor:
         if cursor.waiting: cursor.wait(callback)      # the next record is being read from the disk: try again then
 
     Attributes:
-        base: what tags count from: a protocol that counts per subscription names a record ``seq - base``.
+        base: what tags count from: a protocol that counts per subscription names a record ``seq - base``. Negative
+            after a reset to the front.
         used_ms: wall clock of the last use, to the hour.
         version: rises with each entry that is written.
         waiting: :meth:`next` gave None because the disk has to answer first.
         pins: users that need the cursor to stay in memory.
+        era: rises with each :meth:`reset`; what was delivered in an earlier one is nobody's any more.
         alive: False once it was deleted or let go of: ask the store for it again.
         is_volatile: it lives as long as its user keeps it, and is never written.
         totals: counters of its owner.
@@ -66,6 +68,7 @@ class Cursor:
         self.used_ms = entry.used_ms
         self.version = entry.version
         self.alive = True
+        self.era = 0
         self.is_volatile = False
         self.pins = 0
         self.is_dirty = False
@@ -201,14 +204,22 @@ class Cursor:
         if count:
             self.totals.given_back += count
             self._store.watched.add(self)
+            if self.deliveries.given_up:
+                self._store.dead_letters.take(self)
             self.touch()
             self._call_waiters()
         return count
 
     def reset(self, after_seq: int) -> None:
-        """Forget all deliveries and go on behind ``after_seq``; tags count from there when it lies before the base."""
+        """Forget all deliveries and go on behind ``after_seq``.
+
+        Tags go on as if nothing had happened: none that was given out before is given to another record, so that no
+        delivery from before can acknowledge one that comes after.
+        """
+        self.era += 1
+        self._store.dead_letters.forget(self)
+        self.base += after_seq + 1 - self.deliveries.next_seq
         self.deliveries.reset(after_seq + 1)
-        self.base = min(self.base, after_seq)
         self.touch()
         self._call_waiters()
 
@@ -232,7 +243,7 @@ class Cursor:
         if self.check_end:
             self.check_end = False
             beyond = self.deliveries.cut(partition.last_seq)
-            self.base = min(self.base, partition.last_seq)
+            self.base -= beyond  # as in reset()
             if beyond:
                 self._store.log.report(f"{self.title} was {beyond} records beyond the end of the log; set to its end")
                 self.touch()

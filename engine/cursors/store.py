@@ -289,6 +289,7 @@ class CursorStore:
         self._groups.pop((cursor.owner, cursor.name, cursor.partition.topic.id, cursor.partition.index), None)
         self._loaded.pop(cursor.id, None)
         self.writer.forget(cursor)
+        self.dead_letters.forget(cursor)
         self.watched.discard(cursor)
         cursor.gone()
 
@@ -343,7 +344,7 @@ class CursorStore:
     def _let_go(self, now_ms: int) -> None:
         idle_ms = IDLE_MS if len(self._loaded) <= CURSORS_LOADED_MAX else CROWDED_IDLE_MS
         for cursor in list(self._loaded.values()):
-            if cursor.is_idle(now_ms - idle_ms) and not self.writer.needs(cursor):
+            if cursor.is_idle(now_ms - idle_ms) and not (self.writer.needs(cursor) or self.dead_letters.needs(cursor)):
                 del self._loaded[cursor.id]
                 self.watched.discard(cursor)
                 cursor.close()

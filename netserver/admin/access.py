@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.cursors import documents as subscriptions
 from engine.cursors.cursor import Cursor
+from engine.cursors.dead_letters import dead_letter_topic
 from engine.cursors.documents import REDRIVE_OWNER, Redrive, UnknownSubscription
 from engine.cursors.entries import Entry, entry_of
 from engine.errors import Corrupt, EngineError
@@ -94,7 +95,7 @@ class SubscriptionsApi:
             suffix = log.cursors.policy(cursor.owner).dead_letter_suffix
             if not suffix:
                 raise BadRequest("from is missing: no dead_letter_suffix is configured")
-            source = cursor.topic_name + suffix
+            source = dead_letter_topic(cursor.topic_name, suffix)
         wanted = bytes_field(body, "to") or cursor.topic_name
         if wanted == source:
             raise BadRequest("from and to are the same topic")

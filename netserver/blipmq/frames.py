@@ -139,7 +139,7 @@ def ack_ranges(src: Buffer, position: int, count: int, base: int) -> list[int]:
     """The sequence numbers that a run of ACKs (see ``scan``) names: first, last, first, last ... in order.
 
     Args:
-        base: what a tag counts from; a tag that cannot be one gives the number 0.
+        base: what a tag counts from, modulo 2**64; a tag that cannot be one gives the number 0.
     """
     ranges: list[int] = []
     if position < 0 or count * _ID_FRAME > len(src) - position:
@@ -149,6 +149,8 @@ def ack_ranges(src: Buffer, position: int, count: int, base: int) -> list[int]:
     for index in range(count):
         tag = u64_at(src, position + index * _ID_FRAME + 5)
         seq = base + tag if 0 < tag < _TAG_BOUND else 0
+        if seq >= _TAG_BOUND:
+            seq = 0
         if index and seq == last + 1 and last:
             last = seq
             continue
@@ -184,7 +186,7 @@ def deliver(
         records: its current record is the first one.
         last_seq: no record above it is delivered.
         limit: most frames.
-        base: what tags count from.
+        base: what tags count from, modulo 2**64.
         qos: the subscription's.
         polls, polls_position: the POLL frames that these deliveries answer, one each; their correlation ids are used
             by deliveries with QoS 0.

@@ -112,7 +112,9 @@ def ack_ranges(src: Buffer, position: int, count: int, base: int) -> list[int]:
         return ranges
     for start in range(position + 5, position + 5 + count * _ID_FRAME, _ID_FRAME):
         tag = _U64.unpack_from(src, start)[0]
-        seq = base + tag if 0 < tag < _TAG_BOUND else 0
+        seq = base + tag & _MASK if 0 < tag < _TAG_BOUND else 0
+        if seq >= _TAG_BOUND:
+            seq = 0
         if ranges and ranges[-1] and seq == ranges[-1] + 1:
             ranges[-1] = seq
         else:

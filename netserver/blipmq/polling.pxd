@@ -13,6 +13,7 @@ cdef int _ACK
 cdef int _END
 cdef int _FULL
 cdef int _SKIP
+cdef u64 _MASK
 
 cdef class ConsumingSession:
     cdef public bint is_ready
@@ -56,7 +57,7 @@ cdef class ConsumingSession:
     cdef Py_ssize_t _poll(self, Cursor cursor, data, Py_ssize_t position, Py_ssize_t count) except -1
     @cython.locals(
         reader=Reader, records=RecordCursor, topic=bytes, oldest_ms=u64, first="long long", last="long long",
-        out=bytearray, start=Py_ssize_t, end=Py_ssize_t, taken=Py_ssize_t, state=int, qos0=bint
+        base=u64, out=bytearray, start=Py_ssize_t, end=Py_ssize_t, taken=Py_ssize_t, state=int, qos0=bint
     )
     cdef Py_ssize_t _deliver(
         self, Cursor cursor, Plan plan, polls, Py_ssize_t position, Py_ssize_t limit, long long now_ms

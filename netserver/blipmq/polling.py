@@ -40,6 +40,7 @@ _ACK = 5
 _END = END
 _FULL = FULL
 _SKIP = SKIP
+_MASK = (1 << 64) - 1
 
 
 class ConsumingSession:
@@ -200,7 +201,7 @@ class ConsumingSession:
     def _ack(self, cursor: Cursor, data: memoryview, position: int, count: int) -> None:
         self.acked = self.acked_last = True
         deliveries = cursor.deliveries
-        ranges = ack_ranges(data, position, count, cursor.base)
+        ranges = ack_ranges(data, position, count, cursor.base & _MASK)
         for index in range(0, len(ranges), 2):
             first, last = ranges[index], ranges[index + 1]
             if deliveries.covers(first, last):
@@ -250,13 +251,13 @@ class ConsumingSession:
         assert records is not None
         topic = cursor.topic_name
         oldest_ms = self.node.oldest_ms() if self.node.message_ttl_ms else 0
-        first = records.seq
+        first, base = records.seq, cursor.base & _MASK
         out = self._buffer
         start = self._used
         plan_last = plan.last
         try:
             end, taken, state, qos0 = deliver(
-                out, start, records, plan_last, limit, cursor.base, cursor.qos, topic, polls, position, oldest_ms
+                out, start, records, plan_last, limit, base, cursor.qos, topic, polls, position, oldest_ms
             )
             if not taken and state == _FULL:
                 if start:
@@ -264,7 +265,7 @@ class ConsumingSession:
                     return 0
                 out = bytearray(16 + len(topic) + records.value_end - records.value_start)
                 end, taken, state, qos0 = deliver(
-                    out, 0, records, plan_last, 1, cursor.base, cursor.qos, topic, polls, position, oldest_ms
+                    out, 0, records, plan_last, 1, base, cursor.qos, topic, polls, position, oldest_ms
                 )
             if not taken and state == _SKIP:
                 size_bytes = len(topic) + records.value_end - records.value_start + PUBLISH_HEAD_BYTES

@@ -46,7 +46,7 @@ class Push:
         number: of the topic in a pattern's subscription, else 0.
     """
 
-    __slots__ = ("_pusher", "cursor", "delivered", "is_queued", "number")
+    __slots__ = ("_era", "_pusher", "cursor", "delivered", "is_queued", "number")
 
     def __init__(self, pusher: Pusher, cursor: Cursor, number: int = 0) -> None:
         self._pusher = pusher
@@ -54,6 +54,7 @@ class Push:
         self.number = number
         self.is_queued = False
         self.delivered: deque[tuple[int, int]] = deque(maxlen=PUSH_RANGES_MAX)  # to this connection, not finished
+        self._era = cursor.era
 
     @property
     def base(self) -> int:
@@ -67,6 +68,9 @@ class Push:
     def note(self, first: int, last: int) -> None:
         """These went to this connection and wait for their acknowledgement."""
         delivered = self.delivered
+        if self._era != self.cursor.era:  # it was reset: what went out before is no longer in flight
+            self._era = self.cursor.era
+            delivered.clear()
         floor = self.cursor.deliveries.floor
         while delivered and delivered[0][1] <= floor:
             delivered.popleft()
@@ -74,6 +78,11 @@ class Push:
             delivered[-1] = (delivered[-1][0], last)
         else:
             delivered.append((first, last))
+
+    def give_back(self, now_ms: int) -> None:
+        """The connection is gone: what went to it comes again."""
+        for first, last in self.delivered if self._era == self.cursor.era else ():
+            self.cursor.give_back(first, last, now_ms)
 
 
 class Pusher:
@@ -133,8 +142,7 @@ class Pusher:
         for push in self._shared:
             push.cursor.forget(push.wake)
             push.cursor.pins -= 1
-            for first, last in push.delivered:
-                push.cursor.give_back(first, last, now_ms)
+            push.give_back(now_ms)
         self._queue.clear()
 
     def acked(self, subscription_id: int, data: memoryview, position: int, count: int) -> bool:

@@ -516,3 +516,22 @@ def test_what_subscriptions_lose_and_owe_is_in_the_metrics() -> None:
             assert f'quintlog_{name}{{protocol="blipmq"}} {value:.1f}' in text, name
 
     with_server(test, blipmq={"queue_capacity": "10", "retry_backoff_ms": "1h", "retry_backoff_max_ms": "1h"})
+
+
+def test_deliveries_of_before_a_reset_acknowledge_nothing_behind_it() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        await peer.publish(b"t", *[b"old%d" % number for number in range(50)])
+        subscription = await peer.subscribe(b"t")
+        await peer.publish(b"t", *[b"new%d" % number for number in range(5)])
+        assert [tag for tag, _ in await peer.poll(subscription, 5)] == [1, 2, 3, 4, 5]
+        cursor = place.server.log.cursors.get(subscription)
+        assert cursor is not None
+        cursor.reset(0)
+        assert await peer.poll(subscription, 5) == [(tag, b"old%d" % (tag - 6)) for tag in range(6, 11)]
+        assert [nack.code for nack in await peer.ack(subscription, 1, 2, 3, 4, 5)] == [404] * 5
+        assert cursor.deliveries.unacknowledged == 5
+        assert await peer.ack(subscription, 6, 7, 8, 9, 10) == []
+        assert cursor.deliveries.unacknowledged == 0
+
+    with_server(test)

@@ -18,9 +18,11 @@ from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import Frame, FrameType, PayloadError
 from netserver.blipmq.codec_v2 import Deliver
 from netserver.blipmq.frames import TTL_HEADER
+from netserver.blipmq.push import Push
 from tests import blipmq_place
 from tests.blipmq_peer import AsyncPeer
 from tests.blipmq_place import Place
+from tests.cursor_log import CursorLog
 from tests.echo import until
 
 
@@ -553,3 +555,20 @@ def test_client_group_goes_on_after_a_lost_connection() -> None:
             await message.ack()
 
     with_client(test)
+
+
+def test_who_goes_gives_back_nothing_that_was_delivered_behind_a_reset(cursor_log: CursorLog) -> None:
+    cursor_log.engine.append([b"a", b"b", b"c"])
+    cursor = cursor_log.subscribe(after_seq=0)
+    gone, other = (Push(None, cursor) for _ in range(2))  # type: ignore[arg-type]  # nothing is pushed
+    assert cursor_log.seqs(cursor) == [1, 2, 3]
+    gone.note(1, 3)
+    cursor.reset(0)
+    assert cursor_log.seqs(cursor) == [1, 2, 3]
+    other.note(1, 3)
+    gone.give_back(cursor_log.clock.now_ms)
+    assert cursor_log.seqs(cursor) == []
+    gone.note(5, 5)
+    assert list(gone.delivered) == [(5, 5)]
+    other.give_back(cursor_log.clock.now_ms)
+    assert cursor_log.seqs(cursor) == [1, 2, 3]

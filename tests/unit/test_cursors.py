@@ -232,7 +232,7 @@ def test_waiting_for_something_new(cursor_log: CursorLog) -> None:
     cursor.reset(0)
     assert called[-1] == "one"
     assert cursor_log.seqs(cursor) == [1]
-    assert cursor.base == 0
+    assert cursor.base == -1, "tag 2: 1 was given out before"
 
 
 def test_reset_backwards_moves_the_base(cursor_log: CursorLog) -> None:
@@ -430,3 +430,20 @@ def test_an_entry_that_cannot_be_made_costs_no_other_cursor_its_own(
         assert cursor_log.flush() is None
     cursor_log.crash(tmp_path / "image")
     assert cursor_log.seqs(cursor_log.get(second)) == []
+
+
+@pytest.mark.parametrize("after_seq", [0, 20, 52, 58, 60])
+def test_no_tag_names_another_record_after_a_reset(cursor_log: CursorLog, after_seq: int) -> None:
+    """To before the base, to behind it, to what is in flight, and forward."""
+    cursor_log.engine.append(numbered(1, 50))
+    cursor = cursor_log.subscribe()
+    cursor_log.engine.append(numbered(51, 60))
+    assert cursor_log.seqs(cursor, 5) == [51, 52, 53, 54, 55]
+    used = {seq - cursor.base for seq in range(51, 56)}
+    cursor.reset(after_seq)
+    again = cursor_log.seqs(cursor, 5)
+    assert again == [seq for seq in range(after_seq + 1, after_seq + 6) if seq <= 60]
+    assert not used & {seq - cursor.base for seq in again}
+    for tag in used:
+        assert cursor.acknowledge(cursor.base + tag, cursor.base + tag) == 0
+    assert cursor.deliveries.unacknowledged == len(again)

@@ -10,15 +10,20 @@ from pathlib import Path
 import pytest
 
 from engine.config import TopicConfig
+from engine.cursors.cursor import Cursor
+from engine.cursors.dead_letters import DeadLetters, Job, dead_letter_topic
 from engine.cursors.deliveries import DeliveryPolicy
-from engine.cursors.store import CursorPolicy
+from engine.cursors.store import IDLE_MS, SWEEP_MS, CursorPolicy
 from engine.errors import ReadOnly
 from engine.files.system import SystemFiles
-from engine.limits import TOPIC_NAME_BYTES_MAX
+from engine.formats.record import Record
+from engine.limits import DEAD_LETTERS_PENDING_MAX, TOPIC_NAME_BYTES_MAX
 from engine.partitions import retention
+from engine.partitions.partition import Partition
+from engine.segments.chunk import Chunk
 from tests.cursor_log import OWNER, CursorLog, numbered
 from tests.damage import flip_in
-from tests.engine_log import SMALL, fill, segments
+from tests.engine_log import SMALL, delete, fill, segments
 from tests.hooked_files import ColdFiles, HookedFiles
 
 POLICY = CursorPolicy(DeliveryPolicy(deliveries_max=1), dead_letter_suffix=b".dead")
@@ -99,18 +104,173 @@ def test_what_damage_took_is_no_dead_letter(tmp_path: Path, damaged: int) -> Non
     log.close()
 
 
-def test_a_topic_that_cannot_be_made_costs_the_dead_letters(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    name = "n" * TOPIC_NAME_BYTES_MAX
+def test_a_name_without_room_for_the_suffix_is_shortened(tmp_path: Path) -> None:
+    names = ["n" * (TOPIC_NAME_BYTES_MAX - 1) + end for end in "ab"]
     log = opened(tmp_path / "d")
-    cursor = log.subscribe(name)
-    log.engine.append(numbered(1, 3), name)
-    log.seqs(cursor)
-    with caplog.at_level(logging.ERROR):
+    for name in names:
+        cursor = log.subscribe(name)
+        log.engine.append(numbered(1, 3), name)
+        log.seqs(cursor)
         log.tick(1000)
         settle(log)
-    assert "records 1 to 3 are dropped: " in caplog.text
+        assert cursor.deliveries.unacknowledged == 0
+        assert origins(log, dead_letter_topic(name.encode(), b".dead").decode()) == [1, 2, 3]
+    assert log.store.totals(OWNER).dead_letters == 6
+    log.close()
+
+
+@pytest.mark.parametrize("length", range(TOPIC_NAME_BYTES_MAX - 3, TOPIC_NAME_BYTES_MAX + 1))
+def test_a_shortened_name_is_text_if_the_name_was(length: int) -> None:
+    name = ("x" * (length % 3) + "\u20ac" * (length // 3)).encode()
+    assert len(name) == length
+    short = dead_letter_topic(name, b".dead.\xc3\xa9")
+    assert short.decode().endswith(".dead.\u00e9")
+    assert TOPIC_NAME_BYTES_MAX - 3 <= len(short) <= TOPIC_NAME_BYTES_MAX
+    assert dead_letter_topic(b"t", b".dead") == b"t.dead"
+    assert len(dead_letter_topic(b"\x80" * TOPIC_NAME_BYTES_MAX, b".dead")) <= TOPIC_NAME_BYTES_MAX
+
+
+def test_a_record_as_large_as_records_may_be_takes_nobody_along(tmp_path: Path) -> None:
+    """Its headers make its dead letter larger than that."""
+    log = opened(tmp_path / "d", TopicConfig(record_bytes_max=1000))
+    cursor = log.subscribe()
+    log.engine.append([b"x" * 1000, *numbered(2, 10)])
+    assert len(log.seqs(cursor)) == 10
+    log.tick(1000)
+    settle(log)
+    assert origins(log) == list(range(1, 11))
+    assert [len(value) for value in log.engine.values("t.dead")][:2] == [1000, 1]
+    assert log.store.totals(OWNER).dead_letters == 10
+    log.close()
+
+
+def test_a_record_that_cannot_be_a_dead_letter_costs_itself_only(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path / "d")
+    cursor = log.subscribe()
+    log.engine.append([b"1", b"2", b"3"], headers=[(), (b"a", b"x" * 2000), ()])
+    log.seqs(cursor)
+    put = DeadLetters._append
+
+    def refusing(self: DeadLetters, target: Partition, cursor: Cursor, job: Job, record: Record) -> Chunk:
+        if record.headers:  # such headers would fill hundreds of MB
+            raise ValueError("headers larger than an extension can be")
+        return put(self, target, cursor, job, record)
+
+    monkeypatch.setattr(DeadLetters, "_append", refusing)
+    log.tick(1000)
+    settle(log)
+    assert origins(log) == [1, 3]
+    assert "record 2 is dropped, it cannot be a dead letter: headers" in caplog.text
     assert cursor.deliveries.unacknowledged == 0
-    assert log.store.totals(OWNER).dead_letters == 0
+    log.close()
+
+
+def test_dead_letters_wait_for_room_for_their_topic(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    log = CursorLog(tmp_path / "d", None, POLICY, topics_max=2)
+    cursor = log.subscribe()
+    other = log.engine.partition("other")
+    log.engine.append(numbered(1, 3))
+    log.seqs(cursor)
+    for _ in range(30):
+        log.tick(1000)
+    assert cursor.deliveries.unacknowledged == len(log.store.dead_letters) + 2 == 3, "one run of three records"
+    assert caplog.text.count("dead letters have to wait: there are 2 topics") == 1
+    log.clock.now_ms += IDLE_MS + SWEEP_MS
+    log.tick()
+    assert log.store.loaded_cursor(cursor.id) is cursor, "it may not be let go of"
+    delete(log.engine, other)
+    log.tick(1000)
+    settle(log)
+    assert origins(log) == [1, 2, 3]
+    assert cursor.deliveries.unacknowledged == 0
+    log.close()
+
+
+def test_dead_letters_wait_for_a_topic_that_is_not_made_by_itself(tmp_path: Path) -> None:
+    log = CursorLog(tmp_path / "d", None, POLICY, auto_create=False)
+    log.engine.log.catalog.create(b"t")
+    cursor = log.subscribe()
+    log.engine.append(numbered(1, 3))
+    log.seqs(cursor)
+    log.tick(1000)
+    log.tick(1000)
+    assert cursor.deliveries.unacknowledged == 3
+    log.engine.log.catalog.create(b"t.dead")
+    log.tick(1000)
+    settle(log)
+    assert origins(log) == [1, 2, 3]
+    log.close()
+
+
+def test_dead_letters_wait_for_records_that_cannot_be_read_now(tmp_path: Path) -> None:
+    files = HookedFiles()
+    log = opened(tmp_path / "d", files=files)
+    cursor = log.subscribe()
+    log.engine.append(numbered(1, 3))
+    log.restart()
+    cursor = log.get(cursor)
+    log.engine.partition()
+    assert log.seqs(cursor) == [1, 2, 3]
+    forget_slabs(log)
+    log.engine.log.fetched.clear()
+    log.engine.log.handles.relieve()
+    files.failing("open", ".log")
+    for _ in range(3):
+        log.tick(1000)
+        log.engine.inbox.run_until(lambda: not log.engine.partition().fetching)
+    assert cursor.deliveries.unacknowledged == 3
+    files.hook = lambda call, path: None
+    log.tick(1000)
+    settle(log)
+    assert origins(log) == [1, 2, 3]
+    log.close()
+
+
+def test_what_retention_leaves_of_a_run_becomes_dead_letters(tmp_path: Path) -> None:
+    log = opened(tmp_path / "d", SMALL)
+    cursor = log.subscribe()
+    partition = fill(log.engine, 10)
+    log.seqs(cursor, 3)
+    forget_slabs(log)
+    log.clock.now_ms += 1000
+    cursor.fall_due(log.clock.now_ms)
+    retention.trim(log.engine.log, partition, 3)
+    settle(log)
+    assert origins(log) == [3]
+    assert cursor.deliveries.unacknowledged == 0
+    log.close()
+
+
+def test_what_a_negative_acknowledgement_gives_up_is_a_dead_letter_at_once(tmp_path: Path) -> None:
+    log = opened(tmp_path / "d")
+    cursor = log.subscribe()
+    log.engine.append(numbered(1, 3))
+    log.seqs(cursor)
+    assert cursor.give_back(2, 2, log.clock.now_ms) == 1
+    log.engine.inbox.run_until(lambda: log.store.totals(OWNER).dead_letters == 1)
+    assert origins(log) == [2]
+    assert cursor.deliveries.unacknowledged == 2
+    log.close()
+
+
+def test_dead_letters_on_their_way_settle_nothing_behind_a_reset(tmp_path: Path) -> None:
+    """Some are queued, some are being stored; what they were is in flight again."""
+    log = opened(tmp_path / "d")
+    cursor = log.subscribe()
+    log.engine.append(numbered(1, DEAD_LETTERS_PENDING_MAX + 10))
+    log.seqs(cursor)
+    log.clock.now_ms += 1000
+    cursor.fall_due(log.clock.now_ms)
+    log.engine.partition("t.dead")
+    log.store.dead_letters.work()
+    assert log.engine.log.pending_chunks
+    cursor.reset(0)
+    assert len(log.seqs(cursor, 5)) == 5
+    settle(log)
+    assert cursor.deliveries.unacknowledged == 5
+    assert origins(log) == list(range(1, DEAD_LETTERS_PENDING_MAX + 1)), "the others are in flight, or will be"
     log.close()
 
 
