@@ -41,4 +41,4 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
 @pytest.fixture
 def replaceable_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commit rounds go through the log's ``files``, so that a test can replace calls of it."""
-    monkeypatch.setattr("engine.commit.native_rounds.AVAILABLE", False)
+    monkeypatch.setattr("engine.commit.native_rounds.COMPILED", False)

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.segments.active import ActiveSegment
 
-AVAILABLE = COMPILED and os.environ.get("QUINTLOG_PURE") != "1"
-
 Begin = Callable[["list[Part]", int], None]
 """Begins a round of parts, together of so many bytes."""
 
@@ -221,7 +219,7 @@ class QuickRounds(UsualRounds):
 
 def rounds_for(log: Log, committer: Committer, watch: Watch | None) -> UsualRounds:
     """Quick rounds, unless there was no compiler, nobody can watch a descriptor, or files are not the system's."""
-    if watch is None or not AVAILABLE or type(log.files) is not SystemFiles:
+    if watch is None or not COMPILED or type(log.files) is not SystemFiles:
         return UsualRounds()
     return QuickRounds(log, committer, watch)
 

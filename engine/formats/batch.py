@@ -65,7 +65,7 @@ __all__ = [
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Target: TypeAlias = bytearray | memoryview
 
-# If not, what this module exports is the twin's. (QUINTLOG_PURE leaves it as it is: others cimport these types.)
+# If not, what this module exports is the twin's.
 COMPILED = not __file__.endswith(".py")
 
 HEAD_BYTES = 7  # longest head of a packed bundle: length varint 4, flags 1, count varint 2

@@ -35,7 +35,7 @@ __all__ = ["COMPILED", "BundleInfo", "check_bundle", "decode_bundle", "encode_bu
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
-# If not, what this module exports is the twin's. (QUINTLOG_PURE leaves it as it is: others cimport these types.)
+# If not, what this module exports is the twin's.
 COMPILED = not __file__.endswith(".py")
 
 _SPARSE = 0x40

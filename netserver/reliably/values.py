@@ -6,7 +6,6 @@ and the checksum so far: CRC-32 over every value as 4 bytes, big-endian, startin
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
@@ -17,13 +16,7 @@ import crcmod.predefined
 
 from netserver.reliably import mersenne, mersenne_pure
 
-
-def _choose() -> ModuleType:
-    compiled = not str(mersenne.__file__).endswith(".py")
-    return mersenne if compiled and os.environ.get("QUINTLOG_PURE") != "1" else mersenne_pure
-
-
-_mersenne: Final = _choose()
+_mersenne: Final[ModuleType] = mersenne_pure if str(mersenne.__file__).endswith(".py") else mersenne
 update_crc: Final[Callable[[bytes, int], int]] = crcmod.predefined.mkCrcFun("crc-32")
 """``update_crc(data, crc)``: the CRC-32 of what ``crc`` stands for, followed by ``data``; the start is 0."""
 

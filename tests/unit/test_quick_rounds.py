@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from engine.commit.committer import Committer, Part
-from engine.commit.native_rounds import AVAILABLE, QuickRounds
+from engine.commit.native_rounds import QuickRounds
+from engine.commit.round_writer import COMPILED
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import NotStored, ReadOnly
 from engine.files.system import SystemFiles
@@ -26,7 +27,7 @@ from engine.state.index import Index
 from tests.engine_log import EngineLog, segments
 from tests.round_files import largest_file, not_to_be_synced
 
-pytestmark = pytest.mark.skipif(not AVAILABLE, reason="only where it is compiled")
+pytestmark = pytest.mark.skipif(not COMPILED, reason="only where it is compiled")
 
 
 def readable(*fds: int) -> Callable[..., list[int]]:

@@ -142,10 +142,3 @@ def test_start_is_any_word() -> None:
     starts = {values.random_seed() for _ in range(50)}
     assert len(starts) > 45
     assert all(0 <= start < 2**32 for start in starts)
-
-
-def test_pure_is_chosen_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("QUINTLOG_PURE", "1")
-    assert values._choose() is mersenne_pure
-    monkeypatch.delenv("QUINTLOG_PURE")
-    assert (values._choose() is mersenne) == (not str(mersenne.__file__).endswith(".py"))

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.commit.native_rounds import AVAILABLE
-from engine.commit.round_writer import DONE, MARK_BYTES, SYNC, WRITE, RoundWriter
+from engine.commit.round_writer import COMPILED, DONE, MARK_BYTES, SYNC, WRITE, RoundWriter
 from engine.limits import ROUND_PARTS_MAX, ROUND_PIECES_MAX
 from tests.round_files import largest_file, not_to_be_synced
 
-pytestmark = pytest.mark.skipif(not AVAILABLE, reason="only where it is compiled")
+pytestmark = pytest.mark.skipif(not COMPILED, reason="only where it is compiled")
 
 MARK = bytes(range(MARK_BYTES))
 

@@ -8,7 +8,6 @@ before.
 
 from __future__ import annotations
 
-import os
 from typing import TypeAlias
 
 from engine.formats.batch import RecordCursor
@@ -175,5 +174,5 @@ def copy(out: bytearray, position: int, src: Buffer, start: int, size: int) -> N
         out[position + index] = src[start + index]
 
 
-if not COMPILED or os.environ.get("QUINTLOG_PURE") == "1":
+if not COMPILED:
     globals().update({"Decoder": decoder_pure.Decoder})
