@@ -600,6 +600,21 @@ MUTANTS = (
         "if stored.identity.name == identity.name)",
         "tests/unit/test_auth.py -k known_by_itself",
     ),
+    # --- slices
+    Mutant(
+        "parse all frames of a read in one turn",
+        "netserver/shell/connection.py",
+        "        if not slices.is_over():\n",
+        "        if True:\n",
+        "tests/unit/test_slices.py -k frames",
+    ),
+    Mutant(
+        "miss topics that are made while a pattern's are looked for",
+        "netserver/blipmq/session_v2.py",
+        "        if not self._id:\n            self._found.setdefault(partition, after_seq)\n",
+        "        if not self._id:\n            pass\n",
+        "tests/unit/test_blipmq_v2.py -k misses_nothing",
+    ),
     # --- QUIC and Fujin
     Mutant(
         "keep every gap of a QUIC stream",

@@ -185,20 +185,3 @@ def _counted(text: bytes) -> bytes:
     if len(text) > TOPIC_BYTES_MAX:
         raise CodecError(f"a topic, key or group has at most {TOPIC_BYTES_MAX} bytes")
     return _U16.pack(len(text)) + text
-
-
-def is_pattern(topic: bytes) -> bool:
-    """Whether a topic of a SUBSCRIBE stands for several."""
-    tokens = topic.split(b".")
-    return b"*" in tokens or tokens[-1] == b">"
-
-
-def matches(pattern: bytes, topic: bytes) -> bool:
-    """Whether a pattern stands for this topic too."""
-    wanted, found = pattern.split(b"."), topic.split(b".")
-    if wanted[-1] == b">":
-        wanted = wanted[:-1]
-        if len(found) <= len(wanted):
-            return False
-        found = found[: len(wanted)]
-    return len(wanted) == len(found) and all(token in (b"*", one) for token, one in zip(wanted, found, strict=True))

@@ -52,7 +52,17 @@ CONNECTION_CURSORS_MAX = 10_000
 """Cursors that a connection may have pushed, one for each topic of a pattern: each is about 1.5 KiB."""
 
 CONNECTION_PATTERNS_MAX = 1000
-"""Patterns of a connection, which may stand for no topic at all: each topic that is made is compared with them all."""
+"""Patterns of a connection, which may stand for no topic at all."""
+
+CONNECTION_SHAPES_MAX = 32
+"""Arrangements of wildcards among the patterns of a connection: each topic that is made is looked up once for each,
+of all connections. A thousand `orders.NUMBER.*` have one."""
+
+PATTERN_TOKENS_MAX = 32
+"""Tokens of a pattern; names of topics that have more are matched by a `>`."""
+
+TOPICS_A_STEP = 256
+"""Topics compared with a new pattern between two looks at the clock, about 0.1 ms."""
 
 PUSH_RANGES_MAX = 1024
 """Ranges remembered of what a group's member was given; what is older comes back by the back-off timer only."""

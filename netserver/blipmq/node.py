@@ -14,12 +14,14 @@ from engine.cursors.deliveries import DeliveryPolicy
 from engine.cursors.store import CursorPolicy
 from netserver.access.auth import Keys
 from netserver.blipmq.limits import POLL_REPLY_BYTES_MAX, ROUTES_MAX, RUN_FRAMES_MAX
+from netserver.blipmq.patterns import PatternIndex
 
 if TYPE_CHECKING:
     from engine.cursors.cursor import Cursor
     from engine.partitions.partition import Partition
     from engine.state.catalog import Change
     from engine.state.topics import Topic
+    from netserver.blipmq.session_v2 import PatternSubscription
     from netserver.config.blipmq import BlipmqSection
     from netserver.config.sections import ServerConfig
     from netserver.shell.connection import Services
@@ -40,6 +42,7 @@ class Node:
         clock_ms: the clock of cursors.
         speaks_version_2: HELLO 2 is accepted.
         insecure: without keys, anybody is let in from anywhere.
+        patterns: those of all connections.
         cids, out: scratch of the hot loops, valid within one call.
     """
 
@@ -55,6 +58,7 @@ class Node:
         self.out = bytearray(POLL_REPLY_BYTES_MAX)
         self._routes: dict[bytes, Partition] = {}
         self._generation = -1
+        self.patterns: PatternIndex[PatternSubscription] = PatternIndex()
         self._listeners: dict[Callable[[Topic, Change], None], None] = {}
         self.log.catalog.listen(self._topic_changed)
         self._take_over(services.config)
@@ -107,6 +111,10 @@ class Node:
         self._listeners.pop(listener, None)
 
     def _topic_changed(self, topic: Topic, change: Change) -> None:
+        if change == "created" and (found := self.patterns.find(topic.name)):
+            partition = self.log.partition(topic)
+            tell = [partial(one.topic_made, partition, partition.last_seq) for one in found]
+            self.log.slices.later(partial(self.log.slices.call_each, "a new topic", tell))
         call_each("a change of a topic", [partial(listener, topic, change) for listener in self._listeners])
 
     def route(self, name: bytes) -> Partition | None:

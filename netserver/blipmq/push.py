@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
@@ -100,6 +101,7 @@ class Pusher:
         self._queue: deque[Push] = deque()
         self._stalled: set[Push] = set()
         self._own: dict[int, list[Push]] = {}  # subscription -> its volatile cursors, by number
+        self._of_topic: dict[int, list[Push]] = {}  # topic id -> the volatile ones
         self._shared: list[Push] = []
         self._is_scheduled = False
         self._ended = False
@@ -115,6 +117,7 @@ class Pusher:
             pushes = self._own.setdefault(subscription_id, [])
             push = Push(self, cursor, len(pushes))
             pushes.append(push)
+            self._of_topic.setdefault(cursor.partition.topic.id, []).append(push)
         else:
             push = Push(self, cursor)
             cursor.pins += 1
@@ -127,23 +130,26 @@ class Pusher:
 
     def drop(self, topic: Topic) -> None:
         """A topic was deleted: its volatile cursors end (durable ones do by themselves)."""
-        for pushes in self._own.values():
-            for push in pushes:
-                if push.cursor.partition.topic is topic:
-                    push.cursor.close()
+        for push in self._of_topic.pop(topic.id, ()):
+            push.cursor.close()
 
     def close(self) -> None:
         """The connection is gone: volatile cursors end, what a group's members get back goes to the others."""
         self._ended = True
+        self._queue.clear()
+        self._node.log.slices.run(self._let_go())
+
+    def _let_go(self) -> Iterator[None]:
         now_ms = self._node.clock_ms()
-        for push in (push for pushes in self._own.values() for push in pushes):
-            self._node.cursors.watched.discard(push.cursor)
-            push.cursor.close()
         for push in self._shared:
             push.cursor.forget(push.wake)
             push.cursor.pins -= 1
             push.give_back(now_ms)
-        self._queue.clear()
+            yield
+        for push in (push for pushes in self._own.values() for push in pushes):
+            self._node.cursors.watched.discard(push.cursor)
+            push.cursor.close()
+            yield
 
     def acked(self, subscription_id: int, data: memoryview, position: int, count: int) -> bool:
         """Take ACKs of a volatile subscription; False: it is none of this connection."""

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final
 
 from engine.errors import EngineError, NotStored, TooLarge
 from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import FrameType, PayloadError
 from netserver.blipmq.frames import TTL_HEADER
-from netserver.blipmq.limits import CONNECTION_CURSORS_MAX, CONNECTION_PATTERNS_MAX, KEY_BYTES_MAX, SUBSCRIPTIONS_MAX
+from netserver.blipmq.limits import (
+    CONNECTION_CURSORS_MAX,
+    CONNECTION_PATTERNS_MAX,
+    CONNECTION_SHAPES_MAX,
+    KEY_BYTES_MAX,
+    SUBSCRIPTIONS_MAX,
+    TOPICS_A_STEP,
+)
 from netserver.blipmq.node import OWNER
+from netserver.blipmq.patterns import Pattern, is_pattern
 from netserver.blipmq.polling import cid_at
 from netserver.blipmq.push import Pusher
 from netserver.shell.outstanding import Promise
@@ -25,6 +36,9 @@ log = logging.getLogger("quintlog.blipmq")
 
 EARLIEST = 0
 
+# Reason for which a connection is not parsed.
+MATCHING: Final = "topics of a pattern are looked for"
+
 
 class VersionTwo:
     """The part of a session that exists once HELLO has asked for version 2."""
@@ -33,11 +47,13 @@ class VersionTwo:
         self.pusher = Pusher(session)
         self._session = session
         self._node = session.node
-        self._patterns: list[tuple[int, codec_v2.Subscribe]] = []
+        self._patterns: dict[PatternSubscription, None] = {}
 
     def close(self) -> None:
         """The connection is gone."""
         self._node.forget(self._topic_changed)
+        for subscription in list(self._patterns):
+            self.left(subscription)
         self.pusher.close()
 
     def handle(self, kind: int, data: memoryview, position: int, behind: int) -> int:
@@ -91,7 +107,7 @@ class VersionTwo:
         session, cursors = self._session, self._node.cursors
         if self.pusher.count >= CONNECTION_CURSORS_MAX:
             raise PayloadError("too many subscriptions")
-        if codec_v2.is_pattern(request.topic):
+        if is_pattern(request.topic):
             return self._subscribe_pattern(cid, request)
         partition = session.route(request.topic, "SUBSCRIBE", publish=False)
         if not session.is_open(partition):
@@ -135,58 +151,137 @@ class VersionTwo:
 
     def _subscribe_pattern(self, cid: int, request: codec_v2.Subscribe) -> bool:
         """A subscription of all topics that match, now and later."""
-        session = self._session
         if request.group or request.offset is not None:
             raise PayloadError("a pattern has no group and no offset")
         if len(self._patterns) >= CONNECTION_PATTERNS_MAX:
             raise PayloadError("too many patterns")
-        topics = [topic for topic in self._node.log.catalog if self._wants(request.topic, topic)]
-        if len(topics) + self.pusher.count > CONNECTION_CURSORS_MAX:
-            raise PayloadError("the pattern stands for too many topics")
-        partitions = [self._node.log.partition(topic) for topic in topics]
-        for partition in partitions:
-            if not session.is_open(partition):
-                return False
-        subscription_id = self._node.cursors.new_id()
-        self.pusher.open(subscription_id)
-        self._patterns.append((subscription_id, request))
-        session.answer(codec.ack(cid, subscription_id))
-        self._listen()
-        for partition in partitions:
-            self._join(subscription_id, request.qos, partition)
+        pattern = Pattern(request.topic)
+        shapes = {known.pattern.shape for known in self._patterns}
+        if pattern.shape not in shapes and len(shapes) >= CONNECTION_SHAPES_MAX:
+            raise PayloadError("patterns with wildcards in too many different places")
+        PatternSubscription(self, self._session, cid, pattern, request.qos).start()
         return True
+
+    def joined(self, subscription: PatternSubscription) -> None:
+        """A pattern counts from now on."""
+        self._patterns[subscription] = None
+        self._node.patterns.add(subscription.pattern, subscription)
+        self._listen()
+
+    def left(self, subscription: PatternSubscription) -> None:
+        """It does no longer."""
+        self._patterns.pop(subscription, None)
+        self._node.patterns.remove(subscription.pattern, subscription)
 
     def _listen(self) -> None:
         """Hear of topics from now on."""
         self._node.listen(self._topic_changed)
 
-    def _wants(self, pattern: bytes, topic: Topic) -> bool:
-        identity = self._session.identity
-        return (
-            not topic.deleting
-            and codec_v2.matches(pattern, topic.name)
-            and identity is not None
-            and identity.may_subscribe(topic.name)
-        )
-
-    def _join(self, subscription_id: int, qos: int, partition: Partition) -> None:
-        cursor = self._node.cursors.volatile(OWNER, partition, after_seq=partition.last_seq, qos=qos)
-        self._session.afterwards(lambda: self.pusher.push(subscription_id, cursor))
-
-    def _has_room(self, topic: Topic) -> bool:
-        """Whether one more topic can be pushed."""
-        if self.pusher.count < CONNECTION_CURSORS_MAX:
-            return True
-        log.warning("%s: too many topics for its patterns, %r is left out", self._session.connection.peer, topic.name)
-        return False
-
     def _topic_changed(self, topic: Topic, change: Change) -> None:
-        if change == "created":
-            for subscription_id, request in self._patterns:
-                if self._wants(request.topic, topic) and self._has_room(topic):
-                    self._join(subscription_id, request.qos, self._node.log.partition(topic))
-        elif change == "deleted":
+        if change == "deleted":
             self.pusher.drop(topic)
+
+
+class PatternSubscription:
+    """A subscription of all topics that a pattern stands for; it may take several turns until it is answered.
+
+    Those that are there are looked for and opened, then it is answered, and only then anything is pushed. Topics that
+    are made meanwhile are part of it from their first message on.
+    """
+
+    def __init__(self, version_two: VersionTwo, session: BlipmqSession, cid: int, pattern: Pattern, qos: int) -> None:
+        self.pattern = pattern
+        self._version_two = version_two
+        self._session = session
+        self._node = session.node
+        self._cid = cid
+        self._qos = qos
+        self._id = 0  # once it is answered
+        self._found: dict[Partition, int | None] = {}  # and the number to begin behind; None: its last one
+
+    def start(self) -> None:
+        """Look for topics; the connection is held until the answer is there."""
+        self._session.connection.hold(MATCHING)
+        self._version_two.joined(self)
+        topics = list(self._node.log.catalog)
+        self._in_slices(self._search(topics))
+
+    def topic_made(self, partition: Partition, after_seq: int) -> None:
+        """There is a new topic that matches."""
+        if not self._may_read(partition.topic):
+            return
+        if not self._id:
+            self._found.setdefault(partition, after_seq)
+        elif self._version_two.pusher.count < CONNECTION_CURSORS_MAX:
+            self._push(partition, after_seq)
+        else:
+            peer, name = self._session.connection.peer, partition.topic.name
+            log.warning("%s: too many topics for its patterns, %r is left out", peer, name)
+
+    def _in_slices(self, steps: Iterator[object]) -> None:
+        run = partial(self._node.log.slices.run, steps)
+        self._session.connection.guarded(run)()
+
+    def _search(self, topics: list[Topic]) -> Iterator[None]:
+        matches = self.pattern.matches
+        for at in range(0, len(topics), TOPICS_A_STEP):
+            yield
+            for topic in [topic for topic in topics[at : at + TOPICS_A_STEP] if matches(topic.name)]:
+                if self._may_read(topic):
+                    self._found.setdefault(self._node.log.partition(topic), None)
+            if len(self._found) + self._version_two.pusher.count > CONNECTION_CURSORS_MAX:
+                self._refuse("the pattern stands for too many topics")
+                return
+        self._open(iter(list(self._found)))
+
+    def _open(self, partitions: Iterator[Partition]) -> None:
+        """Open those that are closed, one after the other."""
+        for partition in partitions:
+            if partition.error is not None and not partition.is_deleted:
+                self._refuse(f"durable subscribe failed: {partition.error}", codec.SERVER_ERROR)
+                return
+            if not (partition.is_open or partition.is_deleted):
+                again = partial(self._open, chain([partition], partitions))
+                partition.when_open(self._session.connection.guarded(again))
+                return
+        self._answer()
+
+    def _refuse(self, text: str, code: int = codec.BAD_REQUEST) -> None:
+        self._version_two.left(self)
+        self._session.nack(self._cid, code, text)
+        self._end()
+
+    def _answer(self) -> None:
+        self._id = self._node.cursors.new_id()
+        self._version_two.pusher.open(self._id)
+        self._session.answer(codec.ack(self._cid, self._id))
+        found, self._found = self._found, {}
+        after = {
+            partition: partition.last_seq if after_seq is None else after_seq
+            for partition, after_seq in found.items()
+            if not partition.is_deleted
+        }
+        self._end()
+        self._in_slices(self._push_all(after))
+
+    def _end(self) -> None:
+        self._session.flush()
+        self._session.connection.release(MATCHING)
+
+    def _push_all(self, found: dict[Partition, int]) -> Iterator[None]:
+        for partition, after_seq in found.items():
+            yield
+            if not partition.is_deleted:
+                self._push(partition, after_seq)
+
+    def _push(self, partition: Partition, after_seq: int) -> None:
+        cursor = self._node.cursors.volatile(OWNER, partition, after_seq=after_seq, qos=self._qos)
+        subscription_id = self._id
+        self._session.afterwards(lambda: self._version_two.pusher.push(subscription_id, cursor))
+
+    def _may_read(self, topic: Topic) -> bool:
+        identity = self._session.identity
+        return not topic.deleting and identity is not None and identity.may_subscribe(topic.name)
 
 
 def _after(request: codec_v2.Subscribe, partition: Partition) -> int:

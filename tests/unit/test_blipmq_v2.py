@@ -6,6 +6,7 @@ import asyncio
 import errno
 import time
 from collections.abc import Awaitable, Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import Frame, FrameType, PayloadError
 from netserver.blipmq.codec_v2 import Deliver
 from netserver.blipmq.frames import TTL_HEADER
+from netserver.blipmq.limits import CONNECTION_SHAPES_MAX, PATTERN_TOKENS_MAX
+from netserver.blipmq.node import Node
+from netserver.blipmq.patterns import Pattern, PatternIndex, is_pattern
 from netserver.blipmq.push import Push
 from tests import blipmq_place
 from tests.blipmq_peer import AsyncPeer
@@ -143,11 +147,95 @@ def test_payload_errors(parse: Callable[[bytes], object], raw: str, text: str) -
     ],
 )
 def test_patterns(pattern: bytes, yes: tuple[bytes, ...], no: tuple[bytes, ...]) -> None:
-    assert codec_v2.is_pattern(pattern)
-    assert all(codec_v2.matches(pattern, topic) for topic in yes)
-    assert not any(codec_v2.matches(pattern, topic) for topic in no)
-    assert not codec_v2.is_pattern(b"a*.b>")
-    assert not codec_v2.is_pattern(b">.b")
+    index: PatternIndex[str] = PatternIndex()
+    one = Pattern(pattern)
+    index.add(one, "it")
+    assert is_pattern(pattern)
+    for topic in (*yes, *no):
+        assert one.matches(topic) is (topic in yes)
+        assert index.find(topic) == ["it"] * (topic in yes)
+    index.remove(one, "it")
+    index.remove(one, "it")
+    assert not any(map(index.find, yes))
+    assert not is_pattern(b"a*.b>")
+    assert not is_pattern(b">.b")
+
+
+def test_a_pattern_has_so_many_tokens_and_topics_may_have_more() -> None:
+    longest = b"*." * (PATTERN_TOKENS_MAX - 1) + b">"
+    index: PatternIndex[int] = PatternIndex()
+    index.add(Pattern(longest), 1)
+    index.add(Pattern(longest[:-1] + b"x"), 2)
+    for tokens in (PATTERN_TOKENS_MAX, PATTERN_TOKENS_MAX + 1, 60_000):
+        assert index.find(b".".join([b"x"] * tokens)) == ([1, 2] if tokens == PATTERN_TOKENS_MAX else [1])
+    with pytest.raises(PayloadError):
+        Pattern(b"*." + longest)
+
+
+def test_the_index_finds_what_comparing_token_by_token_finds() -> None:
+    def stands_for(pattern: bytes, topic: bytes) -> bool:
+        wanted, tokens = pattern.split(b"."), topic.split(b".")
+        if wanted[-1] == b">":
+            wanted.pop()
+            if len(tokens) <= len(wanted):
+                return False
+            tokens = tokens[: len(wanted)]
+        return len(wanted) == len(tokens) and all(w in (b"*", t) for w, t in zip(wanted, tokens, strict=True))
+
+    names = [b".".join(tokens) for size in (1, 2, 3) for tokens in product((b"a", b"b", b""), repeat=size)]
+    patterns = [b".".join(tokens) for size in (1, 2, 3) for tokens in product((b"a", b"*", b">"), repeat=size)]
+    patterns = [pattern for pattern in patterns if is_pattern(pattern)]
+    index: PatternIndex[bytes] = PatternIndex()
+    for pattern in patterns:
+        index.add(Pattern(pattern), pattern)
+    for name in names:
+        expected = [pattern for pattern in patterns if stands_for(pattern, name)]
+        assert sorted(index.find(name)) == sorted(expected)
+        assert [pattern for pattern in patterns if Pattern(pattern).matches(name)] == expected
+
+
+def blipmq_node(place: Place) -> Node:
+    node = place.server.services["blipmq"].reloaders[0].__self__  # type: ignore[attr-defined]
+    assert isinstance(node, Node)
+    return node
+
+
+def test_wildcards_in_very_many_arrangements_are_refused() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        arrangements = [b".".join(tokens) for tokens in product((b"a", b"*"), repeat=6)][1 : CONNECTION_SHAPES_MAX + 2]
+        peer.send(b"".join(codec_v2.subscribe(cid, text, 0) for cid, text in enumerate(arrangements, 1)))
+        kinds = [(await peer.frame()).type for _ in arrangements]
+        assert kinds == [FrameType.ACK] * CONNECTION_SHAPES_MAX + [FrameType.NACK]
+        peer.send(codec_v2.subscribe(99, b"b.*.x.x.x.x.x", 0) + codec_v2.subscribe(100, arrangements[0], 0))
+        assert (await peer.frame()).type == FrameType.NACK
+        assert (await peer.frame()).type == FrameType.ACK, "one more of a known arrangement"
+        place.peers.pop().writer.transport.abort()
+        await until(lambda: not blipmq_node(place).patterns.find(b"a.a.a.a.a.a"))
+
+    with_server(test)
+
+
+def test_a_pattern_is_answered_after_many_turns_and_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+
+    async def test(place: Place) -> None:
+        publisher, peer = await place.peer(), await place.peer()
+        names = [b"t.%d" % number for number in range(600)]
+        publisher.send(b"".join(codec.subscribe(cid, name, 1) for cid, name in enumerate(names)))
+        await publisher.frames(len(names))
+        catalog = place.server.log.catalog
+        peer.send(codec_v2.subscribe(1, b"t.*", 0))
+        await until(lambda: bool(blipmq_node(place).patterns.find(b"t.1")))
+        catalog.create(b"t.late")  # while topics are still being looked for
+        catalog.create(b"u.late")
+        assert (await peer.frame()).type == FrameType.ACK
+        await publisher.publish(b"t.late", b"new")
+        await publisher.publish(b"u.late", b"not wanted")
+        await publisher.publish(b"t.599", b"old")
+        assert sorted([one[2:] for one in await peer.delivered(2)]) == [(b"t.599", b"old"), (b"t.late", b"new")]
+
+    with_server(test)
 
 
 # --- deliveries
