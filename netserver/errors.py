@@ -42,13 +42,15 @@ class Refused(QuintlogError):
         code: the protocol's own error code or name.
         text: the server's words (or ours, where the protocol has no text).
         retryable: the refusal is about the moment (no space, too many), not about the request.
+        records: what of the request was refused, where it was about many.
     """
 
-    def __init__(self, code: int | str, text: str, *, retryable: bool = False) -> None:
+    def __init__(self, code: int | str, text: str, *, retryable: bool = False, records: Sequence[object] = ()) -> None:
         super().__init__(f"{text} ({code})")
         self.code = code
         self.text = text
         self.retryable = retryable
+        self.records = records
 
 
 class Unknown(QuintlogError):

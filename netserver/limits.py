@@ -196,7 +196,7 @@ SEND_SLICE_BYTES: Final = 16 * KIB
 """Bytes that one stream gives to its QUIC connection before the next one has its turn."""
 
 PEER_OUTPUT_BYTES: Final = 4 * MIB
-"""Output that waits on all streams of a QUIC connection, above which none of them is asked for more."""
+"""Output that waits on all streams of a QUIC connection; above it only those are asked for more of which none waits."""
 
 QUIC_TURN_S: Final = 0.0001
 """Time that taking datagrams, and sending them, may have in one turn of the loop: what other protocols wait."""

@@ -637,4 +637,11 @@ MUTANTS = (
         "                if False:\n",
         f"{HOSTILE} -k not_read",
     ),
+    Mutant(
+        "hold back what answers an acknowledgement",
+        "netserver/fujin/subscriber.py",
+        "self._stream.pause(self._queue.full and not self._acks)",
+        "self._stream.pause(self._queue.full)",
+        "tests/unit/test_clients_prefetch.py::test_each_message_is_acknowledged[fujin-push-manual-large]",
+    ),
 )

@@ -246,12 +246,14 @@ class Client(ClientBase):
             name: a topic, or a reader's name in the server's configuration
             mode: "push", or "pull" (messages are fetched when the application has room for them)
             ack: "manual": a message comes again until it is acknowledged; "auto": it counts as done when it was sent
-            fetch_records: messages asked for at a time (pull)
-            prefetch_records, prefetch_bytes: how much is received ahead of the application
+            fetch_records: messages asked for at a time (pull), never more than ``prefetch_records``
+            prefetch_records, prefetch_bytes: at so much received ahead of the application nothing more is fetched, or
+                taken from what is pushed (but for what comes before the answer to an acknowledgement)
         """
         if mode not in ("push", "pull") or ack not in ("manual", "auto"):
             raise ValueError("mode is push or pull, ack is manual or auto")
         kind = PUSH if mode == "push" else PULL
+        fetch_records = max(min(fetch_records, prefetch_records), 1)
         return Subscription(
             self, self.checked(name), kind, ack == "auto", fetch_records, prefetch_records, prefetch_bytes
         )

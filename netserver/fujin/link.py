@@ -23,6 +23,7 @@ CERTIFICATE_ALERTS = range(0x100 + 42, 0x100 + 49)
 """TLS's alerts from bad_certificate to unknown_ca (RFC 8446, 6.2), as QUIC carries them (RFC 9001, 4.8)."""
 NO_APPLICATION_PROTOCOL = 0x100 + 120
 """TLS's alert of a server that speaks something else (RFC 7301, 3.2)."""
+PREFETCH = "the application has not taken what was received"
 CLOSE_S = 1.0
 """Streams that were told DISCONNECT have so long to end before the connection is closed."""
 
@@ -104,10 +105,18 @@ class ClientStream:
         """Send."""
         self.stream.write(data)
 
+    def pause(self, paused: bool) -> None:
+        """Stop taking what comes, or go on; whoever waits for an answer on this stream must not stop it."""
+        if paused and not self._disconnecting:
+            self.stream.hold(PREFETCH)
+        else:
+            self.stream.release(PREFETCH)
+
     def disconnect(self) -> None:
         """Say DISCONNECT; the stream is over when the server has answered what is outstanding."""
         if not self._disconnecting and not self._is_over:
             self._disconnecting = True
+            self.pause(False)
             self.stream.write(codec.DISCONNECT)
 
     def abandon(self) -> None:

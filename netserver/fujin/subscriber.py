@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quintlog.fujin")
 
-PREFETCH: Final = "the application has not taken what was received"
 RUN_RECORDS: Final = 4096
 OVERHEAD_BYTES: Final = 100
 """What a message counts in the prefetch beside its value."""
@@ -142,8 +141,8 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         self._fetching = False
         self._fetched_at = 0.0
         self._next = 0
-        self._acks: dict[tuple[Answer, int], tuple[list[Message], asyncio.Future[None]]] = {}
-        self._gathered: dict[Op, tuple[list[Message], asyncio.Future[None]]] = {}
+        self._acks: dict[tuple[Answer, int], list[Part]] = {}
+        self._gathered: dict[Op, list[AckCall]] = {}
         self._retry: asyncio.TimerHandle | None = None
 
     # --- netserver.client.stream.SubscriptionBase
@@ -158,7 +157,6 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         self._cancel_retry()
         stream, self._stream = self._stream, None
         if stream is not None:
-            stream.stream.release(PREFETCH)
             stream.disconnect()
         self._fail_acks(Closed("the subscription was closed"))
 
@@ -166,8 +164,7 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         raise TypeError("the server keeps the position: it is moved by 'logtool subscriptions reset'")
 
     def _do_room(self) -> None:
-        if self._stream is not None:
-            self._stream.stream.release(PREFETCH)
+        self._balance()
         self._fetch()
 
     def _position_of(self, record: Message) -> int:
@@ -186,8 +183,7 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         except QuintlogError:
             self._stream = None  # the connection is gone already: the next one opens it
             return
-        if self._queue.full:
-            self._stream.stream.hold(PREFETCH)
+        self._balance()
 
     def end(self, error: QuintlogError) -> None:
         """The client is over."""
@@ -265,8 +261,15 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
     def _put(self, ids: list[bytes], values: list[bytes]) -> None:
         topic = self.topic
         self._queue.put(MessageBatch([Message(topic, v, i, self) for i, v in zip(ids, values, strict=True)]))
-        if self._queue.full and self._stream is not None:
-            self._stream.stream.hold(PREFETCH)
+        self._balance()
+
+    def _balance(self) -> None:
+        """Hold pushed messages back while the prefetch is full.
+
+        Not while an acknowledgement waits for its answer, which comes behind them. What was fetched was asked for.
+        """
+        if self._stream is not None and self._kind == PUSH:
+            self._stream.pause(self._queue.full and not self._acks)
 
     def _fetch(self) -> None:
         """Ask for messages, if there is room for them."""
@@ -292,45 +295,45 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         """ACK or NACK; what is asked for in one turn of the loop goes out together. See ``Message.ack``."""
         if self._auto:
             return
-        gathered = self._gathered.get(op)
-        if gathered is None:
-            gathered = self._gathered[op] = ([], asyncio.get_running_loop().create_future())
-            asyncio.get_running_loop().call_soon(self._send_acks, op)
-        mine, future = gathered
-        mine += messages
-        await asyncio.shield(future)
+        loop = asyncio.get_running_loop()
+        calls = self._gathered.get(op)
+        if calls is None:
+            calls = self._gathered[op] = []
+            loop.call_soon(self._send_acks, op)
+        call = AckCall(op, messages, loop.create_future())
+        calls.append(call)
+        await asyncio.shield(call.future)
 
     def _send_acks(self, op: Op) -> None:
-        messages, future = self._gathered.pop(op)
+        calls = self._gathered.pop(op)
         stream = self._stream
         if stream is None or not self._is_up:
-            _fail(future, Unknown(f"{len(messages)} messages not acknowledged: no connection", messages))
+            for call in calls:
+                call.lose(call.messages, "no connection")
             return
-        parts = [messages[at : at + ACK_IDS_MAX] for at in range(0, len(messages), ACK_IDS_MAX)]
-        for part in parts[:-1]:
-            self._send_ack(stream, op, part, asyncio.get_running_loop().create_future())
-        self._send_ack(stream, op, parts[-1], future)
-
-    def _send_ack(self, stream: ClientStream, op: Op, messages: list[Message], future: asyncio.Future[None]) -> None:
-        cid = self._cid()
-        self._acks[Answer(op), cid] = messages, future
-        stream.write(codec.ack(op, cid, [message.id for message in messages]))
+        for parts in _commands(calls):
+            cid = self._cid()
+            self._acks[Answer(op), cid] = parts
+            stream.write(codec.ack(op, cid, [message.id for _, part in parts for message in part]))
+        self._balance()
 
     def _acked(self, event: Acked) -> None:
-        waiting = self._acks.pop((event.kind, event.cid), None)
-        if waiting is None:
+        parts = self._acks.pop((event.kind, event.cid), None)
+        if parts is None:
             raise ProtocolError(f"{event.kind.name} {event.cid} is not awaited")
-        future = waiting[1]
-        error = event.error or next((problem for _, problem in event.results if problem is not None), None)
-        if error is not None:
-            _fail(future, Refused(event.kind.name.lower(), error))
-        elif not future.done():
-            future.set_result(None)
+        refused = {message_id: problem for message_id, problem in event.results if problem is not None}
+        for call, part in parts:
+            call.answered(part, refused, event.error)
+        self._balance()
 
     def _fail_acks(self, error: QuintlogError) -> None:
         acks, self._acks = self._acks, {}
-        for messages, future in acks.values():
-            _fail(future, Unknown(f"{len(messages)} messages maybe not acknowledged: {error}", messages))
+        lost: dict[AckCall, list[Message]] = {}
+        for parts in acks.values():
+            for call, part in parts:
+                lost.setdefault(call, []).extend(part)
+        for call, messages in lost.items():
+            call.lose(messages, str(error))
 
     def _cid(self) -> int:
         self._next = (self._next + 1) & 0xFFFFFFFF
@@ -363,14 +366,68 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
                 await self._told(message.ack())
 
     async def _told(self, answer: Awaitable[None]) -> None:
-        """A lost connection only means that the message comes again."""
+        """A lost connection, or a server that says no, only means that the message may come again."""
         try:
             await answer
         except (Unknown, ConnectionFailed) as error:
             log.info("reader %r: %s", self.topic, error)
+        except Refused as error:
+            log.warning("reader %r: %s", self.topic, error)
 
 
-def _fail(future: asyncio.Future[None], error: QuintlogError) -> None:
-    if not future.done():
-        future.set_exception(error)
-        future.exception()
+class AckCall:
+    """One call of ``ack`` or ``nack``, which shares commands with others, and needs several if it is about many."""
+
+    def __init__(self, op: Op, messages: list[Message], future: asyncio.Future[None]) -> None:
+        self.messages = messages
+        self.future = future
+        self.left = 0  # parts without an answer
+        self._op = op
+        self._refused: list[Message] = []
+        self._problem = ""
+
+    def answered(self, part: list[Message], refused: dict[bytes, str], error: str | None) -> None:
+        """A command with these messages of the call was answered; ``refused``: ids with their reasons."""
+        self.left -= 1
+        if error is not None or refused:
+            failed = part if error is not None else [message for message in part if message.id in refused]
+            if failed and not self._refused:
+                self._problem = error or refused[failed[0].id]
+            self._refused += failed
+        if self.left or self.future.done():
+            return
+        if self._refused:
+            self._fail(Refused(self._op.name.lower(), self._problem, records=self._refused))
+        else:
+            self.future.set_result(None)
+
+    def lose(self, messages: list[Message], why: str) -> None:
+        """No answer will come for these messages."""
+        if not self.future.done():
+            self._fail(Unknown(f"{len(messages)} messages maybe not acknowledged: {why}", messages))
+
+    def _fail(self, error: QuintlogError) -> None:
+        self.future.set_exception(error)
+        self.future.exception()
+
+
+Part = tuple[AckCall, list[Message]]
+
+
+def _commands(calls: list[AckCall]) -> Iterator[list[Part]]:
+    """What goes into one command each, so that none has too many ids."""
+    parts: list[Part] = []
+    room = ACK_IDS_MAX
+    for call in calls:
+        start = 0
+        while start < len(call.messages):
+            part = call.messages[start : start + room]
+            parts.append((call, part))
+            call.left += 1
+            start += len(part)
+            room -= len(part)
+            if not room:
+                yield parts
+                parts, room = [], ACK_IDS_MAX
+    if parts:
+        yield parts

@@ -208,8 +208,13 @@ class QuicPeer:
         self._drop(stream)
 
     def move_window(self) -> None:
-        """Let the peer send on all streams together what is neither kept by held sessions nor beyond the window."""
-        end = self._delivered_bytes - self.held_bytes + PEER_WINDOW_BYTES
+        """Let the peer send on all streams together what is neither kept by held sessions nor beyond the window.
+
+        A client has as many streams as it wants, each with a window of its own: what it holds back on some of them must
+        not keep the answers on others from coming.
+        """
+        held_bytes = 0 if self.quic.configuration.is_client else self.held_bytes
+        end = self._delivered_bytes - held_bytes + PEER_WINDOW_BYTES
         if end - self.quic.window_end >= PEER_WINDOW_BYTES // 2:
             self.quic.open_window(end)
             if self.quic.sends_nothing_before() is None:

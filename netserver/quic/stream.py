@@ -157,8 +157,12 @@ class QuicStream:
 
     @property
     def writable(self) -> bool:
-        """Output is short; after it was false ``session.resume_output()`` is called."""
-        if self.queued_bytes < OUTPUT_HIGH_BYTES and self.peer.queued_bytes < PEER_OUTPUT_BYTES:
+        """Output is short; after it was false ``session.resume_output()`` is called.
+
+        A stream of which nothing waits is writable whatever waits on others: who reads it may never read those.
+        """
+        size = self.queued_bytes
+        if not size or (size < OUTPUT_HIGH_BYTES and self.peer.queued_bytes < PEER_OUTPUT_BYTES):
             return True
         self.peer.waiting_output.add(self)
         return False

@@ -14,8 +14,18 @@ from aioquic.quic import events
 from aioquic.quic.configuration import QuicConfiguration
 
 from netserver import errors, fujin
-from netserver.fujin import codec
-from netserver.fujin.codec import Answer, Command, ConnectReader, ConnectWriter, Decoder, Disconnect, Options, Write
+from netserver.fujin import codec, subscriber
+from netserver.fujin.codec import (
+    Ack,
+    Answer,
+    Command,
+    ConnectReader,
+    ConnectWriter,
+    Decoder,
+    Disconnect,
+    Options,
+    Write,
+)
 from tests.certificates import self_signed
 from tests.echo import run
 
@@ -192,3 +202,64 @@ def test_many_of_which_one_cannot_be_sent_are_refused_before(tmp_path: Path) -> 
         assert client.window.records == 0
 
     with_original(tmp_path, lambda *_: None, test, window=4)
+
+
+def refusing(*refused: bytes) -> Callable[[Original, int, Command], bytes | None]:
+    """Pushes m0 to m4 with their values as ids, and refuses to acknowledge some of them."""
+
+    def script(peer: Original, stream_id: int, command: Command) -> bytes | None:
+        if isinstance(command, ConnectReader):
+            return codec.connected() + b"".join(codec.message(b"m%d" % n, b"m%d" % n) for n in range(5))
+        if isinstance(command, Ack):
+            ids = codec.strings(command.ids, command.size)
+            results = b"".join(codec.result(one, "gone" if one in refused else None) for one in reversed(ids))
+            return codec.acked(Answer(command.op), command.cid, command.size, results)
+        return None
+
+    return script
+
+
+def test_a_refused_acknowledgement_is_told_to_its_caller_alone(tmp_path: Path) -> None:
+    async def test(client: fujin.Client) -> None:
+        reader = client.subscribe("t")
+        messages = [await reader.next(5) for _ in range(5)]
+        found = await asyncio.gather(*(message.ack() for message in messages), return_exceptions=True)
+        assert [isinstance(one, errors.Refused) for one in found] == [False, True, False, True, False]
+        assert isinstance(found[1], errors.Refused)
+        assert (found[1].text, found[1].records) == ("gone", [messages[1]])
+
+    with_original(tmp_path, refusing(b"m1", b"m3"), test)
+
+
+def test_a_refusal_in_any_part_of_a_long_acknowledgement_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscriber, "ACK_IDS_MAX", 2)
+
+    async def test(client: fujin.Client) -> None:
+        async for batch in client.subscribe("t").batches():
+            assert len(batch) == 5
+            later = asyncio.ensure_future(batch.records()[4].ack())
+            with pytest.raises(errors.Refused, match="gone") as refused:
+                await batch.ack()
+            assert [message.value for message in refused.value.records] == [b"m0", b"m3"]  # type: ignore[attr-defined]
+            await later
+            return
+
+    with_original(tmp_path, refusing(b"m0", b"m3"), test)
+
+
+def test_handlers_go_on_after_a_refusal(tmp_path: Path) -> None:
+    async def test(client: fujin.Client) -> None:
+        reader = client.subscribe("t")
+        handled: list[bytes] = []
+
+        async def handle(message: fujin.Message) -> None:
+            handled.append(message.value)
+            if len(handled) == 5:
+                asyncio.get_running_loop().call_soon(lambda: asyncio.ensure_future(reader.close()))
+
+        await reader.run(handle)
+        assert handled == [b"m%d" % number for number in range(5)]
+
+    with_original(tmp_path, refusing(b"m0", b"m1", b"m2"), test)
