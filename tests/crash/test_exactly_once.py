@@ -113,7 +113,7 @@ async def second_life(data: Path, image: Image) -> str:
 def test_a_crash_before_each_step_and_the_batch_repeated(
     tmp_path: Path, fate: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine.transactions, "TRANSACTION_BYTES_MAX", TRANSACTION_BYTES)
+    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", TRANSACTION_BYTES)
     found: set[str] = set()
 
     async def main() -> None:

@@ -156,7 +156,7 @@ def test_rows_without_a_partition_go_by_key_or_by_file() -> None:
 
 
 def test_a_batch_larger_than_a_transaction_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.transactions, "TRANSACTION_BYTES_MAX", 2000)
+    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", 2000)
 
     async def test(writer: Writer) -> None:
         rows = [row(b"%d" % number + b"." * 100, b"tu"[number % 2 :][:1]) for number in range(60)]
@@ -172,7 +172,7 @@ def test_a_batch_larger_than_a_transaction_goes_in_parts(monkeypatch: pytest.Mon
 
 
 def test_what_is_wrong_in_a_later_part_is_found_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.transactions, "TRANSACTION_BYTES_MAX", 2000)
+    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", 2000)
 
     async def test(writer: Writer) -> None:
         rows = [row(b"." * 100) for _ in range(50)]
@@ -188,7 +188,7 @@ def test_what_is_wrong_in_a_later_part_is_found_before_the_first(monkeypatch: py
 def test_a_batch_that_is_partly_there_is_finished_with_its_first_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(engine.transactions, "TRANSACTION_BYTES_MAX", 2000)
+    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", 2000)
     rows = [row(b"%d" % number + b"." * 100) for number in range(40)]
     kept: list[str] = []
 
