@@ -566,6 +566,14 @@ MUTANTS = (
         "tests/unit/test_cursors_stored.py -k does_not_stop_the_start",
     ),
     Mutant(
+        "cross numbers that are left out step by step",
+        "engine/cursors/cursor.py",
+        "            self.finished(plan, min(last, plan.last) if plan.retry else last)\n",
+        "            self.finished(plan, min(last, plan.last))\n",
+        "tests/unit/test_cursor_trouble.py -k left_out --timeout 20",
+        pure=True,
+    ),
+    Mutant(
         "drop dead letters for what passes",
         "engine/cursors/dead_letters.py",
         "                self._retry_ms[cursor] = now_ms + RETRY_MS\n            except Exception",

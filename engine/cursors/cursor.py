@@ -123,13 +123,15 @@ class Cursor:
             reader = self.reader
             records = reader.records
             if reader.current and records is not None:
-                last = plan.last
                 seq = records.seq
-                if seq <= last:
+                if seq <= plan.last:
                     return plan
-                self.finished(plan, last)
+                last = seq - 1
             else:
-                self.finished(plan, min(plan.last, max(reader.last_seq, plan.first)))
+                last = max(reader.last_seq, plan.first)
+            # No record has a number up to there. What is new goes on behind it at once, however far that is: a plan
+            # covers as many numbers as records may be unacknowledged, and a publisher may leave out billions.
+            self.finished(plan, min(last, plan.last) if plan.retry else last)
 
     def _open(self, plan: Plan) -> bool:
         """Set ``reader`` to the first record of a plan. False: ``waiting`` for the disk, or the plan is void."""
@@ -176,7 +178,9 @@ class Cursor:
 
     def skip_slab(self, plan: Plan, problem: Exception) -> None:
         """The records of a plan cannot be decoded: pass what is left of them in the slab, and report it."""
-        last = min(plan.last, max(self.reader.last_seq, plan.first))
+        last = max(self.reader.last_seq, plan.first)
+        if plan.retry:
+            last = min(last, plan.last)
         self._store.log.report(f"{self.partition.title}: records {plan.first} to {last} cannot be decoded: {problem}")
         self.reader.close()
         self._lose(last - plan.first + 1, f"records {plan.first} to {last} cannot be decoded")

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.cursors.deliveries import DeliveryPolicy
+from engine.cursors.store import CursorPolicy
 from engine.errors import EngineError
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
@@ -140,4 +142,34 @@ def test_a_commit_while_the_disk_is_read_brings_nothing_yet(tmp_path: Path) -> N
     assert cursor.next(log.clock.now_ms) is None
     files.answers.set()
     assert log.poll(cursor) == [(1, b"old"), (2, b"new")]
+    log.close()
+
+
+def append_at(log: CursorLog, number: int) -> None:
+    """A record with a number of its own, as TANK's Produce brings them."""
+    bundle = encode_bundle([b"%d" % number], None, [1])
+    info = check_bundle(bundle, 0, len(bundle))
+    log.engine.settle(log.engine.partition().append_bundle(bundle, 0, len(bundle), info, first_seq=number))
+
+
+@pytest.mark.parametrize("unacknowledged_max", [1, 100, 16384])
+def test_numbers_that_are_left_out_are_passed_at_once(tmp_path: Path, unacknowledged_max: int) -> None:
+    """In steps of what may be unacknowledged it would take 2**40 of them, or years."""
+    log = CursorLog(tmp_path / "d", policy=CursorPolicy(DeliveryPolicy(unacknowledged_max=unacknowledged_max)))
+    cursor = log.subscribe(after_seq=0)
+    numbers = [1 + row * 2**40 for row in range(30)]
+    for number in numbers:
+        append_at(log, number)
+    for number in numbers:
+        assert log.seqs(cursor, 1) == [number]
+        cursor.acknowledge(number, number)
+    assert log.seqs(cursor) == []
+    assert cursor.deliveries.next_seq == numbers[-1] + 1
+    log.restart()
+    cursor = log.get(cursor)
+    log.engine.partition()
+    cursor.reset(0)
+    for number in numbers:
+        assert log.seqs(cursor, 1) == [number], "from the files, too"
+        cursor.acknowledge(number, number)
     log.close()
