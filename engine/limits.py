@@ -239,6 +239,16 @@ LEDGER_KEEP_MS = 90 * 86_400_000
 ROUND_SIZES_MAX = 10_000
 """Sizes of commit rounds kept for the histograms until the next scrape; later ones are only counted."""
 
+MAKER_ROOM_MIN = 16
+"""Topics, and partitions, that each maker may make as long as there is any room at all."""
+
+MAKER_HALF_LIFE_S = 3600.0
+"""In this time half of what a maker has made is forgotten: somebody who wants to use up the room needs hours, in which
+the operator sees it."""
+
+MAKERS_MAX = 10_000
+"""Makers that are remembered, 100 bytes each; beyond it the one that has made nothing for longest is not."""
+
 SLICES_S = 0.005
 """Time in one turn of the owner's loop for work that is done in slices, of all together: nobody waits for long, and the
 turns themselves cost nothing beside it. 9,000 subscribers woken in one turn stalled it for 94 ms."""

@@ -25,6 +25,7 @@ from engine.config import UNSET, EngineConfig, TopicConfig, unknown_setting_text
 from engine.config import settings as topic_settings
 from engine.errors import EngineError, InvalidConfig, LimitReached, TopicExists, UnknownPartition, UnknownTopic
 from engine.state import topics
+from engine.state.shares import Shares
 from engine.state.store import OnDone, Op, Put, StateStore
 from engine.state.topics import NEXT_TOPIC_ID, Stored, Topic, check_name, check_partition_count, title
 
@@ -57,6 +58,7 @@ class Catalog:
         # Partition numbers (topic id, index) that are not durable yet.
         self._unsettled: set[tuple[int, int]] = set()
         self._partition_total = 0
+        self._shares = Shares()
         self._dead_numbers = stored.dead_numbers
         self._orphan_numbers = stored.orphan_numbers
         self._next_id = stored.next_id
@@ -99,13 +101,16 @@ class Catalog:
         partition_count: int = 1,
         config: TopicConfig | None = None,
         on_durable: OnDone | None = None,
+        maker: str = "",
     ) -> Topic:
         """A new topic, usable at once. Settings of `config` that are not the server's default become its own.
+
+        `maker` is who asks for it (`engine.state.shares`); without one there is no share.
 
         Raises:
             TopicExists: also while the topic of that name is being deleted.
             InvalidConfig: name or partition count.
-            LimitReached: topics_max or partitions_max of the configuration.
+            LimitReached: topics_max or partitions_max of the configuration, or the maker's share of them.
         """
         check_name(name)
         check_partition_count(partition_count)
@@ -119,15 +124,17 @@ class Catalog:
             topic.partition_count = max(partition_count, *(index + 1 for index in topic.numbers), 1)
             topic.settings = settings
         else:
-            self._check_room(partition_count)
+            self._check_room(partition_count, maker)
             topic = Topic(self._next_id, name, partition_count, settings, self._now_ms())
             self._next_id += 1
+            if maker:
+                self._shares.take(maker, partition_count)
         self._enter(topic)
         self._write(topic, {}, on_durable)
         self._tell(topic, "created")
         return topic
 
-    def get_or_create(self, name: bytes) -> Topic:
+    def get_or_create(self, name: bytes, maker: str = "") -> Topic:
         """The topic of this name, made with the defaults when there is none.
 
         Raises:
@@ -139,7 +146,7 @@ class Catalog:
             return topic
         if not self._config.auto_create:
             raise UnknownTopic(f"no topic {title(name)}, and auto_create is off")
-        return self.create(name)
+        return self.create(name, maker=maker)
 
     def adopt(self, description: Mapping[str, Any], on_durable: OnDone | None = None) -> Topic:
         """Takes in a topic whose directory is there but whose entry is not, from its ``topic.json``.
@@ -323,11 +330,15 @@ class Catalog:
     def _tell(self, topic: Topic, change: Change) -> None:
         call_each("a change of a topic", (partial(listener, topic, change) for listener in self._listeners))
 
-    def _check_room(self, partition_count: int) -> None:
-        if len(self._topics) >= self._config.topics_max:
+    def _check_room(self, partition_count: int, maker: str) -> None:
+        topics_left = self._config.topics_max - len(self._topics)
+        partitions_left = self._config.partitions_max - self._partition_total
+        if topics_left <= 0:
             raise LimitReached(f"there are {len(self._topics)} topics: topics_max allows no more")
-        if self._partition_total + partition_count > self._config.partitions_max:
+        if partition_count > partitions_left:
             raise LimitReached(f"there are {self._partition_total} partitions: partitions_max allows no more")
+        if maker:
+            self._shares.check(maker, partition_count, topics_left, partitions_left)
 
     def _config_of(self, settings: Mapping[str, str]) -> TopicConfig:
         # One object for all topics with the same settings: there may be a hundred thousand.

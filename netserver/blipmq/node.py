@@ -117,8 +117,9 @@ class Node:
             self.log.slices.later(partial(self.log.slices.call_each, "a new topic", tell))
         call_each("a change of a topic", [partial(listener, topic, change) for listener in self._listeners])
 
-    def route(self, name: bytes) -> Partition | None:
-        """The partition of a topic, which is made when it is missing; None: there is none and none is to be made.
+    def route(self, name: bytes, maker: str) -> Partition | None:
+        """The partition of a topic, which is made for ``maker`` when it is missing; None: there is none, and none is to
+        be made.
 
         Raises:
             InvalidConfig, LimitReached: it cannot be made
@@ -130,19 +131,19 @@ class Node:
         found = self._routes.get(name)
         if found is not None:
             return found
-        topic = catalog.get(name) or self._made(name)
+        topic = catalog.get(name) or self._made(name, maker)
         if topic is None or topic.deleting:
             return None
         partition = self._routes[name] = self.log.partition(topic)
         self._generation = catalog.generation
         return partition
 
-    def _made(self, name: bytes) -> Topic | None:
+    def _made(self, name: bytes, maker: str) -> Topic | None:
         if not self._auto_create:
             return None
         settings = self._topic_settings
         config = TopicConfig.from_mapping(settings, self.log.config.topic) if settings else None
-        return self.log.catalog.create(name, config=config)
+        return self.log.catalog.create(name, config=config, maker=maker)
 
 
 def _key_path(section: BlipmqSection) -> Path | None:

@@ -350,12 +350,18 @@ class BlipmqSession(ConsumingSession):
         if not allowed:
             raise PayloadError(FORBIDDEN, codec.UNAUTHORIZED)
         try:
-            partition = self.node.route(topic)
+            partition = self.node.route(topic, self._maker())
         except EngineError as error:
             raise PayloadError(str(error)) from None
         if partition is None or partition.topic.deleting:
             raise PayloadError("unknown topic", codec.NOT_FOUND)
         return partition
+
+    def _maker(self) -> str:
+        """Whose share of the room for topics this client uses."""
+        if self.identity is None or self.identity is ANYBODY:
+            return self.connection.maker
+        return f"{self.connection.counters.name} key {self.identity.name}"
 
     def is_open(self, partition: Partition) -> bool:
         """Whether the partition can be used; else it is being opened, and nothing is parsed until it is.

@@ -152,7 +152,7 @@ class FiggSession:
         if partition is not None and partition.is_open and partition.error is None:
             return partition
         try:
-            partition = self._shared.partition(topic)
+            partition = self._shared.partition(topic, self.connection.maker)
         except EngineError as problem:
             self._refuse(problem, topic, None, number)
             return None
@@ -266,7 +266,7 @@ class FiggSession:
     def _begin(self, subscription: Subscription, *, create: bool = True) -> None:
         """Start it as soon as its topic can be read; ATTACHED is not written yet when this returns."""
         try:
-            partition = self._shared.partition(subscription.topic, create=create)
+            partition = self._shared.partition(subscription.topic, self.connection.maker, create=create)
         except EngineError as problem:
             self._shared.unreadable(self, subscription, problem)
             return

@@ -55,14 +55,14 @@ class Shared:
         self._looking = False
         self._log.catalog.listen(self._topic_changed)
 
-    def partition(self, topic: bytes, *, create: bool = True) -> Partition:
-        """Partition 0 of a topic, which is made when there is none (unless ``create`` is False).
+    def partition(self, topic: bytes, maker: str, *, create: bool = True) -> Partition:
+        """Partition 0 of a topic, which is made for ``maker`` when there is none (unless ``create`` is False).
 
         Raises:
             EngineError: there is none, and none can be made.
         """
         catalog = self._log.catalog
-        found = catalog.get_or_create(topic) if create else catalog.get(topic)
+        found = catalog.get_or_create(topic, maker) if create else catalog.get(topic)
         if found is None:
             raise UnknownTopic("the topic was deleted")
         return self._log.partition(found)

@@ -77,7 +77,7 @@ class Node:
 
     # --- names
 
-    def writer_partition(self, name: bytes) -> Partition | None:
+    def writer_partition(self, name: bytes, maker: str) -> Partition | None:
         """Where a writer of this name writes; None: there is no such topic and none is to be made.
 
         Raises:
@@ -88,7 +88,7 @@ class Node:
             self._routes.clear()
         found = self._routes.get(name)
         if found is None:
-            found = self._partition(self._writers.get(name, name))
+            found = self._partition(self._writers.get(name, name), maker)
             self._generation = catalog.generation
             if found is not None:
                 self._routes[name] = found
@@ -107,16 +107,16 @@ class Node:
             own.fetch_empty or section.fetch_empty,
         )
 
-    def reader_partition(self, topic: bytes) -> Partition | None:
+    def reader_partition(self, topic: bytes, maker: str) -> Partition | None:
         """What is read from a topic; None and errors as in ``writer_partition``."""
-        return self._partition(topic)
+        return self._partition(topic, maker)
 
-    def _partition(self, topic_name: bytes) -> Partition | None:
+    def _partition(self, topic_name: bytes, maker: str) -> Partition | None:
         topic = self.log.catalog.get(topic_name)
         if topic is None:
             if not self._auto_create:
                 return None
-            topic = self.log.catalog.create(topic_name)
+            topic = self.log.catalog.create(topic_name, maker=maker)
         return None if topic.deleting else self.log.partition(topic)
 
     # --- groups

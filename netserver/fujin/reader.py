@@ -60,7 +60,7 @@ class Reader:
 
     def _connect(self) -> None:
         try:
-            partition = self._node.reader_partition(self._options.topic)
+            partition = self._node.reader_partition(self._options.topic, self._stream.maker)
         except EngineError as error:
             self._refuse(str(error))
             return

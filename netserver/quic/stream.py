@@ -23,6 +23,7 @@ from netserver.quic.core import GONE, BoundedQuic
 from netserver.quic.udp import Datagram
 from netserver.shell.backpressure import PublishPressure, ReceiveBudget
 from netserver.shell.counters import Counters
+from netserver.shell.makers import maker_of
 
 log = logging.getLogger(__name__)
 Args = ParamSpec("Args")
@@ -147,6 +148,11 @@ class QuicStream:
     def title(self) -> str:
         """Name for people."""
         return f"{self.counters.name} {self.peer.address} stream {self.id}"
+
+    @property
+    def maker(self) -> str:
+        """Whose share of the room for topics it uses."""
+        return maker_of(self.counters.name, self.peer.address)
 
     # --- for sessions
 

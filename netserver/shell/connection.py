@@ -25,7 +25,7 @@ import logging
 import socket
 import time
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final, ParamSpec, cast
 
 from netserver.errors import ProtocolError
@@ -43,6 +43,7 @@ from netserver.limits import (
     UNCOUNTED_BYTES,
 )
 from netserver.shell.backpressure import RECEIVE
+from netserver.shell.makers import maker_of
 from netserver.shell.services import Services, Session, SessionFactory, Shell
 
 __all__ = ["Connection", "ProtocolError", "Services", "Session", "SessionFactory", "Shell"]
@@ -121,6 +122,11 @@ class Connection(asyncio.BufferedProtocol):
     def title(self) -> str:
         """Protocol and peer, for people."""
         return f"{self.counters.name} {self.peer}"
+
+    @cached_property
+    def maker(self) -> str:
+        """Whose share of the room for topics it uses."""
+        return maker_of(self.counters.name, self.peer)
 
     @property
     def hold_reasons(self) -> list[str]:

@@ -144,8 +144,8 @@ class Node:
         answer = self._topics_answer
         return answer[:_REQUEST_ID_AT] + U32.pack(request_id) + answer[_REQUEST_ID_AT + 4 :]
 
-    def create_topic(self, request: CreateTopicRequest, done: Callable[[CreateCode], None]) -> None:
-        """Makes a topic; ``done`` is called with the result, when it is on disk if it is CREATED."""
+    def create_topic(self, request: CreateTopicRequest, maker: str, done: Callable[[CreateCode], None]) -> None:
+        """Makes a topic for ``maker``; ``done`` is called with the result, when it is on disk if it is CREATED."""
         if not is_topic_name(request.topic) or not request.partition_count:
             done(CreateCode.INVALID_REQUEST)
             return
@@ -159,7 +159,11 @@ class Node:
         try:
             config = topic_config(request.config, self.log.config.topic)
             self.catalog.create(
-                request.topic, partition_count=request.partition_count, config=config, on_durable=durable
+                request.topic,
+                partition_count=request.partition_count,
+                config=config,
+                on_durable=durable,
+                maker=maker,
             )
         except TopicExists:
             done(CreateCode.EXISTS)

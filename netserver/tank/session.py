@@ -202,7 +202,7 @@ class TankSession:
                 DiscoverJob(self.node, request, self._write_late).start()
             case CreateTopicRequest():
                 self._unanswered += 1
-                self.node.create_topic(request, partial(self._created, request))
+                self.node.create_topic(request, self.connection.maker, partial(self._created, request))
             case ReloadConfRequest():
                 self.connection.write(self._reload(request))
             case StatusRequest(request_id):
