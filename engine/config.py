@@ -236,6 +236,10 @@ class EngineConfig:
     housekeeping_interval_ms: int = _setting(
         10 * SECOND_MS, "duration", 10, HOUR_MS, help="Time between two looks at retention and ageing segments."
     )
+    clock_doubt_ms: int = _setting(
+        limits.CLOCK_DOUBT_MS, "duration", SECOND_MS, DAY_MS,
+        help="How long a jump of the system's clock has to last before it is believed.",
+    )  # fmt: skip
     watermarks_sync_interval_ms: int = _setting(
         SECOND_MS, "duration", 10, MINUTE_MS, help="Longest time that changed watermarks stay unsynced."
     )

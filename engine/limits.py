@@ -165,11 +165,23 @@ POSITION_HINTS_MAX = 1024
 FETCHED_MAX = 64
 """Answers of reader threads that wait to be picked up; at a read's usual size 16 MiB in all."""
 
+CLOCK_SLEW_MS = 1_000
+"""A clock that is off by no more than this is being corrected, and followed."""
+
 CLOCK_STEP_MS = 60_000
-"""A clock that is off by more than this was set; less is the usual correction."""
+"""A jump of the clock by less than this is too small to make anything look too old: the ages go on."""
 
 CLOCK_DOUBT_MS = 3_600_000
-"""How long a clock that was set forward has to stay there before retention believes it and removes records by it."""
+"""How long a jump of the system's clock has to last before it is believed, unless `clock_doubt_ms` says otherwise."""
+
+CLOCK_OFF_MAX_MS = 400 * 86_400_000
+"""A machine that seems to have been off for longer has a wrong clock, until it has lasted."""
+
+CLOCK_PLAUSIBLE_MS = 1_767_225_600_000
+"""The start of 2026: an earlier time is that of a machine that has not been told the time yet."""
+
+CLOCK_SAVE_MS = 600_000
+"""Time after which the time is written down again, for the next start: a few hundred bytes and a sync."""
 
 SMALL_FILE_BYTES_MAX = 1 << 20
 """VERSION, topic.json: a few hundred bytes; what is larger is no file of ours."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +47,7 @@ from engine.files.system import DIRECTORY_MODE, Files, SystemFiles, read_whole_f
 from engine.formats.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.histogram import Histogram
 from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX
-from engine.partitions.clock import steady_ms
+from engine.partitions.clock import DoubtedClock, steady_ms, stored_clock
 from engine.partitions.file_worker import Opener
 from engine.partitions.housekeeping import Housekeeping
 from engine.partitions.partition import Partition
@@ -177,6 +176,7 @@ class Log:
             )
         self.state = state or self._open_state()
         stack.callback(self.state.close)
+        self.clock = DoubtedClock(known=stored_clock(self.state), doubt_ms=config.clock_doubt_ms)
         self.catalog = Catalog(self.state, config, self.now_ms)
         self.markers = Markers(self.state)
         for damage in (*self.catalog.damaged, *self.markers.damaged):
@@ -373,10 +373,9 @@ class Log:
 
     # --- for the parts
 
-    @staticmethod
-    def now_ms() -> int:
-        """Milliseconds since 1970 by the system's clock."""
-        return time.time_ns() // 1_000_000
+    def now_ms(self) -> int:
+        """Milliseconds since 1970 by the clock of the log (any thread)."""
+        return self.clock.now_ms()
 
     steady_ms = staticmethod(steady_ms)
     """Milliseconds by a clock that nobody sets."""

@@ -332,13 +332,13 @@ class Cursor:
         if self.alive and not self.is_volatile:
             self.is_dirty = True
             now_ms = self._store.log.now_ms()
-            if now_ms - self.used_ms > USED_STEP_MS:
+            if abs(now_ms - self.used_ms) > USED_STEP_MS:  # also one that was used by a clock that was ahead
                 self.used_ms = now_ms
             self._store.writer.moved(self)
 
     def used(self) -> None:
         """Somebody uses the cursor, be there something to deliver or not."""
-        if self._store.log.now_ms() - self.used_ms > USED_STEP_MS:
+        if abs(self._store.log.now_ms() - self.used_ms) > USED_STEP_MS:
             self.touch()
 
     def is_idle(self, since_ms: int) -> bool:

@@ -356,7 +356,7 @@ class CursorStore:
         if entry is None:
             return
         expiry_ms = self.policy(entry.owner).expiry_ms
-        if expiry_ms and entry.used_ms + expiry_ms < self.log.now_ms():
+        if expiry_ms and self.log.clock.age_ms(entry.used_ms) > expiry_ms:
             log.info("subscription %d expired: not used for %d hours", cursor_id, expiry_ms // 3_600_000)
             self.totals(entry.owner).expired += 1
             self._topic_of.pop(cursor_id, None)

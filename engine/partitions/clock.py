@@ -1,17 +1,47 @@
-"""Clocks for retention: one that only counts on, and the system's, not believed at once when somebody set it forward.
+"""The clock that everything durable goes by: the system's, doubted.
 
-A clock that is wrong by years for a minute must not remove what it makes look old. Against a clock that only counts on
-(time since boot, sleep included) a step of the system's clock is seen. A step back only makes records stay longer. A
-step forward of more than `CLOCK_STEP_MS` is taken over once it has lasted `CLOCK_DOUBT_MS`: until then time goes on
-from where it was. The clock that is found at the start is believed: nothing else is known then.
+A system's clock may be wrong for a while: after a start without a battery, a resumed machine, a mistyped date. What is
+kept for a time must not be removed by it. So the time of the log (`DoubtedClock.now_ms`) is counted on by a clock that
+nobody sets (time since boot, sleep included), and the system's clock is only looked at now and then:
+
+- off by up to `CLOCK_SLEW_MS`: that is followed, it is the usual correction.
+- off by more, in either direction: it jumped. That is believed once it has lasted ``clock_doubt_ms``; a jump that is
+  taken back before has no effect at all. One from a time before this program existed to one behind it is believed
+  at once.
+- a jump that is believed makes nothing older: what was stamped before it, or is dated behind it, counts as stamped at
+  the moment of belief (a *leap*). It is kept longer, by no more than the time that things of its kind are kept.
+
+At a start the time is the system's if that lies not far behind the last known time of the log: nothing else tells how
+long the machine was off. For ``clock_doubt_ms`` that time is not counted (it is *held*); a clock that is set back by
+no more than that meanwhile was wrong at the start.
+
+The last known time and the last leap are kept in `state`, key ``c/clock``: ``[now ms, leap ms]``.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 
-from engine.limits import CLOCK_DOUBT_MS, CLOCK_STEP_MS
+from engine.errors import Corrupt
+from engine.limits import (
+    CLOCK_DOUBT_MS,
+    CLOCK_OFF_MAX_MS,
+    CLOCK_PLAUSIBLE_MS,
+    CLOCK_SAVE_MS,
+    CLOCK_SLEW_MS,
+    CLOCK_STEP_MS,
+)
+from engine.state.store import COUNTER, Put, StateReader, StateStore
+
+if TYPE_CHECKING:
+    from engine.errors import EngineError
+
+KEY = COUNTER + b"clock"
+
+logger = logging.getLogger("quintlog.engine")
 
 
 def steady_ms() -> int:
@@ -19,32 +49,153 @@ def steady_ms() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
-class RetentionClock:
-    """See the module's text. `now_ms` is to be asked every few seconds."""
+def wall_ms() -> int:
+    """Milliseconds since 1970, as the system's clock says."""
+    return time.time_ns() // 1_000_000
 
-    def __init__(self, report: Callable[[str], None], wall_ms: int, steady: Callable[[], int] = steady_ms) -> None:
+
+class Known(NamedTuple):
+    """What an earlier process knew."""
+
+    now_ms: int
+    """The time of the log when it was last written down."""
+    leap_ms: int
+    """The time of the last leap; 0: there was none."""
+
+
+class _Doubted(NamedTuple):
+    """A jump that has not lasted long enough; both by the steady clock."""
+
+    offset_ms: int
+    since_ms: int
+
+
+class DoubtedClock:
+    """See the module's text. `now_ms` and `age_ms` may be called on any thread, `look` on the owner's.
+
+    Attributes:
+        started_ms: when this was made, by the steady clock.
+        held_ms: time between the last process and this one that is not counted yet.
+        leap_ms: what was stamped before counts from then on.
+    """
+
+    def __init__(
+        self,
+        report: Callable[[str], None] = logger.warning,
+        known: Known | None = None,
+        doubt_ms: int = CLOCK_DOUBT_MS,
+    ) -> None:
         self._report = report
-        self._steady = steady
-        self._time_ms = wall_ms
-        self._seen_ms = steady()
-        self._doubted_since_ms: int | None = None
+        self._doubt_ms = doubt_ms
+        self.started_ms = steady_ms()
+        self.held_ms = 0
+        self.leap_ms = 0
+        self._doubted: _Doubted | None = None
+        self._saved: Known | None = None
+        now_ms = wall_ms()
+        if known is not None:
+            self.leap_ms = known.leap_ms
+            off_ms = now_ms - known.now_ms
+            if not -CLOCK_SLEW_MS <= off_ms <= CLOCK_OFF_MAX_MS:
+                now_ms = known.now_ms
+            elif off_ms > CLOCK_STEP_MS:
+                self.held_ms = off_ms
+        self._offset_ms = now_ms - self.started_ms
+        """The time of the log less the steady clock's."""
+        self.look()
 
-    def now_ms(self, wall_ms: int) -> int:
-        """The time to go by, now that the system's clock says `wall_ms`."""
-        seen_ms = self._steady()
-        expected_ms = self._time_ms + seen_ms - self._seen_ms
-        self._seen_ms = seen_ms
-        self._time_ms = expected_ms
-        if wall_ms <= expected_ms + CLOCK_STEP_MS:
-            self._doubted_since_ms = None
-            self._time_ms = wall_ms
-        elif self._doubted_since_ms is None:
-            self._doubted_since_ms = seen_ms
+    def now_ms(self) -> int:
+        """The time of the log, in milliseconds since 1970: what everything durable is stamped with."""
+        return steady_ms() + self._offset_ms
+
+    @property
+    def doubted_ms(self) -> int:
+        """How far the system's clock is ahead (negative: behind) by a jump that is not believed yet."""
+        return self._doubted.offset_ms - self._offset_ms if self._doubted is not None else 0
+
+    def age_ms(self, stamp_ms: int) -> int:
+        """Time that has passed since something was stamped, as far as it is sure: at least 0."""
+        return max(0, self.likely_age_ms(stamp_ms) - self.held_ms)
+
+    def likely_age_ms(self, stamp_ms: int) -> int:
+        """The same with the time between the last process and this one, be it believed yet or not."""
+        now_ms = self.now_ms()
+        if stamp_ms > now_ms + CLOCK_STEP_MS:
+            stamp_ms = self.leap_ms or now_ms
+        return max(0, now_ms - max(stamp_ms, self.leap_ms))
+
+    def before_ms(self, age_ms: int) -> int:
+        """What was stamped before this time is older than that for sure."""
+        before_ms = self.now_ms() - self.held_ms - age_ms
+        return before_ms if before_ms >= self.leap_ms else 0
+
+    def look(self) -> int:
+        """Looks at the system's clock; to be called every few seconds.
+
+        Returns:
+            By how much `likely_age_ms` of what was stamped before the start was too large so far.
+        """
+        steady_now_ms = steady_ms()
+        offset_ms = wall_ms() - steady_now_ms
+        jump_ms = offset_ms - self._offset_ms
+        if steady_now_ms - self.started_ms >= self._doubt_ms:
+            self.held_ms = 0
+        if abs(jump_ms) <= CLOCK_SLEW_MS:
+            if abs(self.doubted_ms) > CLOCK_STEP_MS:
+                self._report("the system's clock is right again: what it said meanwhile had no effect")
+            self._doubted = None
+            self._offset_ms = offset_ms
+        elif -self.held_ms <= jump_ms < 0:
+            self.held_ms += jump_ms
+            self._report(f"the system's clock was {-jump_ms // 1000} s ahead at the start; it was set back")
+            self._believe(offset_ms, steady_now_ms)
+            return -jump_ms
+        elif jump_ms > 0 and self._offset_ms + steady_now_ms < CLOCK_PLAUSIBLE_MS <= offset_ms + steady_now_ms:
+            self._believe(offset_ms, steady_now_ms)
+        elif self._doubted is None or abs(offset_ms - self._doubted.offset_ms) > CLOCK_SLEW_MS:
+            self._doubted = _Doubted(offset_ms, steady_now_ms)
+            if abs(jump_ms) > CLOCK_STEP_MS:
+                self._report(
+                    f"the system's clock was set {'forward' if jump_ms > 0 else 'back'} by {abs(jump_ms) // 1000} s: "
+                    f"that is believed if it lasts {self._doubt_ms / 60_000:.3g} minutes, and has no effect until then"
+                )
+        elif steady_now_ms - self._doubted.since_ms >= self._doubt_ms:
+            self._believe(offset_ms, steady_now_ms)
+        return 0
+
+    def _believe(self, offset_ms: int, steady_now_ms: int) -> None:
+        jump_ms = offset_ms - self._offset_ms
+        self._offset_ms = offset_ms
+        self._doubted = None
+        if abs(jump_ms) > CLOCK_STEP_MS:
+            self.leap_ms = steady_now_ms + offset_ms
             self._report(
-                f"the system's clock was set forward by {(wall_ms - expected_ms) // 1000} s: "
-                f"retention by age believes it if it stays so for {CLOCK_DOUBT_MS // 60_000} minutes"
+                f"the system's clock is believed, {abs(jump_ms) // 1000} s {'ahead of' if jump_ms > 0 else 'behind'} "
+                "the time so far; the age of all that was stored before counts from now on"
             )
-        elif seen_ms - self._doubted_since_ms >= CLOCK_DOUBT_MS:
-            self._doubted_since_ms = None
-            self._time_ms = wall_ms
-        return self._time_ms
+
+    def save(self, state: StateStore) -> None:
+        """Writes down what the next process has to know, if that is due."""
+        known = Known(self.now_ms() - self.held_ms, self.leap_ms)
+        saved = self._saved
+        if saved is not None and saved.leap_ms == known.leap_ms and known.now_ms - saved.now_ms < CLOCK_SAVE_MS:
+            return
+        self._saved = known
+
+        def done(error: EngineError | None) -> None:
+            if error is not None:
+                self._saved = None
+
+        state.submit([Put(KEY, list(known))], done)
+
+
+def stored_clock(state: StateReader | StateStore) -> Known | None:
+    """What an earlier process has saved; None: nothing, or it is damaged."""
+    try:
+        value = state.get(KEY)
+    except Corrupt:
+        return None
+    match value:
+        case [int() as now_ms, int() as leap_ms]:
+            return Known(now_ms, leap_ms)
+    return None

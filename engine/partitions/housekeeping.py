@@ -23,7 +23,7 @@ from engine.files.owners import told
 from engine.formats.segment import HEADER_BYTES
 from engine.limits import FILES_CHECKED_MS
 from engine.partitions import retention
-from engine.partitions.clock import RetentionClock
+from engine.partitions.clock import wall_ms
 from engine.segments.active import ActiveSegment, SealedSegment
 from engine.segments.watermarks import Owner
 
@@ -64,14 +64,13 @@ class Housekeeping:
         self._soonest_s = float("inf")
         self._graves: list[_Grave] = []
         self._burials_failing: dict[Partition, str] = {}
-        self._clock = RetentionClock(log.report, log.now_ms(), log.steady_ms)
         self._passing = False
         self._marks_failing = False
         self._lock_failing = False
         self._place_failing = False
         self.failing: dict[str, str] = {}
         """Partitions whose housekeeping failed in the last pass, and why."""
-        self.last_success_ms = log.now_ms()
+        self.last_success_ms = wall_ms()
         """When the last pass went through all topics."""
         log.catalog.listen(self._topic_changed)
         self._thread = threading.Thread(target=self._run, name="quintlog-housekeeping", daemon=True)
@@ -167,8 +166,8 @@ class Housekeeping:
 
     def _pass(self) -> Iterator[None]:
         log = self._log
+        self._look_at_clock()
         now_ms = log.now_ms()
-        self._clock.now_ms(now_ms)
         failing = {partition.title: why for partition, why in self._burials_failing.items()}
         opened = 0
         for topic in log.catalog:
@@ -192,11 +191,19 @@ class Housekeeping:
             failing["removal of old segments"] = str(problem)
             log.report_exception("removal of old segments", problem)
         self.failing = failing
-        self.last_success_ms = log.now_ms()
+        self.last_success_ms = wall_ms()
 
     def date(self, partition: Partition) -> None:
         """Dates the segments of a partition that was just opened by the steady clock."""
-        retention.date(partition, self._clock.now_ms(self._log.now_ms()), self._log.steady_ms())
+        retention.date(partition, self._log.clock, self._log.steady_ms())
+
+    def _look_at_clock(self) -> None:
+        log = self._log
+        excess_ms = log.clock.look()
+        if excess_ms:
+            for partition in log.known_partitions():
+                retention.make_younger(partition, excess_ms, log.clock.started_ms)
+        log.clock.save(log.state)
 
     def _has_work_at(self, topic: Topic, index: int, used: Partition | None) -> bool:
         """Whether a closed partition has to be opened: for its retention, or because its start was raised once, and a
@@ -216,7 +223,7 @@ class Housekeeping:
             self._log.committer.touch(partition)
         elif partition.mark_failed:
             self._log.committer.touch(partition)
-        retention.apply(self._log, partition, self._log.steady_ms())
+        retention.apply(self._log, partition, self._log.steady_ms() - self._log.clock.held_ms)
 
     # --- removing files
 

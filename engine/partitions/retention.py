@@ -1,7 +1,7 @@
 """Retention: which segments of a partition are due, and their removal. Whole segments, oldest first.
 
 By age (of the append, not of the record), by bytes, by count, as the topic is configured; the active segment stays. Age
-is counted by a clock that nobody sets; the system's clock only tells how old a segment was when it was opened.
+is counted by a clock that nobody sets; the clock of the log only tells how old a segment was when it was opened.
 Three steps, so that no reader is cut off in the middle of a file and no crash brings back what was removed: the start
 of the log is raised at once, is in `watermarks` with the next round, and the files go after a grace time.
 """
@@ -17,8 +17,9 @@ from engine.limits import CLOCK_STEP_MS
 
 if TYPE_CHECKING:
     from engine.log import Log
+    from engine.partitions.clock import DoubtedClock
     from engine.partitions.partition import Partition
-    from engine.segments.active import SealedSegment
+    from engine.segments.active import ActiveSegment, SealedSegment
 
 
 def due_segments(partition: Partition, steady_ms: int) -> int:
@@ -42,13 +43,25 @@ def due_segments(partition: Partition, steady_ms: int) -> int:
     return due
 
 
-def date(partition: Partition, now_ms: int, steady_ms: int) -> None:
+def date(partition: Partition, clock: DoubtedClock, steady_ms: int) -> None:
     """Says for the segments that were found at the start when they were last appended to, by the steady clock."""
-    active = partition.active_segment
-    created = [*(segment.created_ms for segment in partition.sealed), active.header.created_ms]
-    for at, segment in enumerate(partition.sealed):
-        segment.appended_steady_ms = steady_ms - _age_ms(segment.last_append_ms, created, at, now_ms)
-    active.appended_steady_ms = steady_ms - _age_ms(active.last_append_ms, created, len(created) - 1, now_ms)
+    created = [*(segment.created_ms for segment in partition.sealed), partition.active_segment.header.created_ms]
+    now_ms = clock.now_ms()
+    for at, segment in enumerate(_segments(partition)):
+        age_ms = _age_ms(segment.last_append_ms, created, at, now_ms)
+        segment.appended_steady_ms = steady_ms - clock.likely_age_ms(now_ms - age_ms)
+
+
+def make_younger(partition: Partition, by_ms: int, before_ms: int) -> None:
+    """The clock that the segments from before a time (by the steady clock) were dated by was ahead."""
+    if partition.has_files:
+        for segment in _segments(partition):
+            if segment.appended_steady_ms < before_ms:
+                segment.appended_steady_ms += by_ms
+
+
+def _segments(partition: Partition) -> list[SealedSegment | ActiveSegment]:
+    return [*partition.sealed, partition.active_segment]
 
 
 def _age_ms(appended_ms: int, created: Sequence[int], at: int, now_ms: int) -> int:

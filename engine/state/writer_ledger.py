@@ -17,11 +17,14 @@ The partitions are those of the last transaction: after a crash its records can 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from engine.errors import LimitReached
 from engine.limits import LEDGER_KEEP_MS, LEDGER_WRITERS_MAX
 from engine.state.store import Delete, Put, StateStore, hashed_key
+
+if TYPE_CHECKING:
+    from engine.partitions.clock import DoubtedClock
 
 PREFIX = b"w/"
 
@@ -68,7 +71,7 @@ class Ledger:
         """The change that remembers `entry`, for `Transaction.also`."""
         return Put(hashed_key(PREFIX, entry.writer.encode()), list(entry))
 
-    def forget_old(self, now_ms: int) -> int:
+    def forget_old(self, clock: DoubtedClock) -> int:
         """Removes what nobody will repeat any more: complete, and older than `LEDGER_KEEP_MS`. How many are left.
 
         Raises:
@@ -76,7 +79,7 @@ class Ledger:
         """
         old, left = [], 0
         for entry in self.entries():
-            if entry.is_complete and entry.time_ms < now_ms - LEDGER_KEEP_MS:
+            if entry.is_complete and clock.age_ms(entry.time_ms) > LEDGER_KEEP_MS:
                 old.append(Delete(hashed_key(PREFIX, entry.writer.encode())))
             else:
                 left += 1

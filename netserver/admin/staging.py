@@ -50,6 +50,7 @@ from netserver.limits import (
 )
 
 if TYPE_CHECKING:
+    from engine.partitions.clock import DoubtedClock
     from netserver.app import Server
 
 DIRECTORY: Final = "staged"
@@ -97,9 +98,14 @@ class Staging:
             await self._sweep()
             if self._stored_bytes + len(content) > STAGING_BYTES_MAX:
                 raise LimitReached(f"staged files take up to {STAGING_BYTES_MAX} bytes; commit or drop some")
-            name = await asyncio.to_thread(_store, SystemFiles(), self._directory, content)
+            name = await asyncio.to_thread(self._store, content)
             self._stored_bytes += len(content)
         return {"name": name, "size_bytes": len(content)}
+
+    def _store(self, content: bytes) -> str:
+        name = _store(SystemFiles(), self._directory, content)
+        os.utime(self._directory / name, ns=(1_000_000 * self._server.log.now_ms(),) * 2)  # for its age
+        return name
 
     async def drop(self, names: Sequence[str]) -> dict[str, Any]:
         """Remove staged files that no commit will name; those of a batch that is partly in the log stay."""
@@ -131,7 +137,7 @@ class Staging:
         async with self._committing:
             entry = self._ledger.get(writer)
             if entry is None:
-                self._ledger.forget_old(_now_ms())
+                self._ledger.forget_old(self._server.log.clock)
             elif batch <= entry.batch and (entry.is_complete or batch < entry.batch):
                 await self._open(entry)
                 await self._remove(names)
@@ -162,7 +168,7 @@ class Staging:
         if time.monotonic() - self._swept_at < STAGED_SWEEP_S and self._swept_at:
             return
         self._swept_at = time.monotonic()
-        self._stored_bytes = await asyncio.to_thread(_sweep, self._directory, self._kept())
+        self._stored_bytes = await asyncio.to_thread(_sweep, self._directory, self._kept(), self._server.log.clock)
 
     def _kept(self) -> set[str]:
         """Files that a commit has named and not finished."""
@@ -209,7 +215,7 @@ class _Commit:
             row=row,
             parts=entry.parts + 1,
             records=entry.records + rows,
-            time_ms=_now_ms(),
+            time_ms=self._server.log.now_ms(),
             partitions=tuple((partition.topic.id, partition.index) for partition in transaction.partitions),
         )
         transaction.also = (self._ledger.put(entry._replace(files=()) if is_last else entry),)
@@ -315,10 +321,6 @@ def _describe(entry: Entry, *, repeated: bool) -> dict[str, Any]:
     }
 
 
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000
-
-
 # --- in threads of their own
 
 
@@ -366,10 +368,9 @@ def _unlink(paths: Iterable[Path]) -> int:
     return freed
 
 
-def _sweep(directory: Path, kept: set[str]) -> int:
+def _sweep(directory: Path, kept: set[str], clock: DoubtedClock) -> int:
     """Removes abandoned files; bytes that stay."""
     stored = 0
-    before = time.time() - STAGED_KEEP_S
     try:
         found = list(os.scandir(directory))
     except OSError:
@@ -377,7 +378,8 @@ def _sweep(directory: Path, kept: set[str]) -> int:
     for file in found:
         try:
             status = file.stat()
-            if status.st_mtime < before and file.name not in kept:
+            age_ms = clock.age_ms(status.st_mtime_ns // 1_000_000)
+            if age_ms > STAGED_KEEP_S * 1000 and file.name not in kept:
                 os.unlink(file.path)
             else:
                 stored += status.st_size

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import DiskFull, EngineError
-from engine.log import Log
+from engine.partitions.clock import wall_ms
 from engine.segments.chunk import PENDING
 from tests.crash.world import AutoState, Known, Life
 from tests.simulated_files import UNLIMITED, Late, SimulatedFiles, disk_with
@@ -81,17 +81,17 @@ class Clock:
     """The system's clock, set by whoever likes to."""
 
     offset_ms = 0
-    real = staticmethod(Log.now_ms)
+    real = staticmethod(wall_ms)
 
     @classmethod
-    def now_ms(cls) -> int:
+    def wall_ms(cls) -> int:
         return cls.real() + cls.offset_ms
 
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock.offset_ms = 0
-    monkeypatch.setattr(Log, "now_ms", staticmethod(Clock.now_ms))
+    monkeypatch.setattr("engine.partitions.clock.wall_ms", Clock.wall_ms)
 
 
 def faulty_life(

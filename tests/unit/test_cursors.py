@@ -16,6 +16,7 @@ from engine.cursors.store import IDLE_MS, SWEEP_MS, CursorPolicy
 from engine.errors import InvalidConfig
 from tests.cursor_log import OWNER, CursorLog, numbered
 from tests.engine_log import segments
+from tests.wrong_clock import DAY, MINUTE, SECOND, START_MS, Time
 
 
 def test_a_cursor_sees_what_comes_after_it(cursor_log: CursorLog) -> None:
@@ -277,6 +278,40 @@ def test_abandoned_cursors_expire(tmp_path: Path) -> None:
     cursor_log.restart()
     assert cursor_log.store.ids() == [young.id]
     cursor_log.close()
+
+
+@pytest.mark.parametrize("started_at_ms", [START_MS, 20 * SECOND], ids=["now", "1970"])
+def test_a_wrong_clock_removes_no_subscription(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, started_at_ms: int
+) -> None:
+    time = Time(monkeypatch)
+    time.offset_ms = started_at_ms
+    cursor_log = CursorLog(tmp_path / "d", policy=CursorPolicy(expiry_ms=30 * DAY))
+    idle = cursor_log.subscribe()
+
+    def look() -> list[int]:
+        time.pass_on(MINUTE)
+        cursor_log.engine.log.housekeeping.clean()
+        for _ in range(2):
+            cursor_log.tick(IDLE_MS * 2)
+        assert cursor_log.store.loaded() == []
+        return cursor_log.store.ids()
+
+    for offset_ms in (0, 31 * DAY, -400 * DAY, 3650 * DAY, 0):
+        time.offset_ms = START_MS + offset_ms
+        assert look() == [idle.id]
+    for _ in range(30):
+        assert look() == [idle.id]
+        time.pass_on(DAY - MINUTE)
+    assert look() == [], "thirty days of real time"
+    cursor_log.close()
+
+
+def test_use_by_a_clock_that_was_ahead_is_put_right(cursor_log: CursorLog) -> None:
+    cursor = cursor_log.subscribe()
+    cursor.used_ms += 2 * DAY
+    cursor.used()
+    assert abs(cursor_log.engine.log.now_ms() - cursor.used_ms) < MINUTE
 
 
 def test_use_keeps_a_cursor(cursor_log: CursorLog) -> None:

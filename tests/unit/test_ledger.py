@@ -12,12 +12,18 @@ from engine.limits import LEDGER_KEEP_MS
 from engine.state.store import Put, hashed_key
 from engine.state.writer_ledger import PREFIX, Entry, Ledger
 from tests.engine_log import EngineLog
+from tests.wrong_clock import DAY, MINUTE, START_MS, Time
 
-NOW_MS = 1_795_773_600_000
+NOW_MS = START_MS
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[EngineLog]:
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    return Time(monkeypatch)
+
+
+@pytest.fixture
+def engine(tmp_path: Path, time: Time) -> Iterator[EngineLog]:
     with EngineLog(tmp_path / "d") as engine:
         yield engine
 
@@ -55,22 +61,34 @@ def test_what_nobody_will_repeat_is_forgotten(engine: EngineLog) -> None:
         engine, entry("old", time_ms=old_ms), entry("old, in the middle", ("f",), old_ms), entry("new"),
         entry("just not old", time_ms=old_ms + 1),
     )  # fmt: skip
-    assert ledger.forget_old(NOW_MS) == 3
+    assert ledger.forget_old(engine.log.clock) == 3
     settle(engine)
     assert ledger.get("old") is None
     assert {one.writer for one in ledger.entries()} == {"old, in the middle", "new", "just not old"}
-    assert ledger.forget_old(NOW_MS) == 3, "nothing is left to forget"
+    assert ledger.forget_old(engine.log.clock) == 3, "nothing is left to forget"
     assert engine.log.state.pending_bytes == 0
+
+
+def test_a_clock_that_is_ahead_for_a_while_makes_nothing_forgotten(engine: EngineLog, time: Time) -> None:
+    ledger = Ledger(engine.log.state)
+    remember(engine, entry("a"))
+    for jump in (91 * DAY, 3650 * DAY):
+        time.offset_ms += jump
+        time.pass_on(5 * MINUTE)
+        engine.log.housekeeping.clean()
+        assert ledger.forget_old(engine.log.clock) == 1
+        time.offset_ms -= jump
+    assert ledger.get("a") is not None
 
 
 def test_as_many_writers_as_are_allowed(engine: EngineLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.state.writer_ledger.LEDGER_WRITERS_MAX", 3)
     ledger = Ledger(engine.log.state)
     remember(engine, entry("1"), entry("2"))
-    assert ledger.forget_old(NOW_MS) == 2
+    assert ledger.forget_old(engine.log.clock) == 2
     remember(engine, entry("3"), entry("old", time_ms=0))
     with pytest.raises(LimitReached, match="3 writers are remembered already"):
-        ledger.forget_old(NOW_MS)
+        ledger.forget_old(engine.log.clock)
     settle(engine)
     assert ledger.get("old") is None, "forgotten all the same"
 

@@ -20,7 +20,6 @@ from engine.files.system import SystemFiles
 from engine.formats.segment import HEADER_BYTES
 from engine.inbox import Inbox
 from engine.limits import SEGMENT_BYTES_MIN
-from engine.log import Log
 from engine.partitions import retention
 from engine.partitions.partition import Partition
 from engine.segments.active import ActiveSegment
@@ -525,7 +524,7 @@ def test_an_opening_that_meets_a_defect_is_an_error_of_that_partition(
 def test_a_chunk_knows_its_state(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         assert engine.append([b"x"]).state == COMMITTED
-    assert Log.now_ms() > 1_600_000_000_000
+        assert engine.log.now_ms() > 1_600_000_000_000
 
 
 def test_a_first_record_that_is_large_by_its_headers_gets_room_of_its_own(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from netserver.testing import running
 from tests.echo import ALONE, run
 from tests.simulated_files import LoseAll, disk_with
 from tests.unit.test_admin import Caller
+from tests.wrong_clock import DAY, MINUTE, START_MS, YEAR, Time
 
 Row = list[Any]
 
@@ -289,6 +290,23 @@ def test_abandoned_files_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(staging, "STAGED_SWEEP_S", 0)
         newest = await writer.stage(row(b"newest"))
         assert writer.files() == {young, newest}
+
+    with_writer(test)
+
+
+def test_a_clock_that_is_ahead_for_a_while_removes_no_staged_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time(monkeypatch)
+    time.offset_ms = right_ms = START_MS + 10 * YEAR  # the file system's clock is behind it, for good
+    monkeypatch.setattr(staging, "STAGED_SWEEP_S", 0)
+
+    async def test(writer: Writer) -> None:
+        names = set()
+        for offset_ms in (0, 2 * DAY, -2 * DAY, 0):
+            time.offset_ms = right_ms + offset_ms
+            time.pass_on(MINUTE)
+            writer.call.server.log.clock.look()
+            names.add(await writer.stage(row(b"x")))
+        assert writer.files() == names
 
     with_writer(test)
 
