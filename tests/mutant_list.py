@@ -565,6 +565,13 @@ MUTANTS = (
         "tests/unit/test_cursors.py -k wrong_clock",
     ),
     Mutant(
+        "pass over messages by the system's clock",
+        "netserver/blipmq/node.py",
+        "self.log.clock.before_ms(self.message_ttl_ms)",
+        "__import__('engine.partitions.clock', fromlist=['x']).wall_ms() - self.message_ttl_ms",
+        "tests/unit/test_blipmq_v2.py -k ahead",
+    ),
+    Mutant(
         "leave the system's time on staged files",
         "netserver/admin/staging.py",
         "        os.utime(self._directory / name, ns=(1_000_000 * self._server.log.now_ms(),) * 2)  # for its age\n",

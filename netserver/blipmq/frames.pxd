@@ -51,6 +51,7 @@ cpdef tuple deliver(
     const unsigned char[::1] polls,
     Py_ssize_t polls_position,
     u64 expired_before_ms,
+    object age_ms,
     bint push=*,
 )
 
@@ -66,4 +67,4 @@ cdef Py_ssize_t copy(
 ) except -1
 @cython.locals(index=Py_ssize_t)
 cdef bint same(const unsigned char[::1] src, Py_ssize_t position, const unsigned char[::1] text) except -1
-cdef bint has_expired(tuple headers, u64 timestamp_ms) except -1
+cdef bint has_expired(tuple headers, u64 timestamp_ms, object age_ms) except -1

@@ -7,7 +7,7 @@ shape only and stop before anything else, which the codec then explains; layouts
 
 from __future__ import annotations
 
-from time import time
+from collections.abc import Callable
 from typing import TypeAlias
 
 from engine.formats.batch import BatchWriter, RecordCursor
@@ -177,6 +177,7 @@ def deliver(
     polls: Buffer,
     polls_position: int,
     expired_before_ms: int,
+    age_ms: Callable[[int], int],
     push: bool = False,
 ) -> tuple[int, int, int, bool]:
     """Write PUBLISH frames for the current record and those that follow it without a gap and with the same QoS.
@@ -191,6 +192,7 @@ def deliver(
         polls, polls_position: the POLL frames that these deliveries answer, one each; their correlation ids are used
             by deliveries with QoS 0.
         expired_before_ms: older records are not delivered.
+        age_ms: of what was stamped at a time, for messages with a time to live of their own.
         push: write DELIVER frames (version 2), which answer no POLLs.
 
     Returns:
@@ -213,7 +215,7 @@ def deliver(
         length = 12 + tag_bytes + topic_bytes + value_bytes
         if records.timestamp < expired_before_ms or length > _LENGTH_MAX:
             return position, count, SKIP, qos0
-        if records.bundles_end != records.batch_end and has_expired(records.headers(), records.timestamp):
+        if records.bundles_end != records.batch_end and has_expired(records.headers(), records.timestamp, age_ms):
             return position, count, SKIP, qos0
         if length + 4 > out_bytes - position:
             return position, count, FULL, qos0
@@ -278,11 +280,11 @@ def same(src: Buffer, position: int, text: Buffer) -> bool:
     return True
 
 
-def has_expired(headers: tuple[bytes, ...], timestamp_ms: int) -> bool:
+def has_expired(headers: tuple[bytes, ...], timestamp_ms: int, age_ms: Callable[[int], int]) -> bool:
     """Whether a message has outlived the time that its publisher gave it (see ``TTL_HEADER``)."""
     for name, text in zip(headers[::2], headers[1::2], strict=False):
         if name == TTL_HEADER:  # other protocols' publishers may write anything into it
-            return len(text) <= TTL_DIGITS_MAX and text.isdigit() and timestamp_ms + int(text) < time() * 1000
+            return len(text) <= TTL_DIGITS_MAX and text.isdigit() and age_ms(timestamp_ms) > int(text)
     return False
 
 

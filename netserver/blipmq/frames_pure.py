@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
-from time import time
 from typing import TYPE_CHECKING, TypeAlias
 
 from netserver.blipmq.codec import check_length, check_type
@@ -134,6 +134,7 @@ def deliver(
     polls: Buffer,
     polls_position: int,
     expired_before_ms: int,
+    age_ms: Callable[[int], int],
     push: bool = False,
 ) -> tuple[int, int, int, bool]:
     count = 0
@@ -151,7 +152,7 @@ def deliver(
         if records.timestamp < expired_before_ms or length > _LENGTH_MAX:
             return position, count, SKIP, qos0
         headers = records.headers()
-        if headers and has_expired(headers, records.timestamp):
+        if headers and has_expired(headers, records.timestamp, age_ms):
             return position, count, SKIP, qos0
         if length + 4 > len(out) - position:
             return position, count, FULL, qos0
@@ -171,8 +172,8 @@ def deliver(
             return position, count, END, qos0
 
 
-def has_expired(headers: tuple[bytes, ...], timestamp_ms: int) -> bool:
+def has_expired(headers: tuple[bytes, ...], timestamp_ms: int, age_ms: Callable[[int], int]) -> bool:
     for name, text in zip(headers[::2], headers[1::2], strict=False):
         if name == TTL_HEADER:
-            return len(text) <= TTL_DIGITS_MAX and text.isdigit() and timestamp_ms + int(text) < time() * 1000
+            return len(text) <= TTL_DIGITS_MAX and text.isdigit() and age_ms(timestamp_ms) > int(text)
     return False

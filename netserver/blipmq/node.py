@@ -40,6 +40,7 @@ class Node:
         is_synced: the PONG behind an ACK waits for the ACK.
         message_ttl_ms: 0 = none.
         clock_ms: the clock of cursors.
+        age_ms: of a message that was stored at a time; asked for those with a time to live of their own.
         speaks_version_2: HELLO 2 is accepted.
         insecure: without keys, anybody is let in from anywhere.
         patterns: those of all connections.
@@ -51,6 +52,7 @@ class Node:
         self.log = services.log
         self.cursors = services.log.cursors
         self.clock_ms = self.cursors.clock_ms
+        self.age_ms = self.log.clock.age_ms
         self.counters = services.counters
         section = services.config.blipmq
         self.keys = services.keys = Keys(section.allowed_api_keys, _key_path(section))
@@ -79,7 +81,7 @@ class Node:
 
     def oldest_ms(self) -> int:
         """Records from before this time are too old to be delivered."""
-        return self.services.now_ms() - self.message_ttl_ms if self.message_ttl_ms else 0
+        return self.log.clock.before_ms(self.message_ttl_ms) if self.message_ttl_ms else 0
 
     def _take_over(self, config: ServerConfig) -> None:
         section = config.blipmq

@@ -250,6 +250,7 @@ class ConsumingSession:
         records = reader.records
         assert records is not None
         topic = cursor.topic_name
+        age_ms = self.node.age_ms
         oldest_ms = self.node.oldest_ms() if self.node.message_ttl_ms else 0
         first, base = records.seq, cursor.base & _MASK
         out = self._buffer
@@ -257,7 +258,7 @@ class ConsumingSession:
         plan_last = plan.last
         try:
             end, taken, state, qos0 = deliver(
-                out, start, records, plan_last, limit, base, cursor.qos, topic, polls, position, oldest_ms
+                out, start, records, plan_last, limit, base, cursor.qos, topic, polls, position, oldest_ms, age_ms
             )
             if not taken and state == _FULL:
                 if start:
@@ -265,7 +266,7 @@ class ConsumingSession:
                     return 0
                 out = bytearray(16 + len(topic) + records.value_end - records.value_start)
                 end, taken, state, qos0 = deliver(
-                    out, 0, records, plan_last, 1, base, cursor.qos, topic, polls, position, oldest_ms
+                    out, 0, records, plan_last, 1, base, cursor.qos, topic, polls, position, oldest_ms, age_ms
                 )
             if not taken and state == _SKIP:
                 size_bytes = len(topic) + records.value_end - records.value_start + PUBLISH_HEAD_BYTES

@@ -240,7 +240,7 @@ class Pusher:
         records = reader.records
         assert records is not None
         first, oldest_ms = records.seq, self._node.oldest_ms()
-        arguments = (plan.last, limit, push.base, cursor.qos, topic, b"", 0, oldest_ms, True)
+        arguments = (plan.last, limit, push.base, cursor.qos, topic, b"", 0, oldest_ms, self._node.age_ms, True)
         try:
             end, taken, state, qos0 = deliver(out, used, records, *arguments)
             if not taken and state == FULL:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -113,8 +112,3 @@ class Services:
         self.sessions: Sessions[Any, Any] | None = None
         self.keys: Keys | None = None
         self.reloaders: list[Callable[[ServerConfig], Callable[[], None]]] = []
-
-    @staticmethod
-    def now_ms() -> int:
-        """Wall clock, ms since 1970 (for records; durations are measured by the monotonic clock)."""
-        return time.time_ns() // 1_000_000

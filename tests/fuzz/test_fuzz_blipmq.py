@@ -214,7 +214,7 @@ def test_deliveries(seed: int) -> None:
                 out = bytearray(out_bytes)
                 last, limit = cursor.seq + limits.randrange(8), limits.randint(1, 12)
                 asked = b"" if push else polls
-                result = loops.deliver(out, 0, cursor, last, limit, base, qos, b"topic", asked, 0, oldest_ms, push)
+                result = loops.deliver(out, 0, cursor, last, limit, base, qos, b"topic", asked, 0, oldest_ms, abs, push)
                 found.append((result, bytes(out[: result[0]])))
                 if result[2] == frames.END:
                     break

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from types import ModuleType
 
 import pytest
@@ -180,7 +179,7 @@ def deliveries(
     """The frames of one call, then how many, why it ended, and the QoS flag."""
     arguments = {
         "last_seq": 1 << 60, "limit": len(polls) // 21, "base": 0, "qos": 1, "topic": b"topic", "polls": polls,
-        "polls_position": 0, "expired_before_ms": 0,
+        "polls_position": 0, "expired_before_ms": 0, "age_ms": lambda stamp_ms: NOW_MS - stamp_ms,
     } | change  # fmt: skip
     out = bytearray(room)
     behind, count, state, qos0 = hot.deliver(out, 3, cursor, *arguments.values())
@@ -309,11 +308,14 @@ def test_both_agree_on_random_input() -> None:
 
 def test_messages_outlive_the_time_that_their_publisher_gave_them() -> None:
     """The compiled twin has it as a C function, and is tested by what it delivers."""
-    now_ms = int(time.time() * 1000)
     ttl = frames_pure.TTL_HEADER
-    assert not frames_pure.has_expired((), 0)
-    assert not frames_pure.has_expired((b"other", b"1"), 0), "another header"
-    assert frames_pure.has_expired((b"other", b"1", ttl, b"5000"), now_ms - 60_000)
-    assert not frames_pure.has_expired((ttl, b"120000"), now_ms - 60_000)
+
+    def age_ms(stamp_ms: int) -> int:
+        return NOW_MS - stamp_ms
+
+    assert not frames_pure.has_expired((), 0, age_ms)
+    assert not frames_pure.has_expired((b"other", b"1"), 0, age_ms), "another header"
+    assert frames_pure.has_expired((b"other", b"1", ttl, b"5000"), NOW_MS - 60_000, age_ms)
+    assert not frames_pure.has_expired((ttl, b"120000"), NOW_MS - 60_000, age_ms)
     for text in (b"", b"-5", b"5s", b"9" * 200):
-        assert not frames_pure.has_expired((ttl, text), 0), "what other protocols' publishers write there means nothing"
+        assert not frames_pure.has_expired((ttl, text), 0, age_ms), "what others write there means nothing"

@@ -28,6 +28,7 @@ from tests.blipmq_peer import AsyncPeer
 from tests.blipmq_place import Place
 from tests.cursor_log import CursorLog
 from tests.echo import until
+from tests.wrong_clock import DAY, MINUTE, YEAR, Time
 
 
 class Peer2(AsyncPeer):
@@ -611,6 +612,33 @@ def test_client() -> None:
             client.subscribe("t", resume=5)
 
     with_client(test)
+
+
+def test_a_clock_that_is_ahead_for_a_while_passes_over_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time(monkeypatch)
+
+    async def test(client: blipmq.Client, server: Server) -> None:
+        await client.publish_many("t", [b"%d" % n for n in range(10)])
+        await client.publish("own", b"its own time to live", ttl_ms=DAY)
+
+        async def found(group: str) -> list[bytes]:
+            subscription = await client.subscribe("t", group=group, start=blipmq.EARLIEST)
+            own = await client.subscribe("own", group=group, start=blipmq.EARLIEST)
+            return [(await own.next(10)).value, *[(await subscription.next(10)).value for _ in range(10)]]
+
+        for number, jump in enumerate((2 * DAY, 10 * YEAR, -2 * DAY)):
+            time.offset_ms += jump
+            time.pass_on(MINUTE)
+            server.log.clock.look()
+            assert await found(f"g{number}") == [b"its own time to live", *(b"%d" % n for n in range(10))]
+            time.offset_ms -= jump
+        time.pass_on(2 * DAY)
+        server.log.clock.look()
+        await client.publish("t", b"young")
+        late = await client.subscribe("t", group="late", start=blipmq.EARLIEST)
+        assert (await late.next(10)).value == b"young"
+
+    with_client(test, blipmq={"message_ttl": "1d"})
 
 
 def test_client_of_version_1_has_none_of_it() -> None:
