@@ -18,7 +18,7 @@ from netserver.admin.api import Api, BadRequest, bytes_field, int_field
 from netserver.globs import matcher
 
 if TYPE_CHECKING:
-    from netserver.app import Server
+    from netserver.admin.served import Served
 
 Document = dict[str, Any]
 Route = Callable[[], Awaitable[Document]]
@@ -27,7 +27,7 @@ Route = Callable[[], Awaitable[Document]]
 class SubscriptionsApi:
     """The operations on subscriptions; errors of the engine pass through."""
 
-    def __init__(self, server: Server, api: Api) -> None:
+    def __init__(self, server: Served, api: Api) -> None:
         self._server = server
         self._api = api
 
@@ -146,7 +146,7 @@ class UnknownKey(Exception):
 class KeysApi:
     """The operations on the key file of the BlipMQ listener; they count at once, for open connections too."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Served) -> None:
         self._server = server
         self._lock = asyncio.Lock()  # a change reads the file and replaces it
 

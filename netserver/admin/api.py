@@ -26,7 +26,7 @@ from netserver.reliably.describe import session_item
 from netserver.version import product_version
 
 if TYPE_CHECKING:
-    from netserver.app import Server
+    from netserver.admin.served import Served
 
 Document = dict[str, Any]
 Sizes = Mapping[Key, tuple[int, int]]
@@ -60,7 +60,7 @@ class _Publish:
 class Api:
     """The operations; errors of the engine pass through."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Served) -> None:
         self._server = server
         self._publishes = asyncio.Semaphore(ADMIN_PUBLISHES)
 

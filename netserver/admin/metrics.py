@@ -28,7 +28,7 @@ from netserver.shell.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, Counters
 from netserver.version import product_version
 
 if TYPE_CHECKING:
-    from netserver.app import Server
+    from netserver.admin.served import Served
 
 PREFIX: Final = "quintlog_"
 OTHER: Final = "_other"
@@ -101,7 +101,7 @@ class ServerCollector(Collector):
         stored: sizes of all partitions; a thread looks at the directories of those that are not in use.
     """
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Served) -> None:
         self._server = server
         self.lmdb: dict[str, dict[str, int]] = {}
         self.stored = StoredSizes(server.log)
@@ -326,7 +326,7 @@ class TopicCollector(Collector):
 class Metrics:
     """Everything that is scraped of one server."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Served) -> None:
         self._server = server
         self.collector = ServerCollector(server)
         self._registry = CollectorRegistry()

@@ -82,7 +82,7 @@ from netserver.globs import BadGlob, matcher
 from netserver.limits import ADMIN_BODY_BYTES
 
 if TYPE_CHECKING:
-    from netserver.app import Server
+    from netserver.admin.served import Served
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +135,7 @@ def read_token(data_dir: Path) -> str:
 class AdminServer:
     """The HTTP listener. Its requests run in the server's event loop and are short."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Served) -> None:
         self._server = server
         self._token = read_token(server.data_dir)
         self._metrics = Metrics(server)

@@ -51,7 +51,7 @@ from netserver.limits import (
 
 if TYPE_CHECKING:
     from engine.partitions.clock import DoubtedClock
-    from netserver.app import Server
+    from netserver.admin.served import Served
 
 DIRECTORY: Final = "staged"
 STAGED_MODE: Final = 0o600
@@ -77,7 +77,7 @@ class StagedRow(NamedTuple):
 class Staging:
     """The staged files of a server and their commits."""
 
-    def __init__(self, server: Server, api: Api) -> None:
+    def __init__(self, server: Served, api: Api) -> None:
         self._server = server
         self._api = api
         self._directory = server.data_dir / DIRECTORY
@@ -178,7 +178,7 @@ class Staging:
 class _Commit:
     """One run through the files of a batch."""
 
-    def __init__(self, server: Server, api: Api, ledger: Ledger, directory: Path) -> None:
+    def __init__(self, server: Served, api: Api, ledger: Ledger, directory: Path) -> None:
         self._server = server
         self._api = api
         self._ledger = ledger

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from engine.callbacks import call_each
 from engine.config import TopicConfig
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.state.catalog import Change
     from engine.state.topics import Topic
-    from netserver.blipmq.session_v2 import PatternSubscription
     from netserver.config.blipmq import BlipmqSection
     from netserver.config.sections import ServerConfig
     from netserver.shell.connection import Services
@@ -30,6 +29,13 @@ log = logging.getLogger("quintlog.blipmq")
 
 OWNER = "blipmq"
 IGNORED_SETTINGS = ("metrics_addr", "metrics_port", "wal_path", "enable_tokio_console")
+
+
+class Watcher(Protocol):
+    """A subscription by a pattern; see `netserver.blipmq.session_v2.PatternSubscription`."""
+
+    def topic_made(self, partition: Partition, after_seq: int) -> None:
+        """A topic that matches was made; read it behind ``after_seq``."""
 
 
 class Node:
@@ -60,7 +66,7 @@ class Node:
         self.out = bytearray(POLL_REPLY_BYTES_MAX)
         self._routes: dict[bytes, Partition] = {}
         self._generation = -1
-        self.patterns: PatternIndex[PatternSubscription] = PatternIndex()
+        self.patterns: PatternIndex[Watcher] = PatternIndex()
         self._listeners: dict[Callable[[Topic, Change], None], None] = {}
         self.log.catalog.listen(self._topic_changed)
         self._take_over(services.config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from engine.cursors.deliveries import DeliveryPolicy
 from engine.cursors.store import CursorPolicy
@@ -15,10 +15,19 @@ if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from netserver.config.fujin import FujinSection
     from netserver.config.sections import ServerConfig
-    from netserver.fujin.writer import Writer
     from netserver.shell.services import Services
 
 OWNER = "fujin"
+
+
+class Holder(Protocol):
+    """A writer in a transaction; see `netserver.fujin.writer.Writer`."""
+
+    writer_id: bytes
+    used_at: float
+
+    def abort(self, reason: str) -> None:
+        """Roll back."""
 
 
 class ReaderOptions(NamedTuple):
@@ -54,12 +63,12 @@ class Node:
         self.counters = services.counters
         self.loop = services.loop
         self.groups: dict[tuple[bytes, Partition], Group] = {}
-        self.open_transactions: set[Writer] = set()
+        self.open_transactions: set[Holder] = set()
         self.transaction_bytes = 0
         self.transactions = {"committed": 0, "rolled_back": 0, "failed": 0}
         self.answers = bytearray(6 * RUN_WRITES_MAX)
         self.out = bytearray(FETCH_BYTES_MAX)
-        self._fenced: dict[bytes, Writer] = {}
+        self._fenced: dict[bytes, Holder] = {}
         self._routes: dict[bytes, Partition] = {}
         self._generation = -1
         self.take_over(services.config)
@@ -131,7 +140,7 @@ class Node:
 
     # --- transactions
 
-    def begun(self, writer: Writer) -> None:
+    def begun(self, writer: Holder) -> None:
         """A transaction begins; one of an older stream with the same writer id is over."""
         self.open_transactions.add(writer)
         if writer.writer_id:
@@ -140,7 +149,7 @@ class Node:
             if older is not None and older is not writer:
                 older.abort("a newer writer with the same id has begun a transaction")
 
-    def ended(self, writer: Writer, result: str) -> None:
+    def ended(self, writer: Holder, result: str) -> None:
         """It is over; ``result`` is a key of ``transactions``."""
         if writer in self.open_transactions:
             self.open_transactions.discard(writer)

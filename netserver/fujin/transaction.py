@@ -5,16 +5,26 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from netserver.errors import Closed, ProtocolError, QuintlogError, Refused, Unknown
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer, Op
 from netserver.fujin.codec_answers import AnswerDecoder, Done, Event
-from netserver.fujin.link import ClientStream
+from netserver.fujin.link import ClientStream, Link
 
-if TYPE_CHECKING:
-    from netserver.fujin.client import Client
+
+class Connected(Protocol):
+    """The client, as a transaction needs it; see `netserver.fujin.client.Client`."""
+
+    write_headers: bool
+
+    @property
+    def link(self) -> Link:
+        """The working connection."""
+
+    def checked(self, topic: str | bytes, value: bytes | None = None) -> bytes:
+        """The topic's bytes, if topic and value are such as a server takes."""
 
 
 class Transaction:
@@ -24,7 +34,7 @@ class Transaction:
     then says so; only if it is lost while COMMIT is not answered nobody knows (``Unknown``).
     """
 
-    def __init__(self, client: Client, writer_id: bytes) -> None:
+    def __init__(self, client: Connected, writer_id: bytes) -> None:
         self._client = client
         self._writer_id = writer_id
         self._stream: ClientStream | None = None

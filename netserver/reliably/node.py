@@ -25,8 +25,7 @@ from netserver.reliably.limits import (
     TURN_MESSAGES_MAX,
     UNSTORED_BYTES_MAX,
 )
-from netserver.reliably.stateless import random_start
-from netserver.reliably.values import random_seed
+from netserver.reliably.values import random_seed, random_start
 
 if TYPE_CHECKING:
     from netserver.config.sections import ServerConfig

@@ -9,23 +9,17 @@ from __future__ import annotations
 import asyncio
 import decimal
 from collections.abc import Callable
-from random import SystemRandom
 from typing import TYPE_CHECKING, Final
 
 from netserver.reliably.codec import stateless_line
 from netserver.reliably.limits import TURN_BYTES
+from netserver.reliably.values import random_start
 
 if TYPE_CHECKING:
     from netserver.reliably.node import Node
     from netserver.shell.connection import Connection
 
 _EXACT: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
-_START_ABOVE: Final = 256
-
-
-def random_start() -> int:
-    """A first value: 1..255. Zero would give a stream of zeros."""
-    return SystemRandom().randrange(1, _START_ABOVE)
 
 
 class StatelessStream:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from engine.errors import Corrupt, EngineError
 from engine.sessions.types import SessionFull
@@ -29,10 +29,22 @@ from netserver.reliably.values import Numbers, NumbersState, next_numbers
 
 if TYPE_CHECKING:
     from netserver.reliably.node import Node
-    from netserver.reliably.session import ReliablySession
+    from netserver.shell.connection import Connection
 
 log = logging.getLogger(__name__)
 NO_LIMIT: Final = 1 << 62
+
+
+class Link(Protocol):
+    """The connection's session, as a stream needs it."""
+
+    connection: Connection
+
+    def fail(self, message: str, kind: str) -> None:
+        """Tell the client why there is no more, and close."""
+
+    def finished(self) -> None:
+        """The stream came to its end."""
 
 
 class SessionStream(ABC):
@@ -47,7 +59,7 @@ class SessionStream(ABC):
         sent: messages written to this connection.
     """
 
-    def __init__(self, link: ReliablySession, node: Node, uuid: str, position: int) -> None:
+    def __init__(self, link: Link, node: Node, uuid: str, position: int) -> None:
         self.uuid = uuid
         self.position = position
         self.sent = 0

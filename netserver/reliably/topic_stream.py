@@ -18,13 +18,12 @@ from engine.formats.record import BatchError, BundleError, Record
 from netserver.reliably.applications import Message, Offsets, RecordsState, State
 from netserver.reliably.codec import json_text
 from netserver.reliably.limits import READ_BYTES, RETRY_S
-from netserver.reliably.stream import SessionStream
+from netserver.reliably.stream import Link, SessionStream
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.segments.chunk import Slab
     from netserver.reliably.node import Node
-    from netserver.reliably.session import ReliablySession
 
 log = logging.getLogger(__name__)
 GONE: Final = "The topic of this stream has been deleted"
@@ -54,7 +53,7 @@ class TopicStream(SessionStream):
         partition: where the topic's records are (partition 0); it need not be open yet.
     """
 
-    def __init__(self, link: ReliablySession, node: Node, uuid: str, position: int, partition: Partition) -> None:
+    def __init__(self, link: Link, node: Node, uuid: str, position: int, partition: Partition) -> None:
         super().__init__(link, node, uuid, position)
         self.partition = partition
         self._made: dict[int, list[bytes]] = {}  # lines of blocks that are being stored, by the id of their first

@@ -88,6 +88,11 @@ def random_seed() -> int:
     return SystemRandom().getrandbits(32)
 
 
+def random_start() -> int:
+    """The first value of a stateless stream: 1..255. Zero would give a stream of zeros."""
+    return SystemRandom().randrange(1, 256)
+
+
 def next_value(seed: int) -> int:
     """The value after ``seed``."""
     value: int = _mersenne.next_value(seed)

@@ -13,7 +13,7 @@ the end of the wait and the answer.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from engine.errors import EngineError, OutOfRange
 from netserver.errors import ProtocolError
@@ -35,11 +35,13 @@ from .responses import consume_frame_head, consumed_entry, topic_head, unknown_t
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
     from engine.partitions.partition import Partition, Slab
     from engine.state.topics import Topic
+    from netserver.shell.connection import Connection
 
-    from .session import TankSession
+    from .longpoll import Waiting
 
 READING: Final = 0
 WAITING: Final = 1
@@ -270,10 +272,44 @@ class Fetch:
         return consumed_entry(answer, self.size_bytes)
 
 
+class Partitions(Protocol):
+    """What the listener knows of topics; see `netserver.tank.node.Node`."""
+
+    def topic(self, name: bytes) -> Topic | None:
+        """The topic of this name."""
+
+    def partition(self, topic: Topic, index: int) -> Partition | None:
+        """The partition, None when the topic has fewer."""
+
+    def is_written(self, topic: Topic, index: int) -> bool:
+        """Whether a partition may hold records."""
+
+
+class Requester(Protocol):
+    """The connection's session, as a request needs it."""
+
+    connection: Connection
+    waiting: Waiting
+    is_ending: bool
+
+    @property
+    def node(self) -> Partitions:
+        """The listener."""
+
+    def park(self, function: Callable[[], None]) -> None:
+        """Call ``function`` when the peer takes output again."""
+
+    def settled(self) -> None:
+        """Something has come to its end."""
+
+    def consumed(self, job: ConsumeJob) -> None:
+        """``job`` was answered, or dropped."""
+
+
 class ConsumeJob:
     """One request of a session on its way to its answer."""
 
-    def __init__(self, session: TankSession, request: ConsumeRequest) -> None:
+    def __init__(self, session: Requester, request: ConsumeRequest) -> None:
         node = self.node = session.node
         self._session = session
         self.connection = session.connection

@@ -24,7 +24,8 @@ from netserver.reliably.codec import (
     parse_request,
 )
 from netserver.reliably.limits import DEPTH_MAX, LINE_BYTES_MAX, LONG_LINE_BYTES_MAX, STATE_DIGITS_MAX
-from netserver.reliably.stateless import StatelessStream, random_start
+from netserver.reliably.stateless import StatelessStream
+from netserver.reliably.values import random_start
 from tests.cpu import cpu_seconds
 
 

@@ -1,0 +1,43 @@
+"""What the administrators' side sees of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from engine.histogram import Histogram
+    from engine.log import Log
+    from netserver.admin.metrics import Rounds
+    from netserver.config.sections import ServerConfig
+    from netserver.config.settings import Address
+    from netserver.errors import CertificateError
+    from netserver.shell.counters import Counters
+    from netserver.shell.listener import ConnectionGate
+    from netserver.shell.services import Services, Shell
+
+
+class Served(Protocol):
+    """A running server. ``admin_published`` counts records and bytes that came over HTTP."""
+
+    log: Log
+    config: ServerConfig
+    data_dir: Path
+    ready: bool
+    started_at: float
+    open_seconds: float
+    shell: Shell
+    gate: ConnectionGate
+    rounds: Rounds
+    loop_lag: Histogram
+    reload_success: bool
+    reload_time: float
+    admin_published: list[int]
+    counters: dict[str, Counters]
+    services: dict[str, Services]
+    failed: dict[str, CertificateError]
+
+    @property
+    def addresses(self) -> Mapping[str, Address]:
+        """Listener -> the address that it really has."""
