@@ -572,6 +572,13 @@ MUTANTS = (
         "tests/unit/test_blipmq_v2.py -k ahead",
     ),
     Mutant(
+        "date certificates by the system's clock",
+        "netserver/quic/certificates.py",
+        "        .not_valid_before(VALID[0])\n",
+        "        .not_valid_before(datetime.now(UTC))\n",
+        "tests/unit/test_certificates.py -k whatever_the_clock",
+    ),
+    Mutant(
         "leave the system's time on staged files",
         "netserver/admin/staging.py",
         "        os.utime(self._directory / name, ns=(1_000_000 * self._server.log.now_ms(),) * 2)  # for its age\n",

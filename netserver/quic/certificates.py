@@ -5,9 +5,9 @@ A self-signed certificate encrypts, and a client that has been given it (or its 
 
 from __future__ import annotations
 
-import datetime
 import ipaddress
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -18,9 +18,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from engine.files.system import Files, SystemFiles, write_new_file
 from netserver.errors import CertificateError
+from netserver.shell.tls import warn_of_dates
 
-VALID_DAYS: Final = 20 * 365
-"""Nobody would notice in time that a certificate that nobody signed has to be renewed."""
+VALID: Final = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))
+"""Always: nobody would notice in time that a certificate that nobody signed has to be renewed, and one that was dated
+by a wrong clock would be refused for ever. The end is the one that RFC 5280 (4.1.2.5) has for "none"."""
 
 
 def own_certificate(directory: Path, name: str, files: Files | None = None) -> tuple[Path, Path]:
@@ -60,15 +62,14 @@ def _self_signed(key: ec.EllipticCurvePrivateKey, name: str) -> x509.Certificate
         names.append(x509.DNSName(host))
     names += [x509.IPAddress(ipaddress.ip_address(text)) for text in ("127.0.0.1", "::1")]
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"quintlog {name}")])
-    now = datetime.datetime.now(datetime.UTC)
     builder = (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(subject)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=VALID_DAYS))
+        .not_valid_before(VALID[0])
+        .not_valid_after(VALID[1])
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     )
@@ -85,6 +86,7 @@ def load(configuration: QuicConfiguration, certificate_file: Path, key_file: Pat
     try:
         configuration.load_cert_chain(certificate_file, key_file)
         matches = configuration.certificate.public_key() == configuration.private_key.public_key()
+        warn_of_dates(certificate_file)
     except OSError as error:
         raise CertificateError(f"{where}: {error.strerror or error}") from None
     except Exception as error:  # noqa: BLE001 - parsers of a damaged file raise whatever they meet

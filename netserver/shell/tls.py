@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Iterable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
+from engine.partitions.clock import wall_ms
 from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
 from netserver.config.settings import ListenerSection
 from netserver.errors import CertificateError
+
+log = logging.getLogger("quintlog.tls")
 
 TLS_SECTIONS: Final = frozenset(PROTOCOL_SECTIONS) - {"fujin"}
 """Protocols over TCP; QUIC carries its own TLS."""
@@ -32,7 +38,27 @@ def server_context(section: ListenerSection) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (section.tls_certificate, section.tls_key, section.tls_client_ca)))
         raise CertificateError(f"TLS files {files}: {error.strerror or error}") from None
+    warn_of_dates(Path(section.tls_certificate))
     return context
+
+
+def warn_of_dates(certificate_file: Path) -> None:
+    """Tells of a certificate that clients refuse because it is not valid now, as the system's clock says (theirs, too).
+
+    Raises:
+        ValueError: there is no certificate in the file.
+    """
+    from cryptography import x509  # not for servers without TLS
+
+    certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    now = datetime.fromtimestamp(wall_ms() / 1000, UTC)
+    if not first <= now <= last:
+        log.warning(
+            "the certificate %s is valid from %s to %s, and now it is %s: clients refuse it; correct the clock or put "
+            "another certificate there (of those that the server makes itself, remove certificate and key and restart)",
+            certificate_file, *(f"{moment:%Y-%m-%d %H:%M:%SZ}" for moment in (first, last, now)),
+        )  # fmt: skip
 
 
 class TlsContexts:

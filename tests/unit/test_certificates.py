@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import random
 import ssl
@@ -13,8 +12,10 @@ import pytest
 from aioquic.quic.configuration import QuicConfiguration
 from cryptography import x509
 
+from netserver.config.sections import TankSection
 from netserver.errors import CertificateError, ConfigError
 from netserver.quic import certificates
+from netserver.shell.tls import server_context
 from tests.certificates import self_signed
 from tests.simulated_files import LoseAll, disk_with
 
@@ -35,15 +36,29 @@ def test_one_is_made_once_and_kept(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fujin-certificate.pem", "fujin-key.pem"]
 
 
-def test_it_is_good_for_this_machine_and_for_long(tmp_path: Path) -> None:
+def test_it_is_good_for_this_machine_and_whatever_the_clock_says(tmp_path: Path) -> None:
     certificate, key = certificates.own_certificate(tmp_path, "fujin")
     made = x509.load_pem_x509_certificate(certificate.read_bytes())
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "localhost" in names.get_values_for_type(x509.DNSName)
     assert {str(one) for one in names.get_values_for_type(x509.IPAddress)} == {"127.0.0.1", "::1"}
-    left = made.not_valid_after_utc - datetime.datetime.now(datetime.UTC)
-    assert left > datetime.timedelta(days=10 * 365)
+    assert (made.not_valid_before_utc.year, made.not_valid_after_utc.year) == (1970, 9999), "whatever the clock says"
     ssl.create_default_context().load_cert_chain(certificate, key)
+
+
+@pytest.mark.parametrize(("valid_from", "valid_until"), [(-30, -1), (1, 30)], ids=["expired", "not yet valid"])
+def test_a_certificate_that_clients_refuse_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, valid_from: int, valid_until: int
+) -> None:
+    certificate, key = self_signed(tmp_path, valid_from=valid_from, valid_until=valid_until)
+    loaded(certificate, key)
+    assert f"the certificate {certificate} is valid from 20" in caplog.text
+    caplog.clear()
+    assert server_context(TankSection(tls_certificate=certificate, tls_key=key)) is not None
+    assert "clients refuse it" in caplog.text
+    caplog.clear()
+    loaded(*certificates.own_certificate(tmp_path, "fujin"))
+    assert caplog.text == ""
 
 
 def test_what_is_interrupted_is_begun_again(tmp_path: Path) -> None:
