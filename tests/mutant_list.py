@@ -572,6 +572,13 @@ MUTANTS = (
         "tests/unit/test_blipmq_v2.py -k ahead",
     ),
     Mutant(
+        "sleep on when something is to be synced earlier",
+        "engine/partitions/housekeeping.py",
+        "                if now + interval_s < self._asleep_until_s:\n",
+        "                if False:\n",
+        f"{HOUSEKEEPING} -k sleeps_long --timeout 20",
+    ),
+    Mutant(
         "date certificates by the system's clock",
         "netserver/quic/certificates.py",
         "        .not_valid_before(VALID[0])\n",

@@ -61,7 +61,8 @@ class Housekeeping:
         """(since, due, what), by `time.monotonic()`."""
         self._syncing_since_s = math.inf
         self._unsynced_lock = threading.Lock()
-        self._soonest_s = float("inf")
+        self._wake = threading.Event()
+        self._asleep_until_s = 0.0
         self._graves: list[_Grave] = []
         self._burials_failing: dict[Partition, str] = {}
         self._passing = False
@@ -79,6 +80,7 @@ class Housekeeping:
     def stop(self) -> None:
         """Ends the thread; blocking."""
         self._stop.set()
+        self._wake.set()
         self._thread.join()
 
     # --- syncing of what was not synced in its round
@@ -94,7 +96,8 @@ class Housekeeping:
             if entry is None or entry[2] is not active:  # the one before was synced when it was sealed
                 now = time.monotonic()
                 self._unsynced[partition] = (now, now + interval_s, active)
-        self._soonest_s = min(self._soonest_s, interval_s)
+                if now + interval_s < self._asleep_until_s:
+                    self._wake.set()
 
     def unsynced_age_s(self) -> float:
         """Age of the oldest record that a sync is due for (durability "interval"); 0: there is none."""
@@ -275,8 +278,11 @@ class Housekeeping:
     def _run(self) -> None:
         log = self._log
         marks_s, pass_s = log.config.watermarks_sync_interval_ms / 1000, log.config.housekeeping_interval_ms / 1000
-        next_marks = next_pass = time.monotonic()
-        while not self._stop.wait(min(marks_s, pass_s, self._soonest_s)):
+        next_marks = next_pass = time.monotonic() + min(marks_s, pass_s)
+        while True:
+            self._sleep(min(next_marks, next_pass))
+            if self._stop.is_set():
+                break
             try:
                 self._sync_due()
                 now = time.monotonic()
@@ -289,6 +295,14 @@ class Housekeeping:
                     log.post(self._clean_in_turns)
             except Exception as problem:  # noqa: BLE001 - this thread must not end before the log
                 log.report_exception("housekeeping", problem)
+
+    def _sleep(self, until_s: float) -> None:
+        """Until a time, the end, or a segment is to be synced."""
+        self._wake.clear()  # before it is said how long: who comes later wakes this thread
+        with self._unsynced_lock:
+            self._asleep_until_s = min([until_s, *(due_s for _, due_s, _ in self._unsynced.values())])
+        if not self._stop.is_set():
+            self._wake.wait(max(0.0, self._asleep_until_s - time.monotonic()))
 
     def _check_place(self) -> None:
         """Whether all is where it was opened: nothing may be acknowledged that a restart would not find."""

@@ -232,3 +232,36 @@ def test_a_clean_stop_notes_what_it_synced(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", topic=never) as engine:
         engine.read()
         assert engine.lost == [(1, 10)], "it was on disk: damage, not a torn tail"
+
+
+def test_the_thread_sleeps_until_something_is_due(tmp_path: Path) -> None:
+    """A topic with a short interval that was deleted, or is idle, wakes nobody."""
+    config = TopicConfig(durability="interval", sync_interval_ms=1)
+    with EngineLog(tmp_path / "d", topic=config, watermarks_sync_interval_ms=100) as engine:
+        engine.append([b"x"])
+        partition = engine.partition()
+        engine.inbox.run_until(lambda: partition.active_segment.durable_position == partition.active_segment.position)
+        delete(engine, partition)
+        keeping = engine.log.housekeeping
+        wakes: list[None] = []
+        looks = threading.Semaphore(0)
+        real_look = keeping._check_place
+
+        def look() -> None:
+            looks.release()
+            real_look()
+
+        keeping._sync_due = lambda: wakes.append(None)  # type: ignore[method-assign]
+        keeping._check_place = look  # type: ignore[method-assign]
+        for _ in range(4):
+            assert looks.acquire(timeout=30)
+        assert len(wakes) <= 5, "once for each look at the watermarks"
+
+
+def test_what_falls_due_while_the_thread_sleeps_long_is_synced(tmp_path: Path) -> None:
+    config = TopicConfig(durability="interval", sync_interval_ms=5)
+    with EngineLog(tmp_path / "d", topic=config, watermarks_sync_interval_ms=60_000) as engine:
+        for _ in range(3):
+            engine.append([b"x"])
+            active = engine.partition().active_segment
+            engine.inbox.run_until(lambda active=active: active.durable_position == active.position)  # type: ignore[misc]
