@@ -117,6 +117,9 @@ largest frame less its head, and above RECORD_BYTES_MAX with key, timestamp and 
 BUNDLE_UNPACKED_BYTES_MAX = BUNDLE_BYTES_MAX
 """What a snappy bundle may unpack to: as much as an unpacked one may hold."""
 
+BUNDLE_COUNT_MAX = (1 << 32) - 1
+"""Messages of a bundle as far as the encoding goes; what a publisher may bring is less."""
+
 SNAPPY_OUTPUT_BYTES_MAX = 64
 """Snappy makes at most 64 bytes out of 3: an announced size above that is a lie."""
 

@@ -24,6 +24,10 @@ READ_SMALL_BYTES: Final = 16 * KIB
 OWN_BUFFER_MIN_BYTES: Final = 64 * KIB
 """A frame with so much waiting gets a buffer of its own: below it, copying the rest in and out is cheaper."""
 
+MAPPED_BUFFER_MIN_BYTES: Final = 4 * MIB
+"""A frame with so much waiting gets its whole length of address space: to double a buffer of 128 MiB, the largest, is a
+stall of 100 ms for everybody."""
+
 FRAME_HEAD_BYTES: Final = 1 * KIB
 """Room for a frame's head beyond the session's largest frame; every protocol's fixed head is far below."""
 

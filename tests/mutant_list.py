@@ -701,6 +701,21 @@ MUTANTS = (
         "        if not self._id:\n            pass\n",
         "tests/unit/test_blipmq_v2.py -k misses_nothing",
     ),
+    Mutant(
+        "take as many messages in a bundle as it has room for",
+        "netserver/tank/produce.py",
+        "limit_bytes, BUNDLE_RECORDS_MAX)",
+        "limit_bytes)",
+        "tests/unit/test_tank_large.py -k announces",
+        pure=True,
+    ),
+    Mutant(
+        "answer a large publish when its first part is stored",
+        "netserver/tank/produce.py",
+        "        answer.pending = 1  # until all is appended\n",
+        "",
+        "tests/unit/test_tank_large.py -k slices",
+    ),
     # --- QUIC and Fujin
     Mutant(
         "keep every gap of a QUIC stream",

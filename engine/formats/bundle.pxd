@@ -56,7 +56,7 @@ cdef class MessageCursor:
 
 @cython.locals(cursor=MessageCursor, info=BundleInfo, first_seq=u64, max_timestamp=u64)
 cpdef BundleInfo check_bundle(
-    const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t end, u64 unpacked_bytes_max=*
+    const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t end, u64 unpacked_bytes_max=*, u64 count_max=*
 )
 
 @cython.locals(cursor=MessageCursor)

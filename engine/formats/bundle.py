@@ -29,7 +29,7 @@ from cramjam import DecompressionError, snappy
 from engine.formats import bundle_pure
 from engine.formats.bundle_encode import encode_bundle
 from engine.formats.record import BundleError, Record
-from engine.limits import BUNDLE_UNPACKED_BYTES_MAX, SNAPPY_INPUT_BYTES_MIN, SNAPPY_OUTPUT_BYTES_MAX
+from engine.limits import BUNDLE_COUNT_MAX, BUNDLE_UNPACKED_BYTES_MAX, SNAPPY_INPUT_BYTES_MIN, SNAPPY_OUTPUT_BYTES_MAX
 
 __all__ = ["COMPILED", "BundleInfo", "check_bundle", "decode_bundle", "encode_bundle"]
 
@@ -276,19 +276,29 @@ class MessageCursor:
         return bytes(self.window[start:end])
 
 
-def check_bundle(src: Buffer, start: int, end: int, unpacked_bytes_max: int = BUNDLE_UNPACKED_BYTES_MAX) -> BundleInfo:
+def check_bundle(
+    src: Buffer,
+    start: int,
+    end: int,
+    unpacked_bytes_max: int = BUNDLE_UNPACKED_BYTES_MAX,
+    count_max: int = BUNDLE_COUNT_MAX,
+) -> BundleInfo:
     """What the bundle ``src[start:end]`` (without its length varint) says of itself, once it is known to be valid.
 
     Valid: known flags and codec, at least one message, and a message set that holds exactly as many messages as stated
-    and nothing else. The size that a snappy block announces, at most ``unpacked_bytes_max``, is checked before anything
-    is allocated for it.
+    and nothing else. The number of messages, at most ``count_max``, and the size that a snappy block announces, at most
+    ``unpacked_bytes_max``, are checked before anything is done for them.
 
     Raises:
         BundleError: it is not valid.
     """
     cursor = MessageCursor()
     cursor.unpacked_bytes_max = unpacked_bytes_max
-    cursor.open(src, start, end)
+    cursor.data = src
+    cursor.open_head(start, end, 0)
+    if cursor.count > count_max:
+        raise BundleError(f"{cursor.count} messages, more than {count_max}")
+    cursor.open_set()
     first_seq = cursor.seq
     max_timestamp = 0
     while cursor.next():

@@ -11,7 +11,7 @@ from cramjam import DecompressionError, snappy
 
 from engine.formats.bundle_encode import encode_bundle
 from engine.formats.record import BundleError, Record
-from engine.limits import BUNDLE_UNPACKED_BYTES_MAX, SNAPPY_INPUT_BYTES_MIN, SNAPPY_OUTPUT_BYTES_MAX
+from engine.limits import BUNDLE_COUNT_MAX, BUNDLE_UNPACKED_BYTES_MAX, SNAPPY_INPUT_BYTES_MIN, SNAPPY_OUTPUT_BYTES_MAX
 
 __all__ = ["COMPILED", "BundleInfo", "check_bundle", "decode_bundle", "encode_bundle"]
 
@@ -189,8 +189,16 @@ class MessageCursor:
         return False
 
 
-def check_bundle(src: Buffer, start: int, end: int, unpacked_bytes_max: int = BUNDLE_UNPACKED_BYTES_MAX) -> BundleInfo:
+def check_bundle(
+    src: Buffer,
+    start: int,
+    end: int,
+    unpacked_bytes_max: int = BUNDLE_UNPACKED_BYTES_MAX,
+    count_max: int = BUNDLE_COUNT_MAX,
+) -> BundleInfo:
     bundle = Bundle(src, start, end, 0)
+    if bundle.count > count_max:
+        raise BundleError(f"{bundle.count} messages, more than {count_max}")
     bundle.unpack(unpacked_bytes_max)
     max_timestamp = max(map(TIMESTAMP, bundle.messages()))
     if not bundle.sparse:

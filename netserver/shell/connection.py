@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import mmap
 import socket
 import time
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from netserver.limits import (
     FLUSH_S,
     FRAME_HEAD_BYTES,
     LINGER_S,
+    MAPPED_BUFFER_MIN_BYTES,
     OUTPUT_HIGH_BYTES,
     OUTPUT_STOP_BYTES,
     OWN_BUFFER_MIN_BYTES,
@@ -464,10 +466,17 @@ class Connection(asyncio.BufferedProtocol):
         self.release(RECEIVE)
 
     def _move(self) -> None:
-        """Put what is kept into a new buffer of its own, twice as large but not beyond what is reserved."""
+        """Put what is kept into a new buffer of its own, twice as large but not beyond what is reserved.
+
+        A large one has its last size at once, of pages that take memory when bytes arrive in them: nothing is copied
+        again.
+        """
         kept = self._rest if self._own is None else self._own[: self._own_length]
         self._own_length = len(kept)
-        self._own = memoryview(bytearray(min(2 * len(kept), self.reserved)))
+        if len(kept) < MAPPED_BUFFER_MIN_BYTES:
+            self._own = memoryview(bytearray(min(2 * len(kept), self.reserved)))
+        else:
+            self._own = memoryview(mmap.mmap(-1, self.reserved))
         self._own[: self._own_length] = kept
         self._rest = b""
         self.shell.budget.keep(self, 0)

@@ -6,6 +6,8 @@ from engine.formats.bundle cimport BundleInfo, MessageCursor, check_bundle, u32 
 cdef Py_ssize_t _ANSWER
 cdef Py_ssize_t _PART_LEAST
 cdef Py_ssize_t _PARTS_MAX
+cdef Py_ssize_t _RUN_BYTES
+cdef u64 _RUN_RECORDS
 cdef Py_ssize_t _PARTS_BYTES_MAX
 cdef Py_ssize_t _PART_ROOM
 cdef Py_ssize_t _CHECK_HEAD
@@ -36,7 +38,9 @@ cpdef tuple produce_run(
     const unsigned char[::1] src, Py_ssize_t position, Py_ssize_t end, bytes name, uint32 partition_id, BatchWriter writer
 )
 
-@cython.locals(infos=list, partition_id=uint32, parts=Py_ssize_t, start=Py_ssize_t, stop=Py_ssize_t)
+@cython.locals(
+    infos=list, info=BundleInfo, left=u64, partition_id=uint32, parts=Py_ssize_t, start=Py_ssize_t, stop=Py_ssize_t
+)
 cdef list check_parts(const unsigned char[::1] src, ProduceCursor cursor)
 cpdef Py_ssize_t parts_room(ProduceCursor cursor) except -1
 

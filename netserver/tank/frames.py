@@ -20,6 +20,8 @@ COMPILED = not __file__.endswith(".py")
 _ANSWER = 9  # frame header, request id; then a code for each bundle
 _PART_LEAST = 4  # partition id, length, a bundle's first byte
 _PARTS_MAX = 255
+_RUN_BYTES = 2 << 20  # of a bundle, packed and unpacked; what is larger is checked on a thread
+_RUN_RECORDS = 1 << 17  # of a bundle, of those of a frame, and in one call
 _PARTS_BYTES_MAX = 1 << 20  # of a request of several bundles; a larger one is prepared on its own
 _PART_ROOM = 92  # a bundle's batch header and length varint
 _CHECK_HEAD = 26  # frame header, version, request id, client id, acks, time-out, topics, name, partitions, id, length
@@ -99,9 +101,9 @@ def produce_run(
 ) -> tuple[int, bool, int, int, int, bytearray]:
     """Appends the bundles of consecutive Produce frames that are all for one partition.
 
-    It stops before the first frame that is cut off, not of the usual shape, has a bundle for another partition, one
-    that brings its own numbers or one that is not valid, and before one that the writer has no room for. Bundles get
-    the writer's next numbers.
+    It stops when it has taken very many records, before the first frame that is cut off, not of the usual shape, has a
+    bundle for another partition, one that brings its own numbers, is large or not valid, and before one that the writer
+    has no room for. Bundles get the writer's next numbers.
 
     Returns:
         (position behind the last frame taken; whether it stopped for lack of room; bundles; records; bytes of the
@@ -124,7 +126,7 @@ def produce_run(
     records = 0
     size_bytes = 0
     full = False
-    while cursor.open(src, position, end):
+    while records < _RUN_RECORDS and cursor.open(src, position, end):
         if cursor.partition_id != partition_id or not same(src, cursor.name_start, cursor.name_end, name):
             break
         infos = check_parts(src, cursor)
@@ -169,15 +171,18 @@ def check_parts(src: Buffer, cursor: ProduceCursor) -> list[BundleInfo] | None:
     if parts > 1 and cursor.frame_end - cursor.bundle_start > _PARTS_BYTES_MAX:
         return None
     infos = []
+    left = _RUN_RECORDS
     while True:
         start = cursor.bundle_start
         stop = cursor.bundle_end
-        if start == stop or src[start] & 0x40 or cursor.partition_id != partition_id:
+        if start == stop or stop - start > _RUN_BYTES or src[start] & 0x40 or cursor.partition_id != partition_id:
             return None
         try:
-            infos.append(check_bundle(src, start, stop))
+            info = check_bundle(src, start, stop, _RUN_BYTES, left)
         except BundleError:
             return None
+        left -= info.count
+        infos.append(info)
         if len(infos) == parts:
             return infos
         if not cursor.advance(src):

@@ -16,6 +16,8 @@ COMPILED = False
 
 _CHECK_HEAD = 26
 _ANSWER = struct.Struct("<BII")
+_RUN_BYTES = 2 << 20  # what is larger is checked on a thread
+_RUN_RECORDS = 1 << 17  # of a bundle, of those of a frame, and in one call
 _PARTS_BYTES_MAX = 1 << 20
 _PART_ROOM = 92
 _FRAME = struct.Struct("<BIHIB")  # message id, size, client version, request id, length of the client id
@@ -86,7 +88,7 @@ def produce_run(
     answers = bytearray()
     bundles = records = size_bytes = 0
     full = False
-    while cursor.open(src, position, end):
+    while records < _RUN_RECORDS and cursor.open(src, position, end):
         if cursor.partition_id != partition_id or src[cursor.name_start : cursor.name_end] != name:
             break
         found = _check_parts(src, cursor)
@@ -116,14 +118,17 @@ def _check_parts(src: Buffer, cursor: ProduceCursor) -> list[tuple[int, int, Bun
     if cursor.parts > 1 and cursor.frame_end - cursor.bundle_start > _PARTS_BYTES_MAX:
         return None
     found = []
+    left = _RUN_RECORDS
     while True:
         start, stop = cursor.bundle_start, cursor.bundle_end
-        if start == stop or src[start] & 0x40 or cursor.partition_id != partition_id:
+        if start == stop or stop - start > _RUN_BYTES or src[start] & 0x40 or cursor.partition_id != partition_id:
             return None
         try:
-            found.append((start, stop, check_bundle(src, start, stop)))
+            info = check_bundle(src, start, stop, _RUN_BYTES, left)
         except BundleError:
             return None
+        left -= info.count
+        found.append((start, stop, info))
         if len(found) == cursor.parts:
             return found
         if not cursor.advance(src):

@@ -31,6 +31,21 @@ CONFIG_TEXT_BYTES_MAX: Final = 64 << 10
 CONFIG_VALUE_CHARS_MAX: Final = 128
 """Longest value of one configuration key, as in the original."""
 
+BUNDLE_RECORDS_MAX: Final = 1 << 20
+"""Messages of a bundle in a Produce: an empty one takes two bytes, next to none if compressed, and every reader of any
+protocol passes over them one by one, which takes 8 ms for so many."""
+
+BUNDLE_UNPACKED_BYTES_MAX: Final = 16 << 20
+"""What a compressed bundle may unpack to, and the length of any (both as much as the largest record of the topic, if
+that is more): every reader unpacks it again, which takes 10 ms for so much."""
+
+BUNDLE_OVERHEAD_BYTES: Final = 64 << 10
+"""Room for head and messages around a largest record."""
+
+CHECKED_AT_ONCE_BYTES: Final = 64 << 10
+"""A larger Produce that is none of a usual run is read and checked on a thread, and appended in slices: it may name
+65,025 partitions, or hold millions of messages."""
+
 FETCH_BYTES_MIN: Final = 32
 """Smaller fetch sizes count as this one, as the original's answers show."""
 
@@ -57,10 +72,6 @@ copying so much."""
 
 WAIT_MS_MAX: Final = 3_600_000
 """Longest wait of a Consume, as in the original."""
-
-REQUESTS_PER_TURN: Final = 100
-"""Requests of one connection (but for usual Produces) that are handled in one turn of the loop: a Status of 9 bytes
-looks at all partitions."""
 
 PARTITIONS_PER_REQUEST: Final = 1000
 """A request that looks at so many partitions counts twice, and so on: looking at 65,535 takes about 15 ms."""

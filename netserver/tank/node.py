@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 from engine.errors import EngineError, InvalidConfig, NotStored, ReadOnly, TopicExists
@@ -54,6 +55,8 @@ class Node:
         self.log = services.log
         self.catalog = services.log.catalog
         self.waiting = WaitingRequests()
+        self.checks = ThreadPoolExecutor(1, thread_name_prefix="quintlog-tank")
+        """Where large publishes are checked, one after the other."""
         self.silent = SilentConnections(services.loop)
         self.opening_s = 0.0
         """Time that requests waited for partitions to be opened."""

@@ -1,12 +1,14 @@
 """Produce requests: bundles into the log, and the answers that wait for them.
 
-A request is read whole and all its bundles are checked before anything of it is written. The usual shape, bundles for
-one partition (the C++ library gathers those that wait to be sent), is appended straight from the read buffer by
-``hot.produce_run``, many frames at a time; every other one is prepared and executed on its own.
+A request is read whole and all its bundles are checked, those of a large one on a thread, before anything of it is
+written. The usual shape, bundles for one partition (the C++ library gathers those that wait to be sent), is appended
+straight from the read buffer by ``hot.produce_run``, many frames at a time; every other one is prepared and executed on
+its own.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError
@@ -15,11 +17,20 @@ from engine.formats.record import BundleError
 
 from .errors import FormatError
 from .hot import ProduceCursor, parts_room, produce_run
-from .limits import SEQUENCE_JUMP_MAX, SEQUENCE_MAX
+from .limits import (
+    BUNDLE_OVERHEAD_BYTES,
+    BUNDLE_RECORDS_MAX,
+    BUNDLE_UNPACKED_BYTES_MAX,
+    SEQUENCE_JUMP_MAX,
+    SEQUENCE_MAX,
+)
 from .messages import ProduceCode, ProducePartition, ProduceRequest, ProduceResponse
+from .requests import decode_request
 from .responses import encode_response
 
 if TYPE_CHECKING:
+    from asyncio import Future
+
     from engine.partitions.partition import Partition
     from netserver.shell.connection import Connection
     from netserver.shell.outstanding import Outstanding
@@ -83,14 +94,20 @@ class Part:
 class Prepared:
     """A request whose bundles are valid, and where they go: for each topic None (unknown), else its partitions."""
 
-    __slots__ = ("infos", "request", "targets")
+    __slots__ = ("infos", "is_large", "request", "targets")
 
     def __init__(
-        self, request: ProduceRequest, infos: list[list[BundleInfo]], targets: list[list[Partition | None] | None]
+        self,
+        request: ProduceRequest,
+        infos: list[list[BundleInfo]],
+        targets: list[list[Partition | None] | None],
+        *,
+        is_large: bool = False,
     ) -> None:
         self.request = request
         self.infos = infos
         self.targets = targets
+        self.is_large = is_large
 
     def closed_partitions(self) -> list[Partition]:
         """Those that have to be opened first."""
@@ -148,18 +165,44 @@ class Producer:
         """Check all of a request.
 
         Raises:
-            FormatError: a bundle is not valid.
+            FormatError: a bundle is not valid, or beyond the limits.
         """
-        infos = [[_check(entry) for entry in topic.partitions] for topic in request.topics]
         targets = [self._partitions(topic.name, topic.partitions) for topic in request.topics]
-        return Prepared(request, infos, targets)
+        limits = [self._limit_bytes(topic.name) for topic in request.topics]
+        return Prepared(request, check_bundles(request, limits), targets)
 
-    def execute(self, prepared: Prepared) -> None:
-        """Append what can be appended; the answer comes through ``outstanding``."""
+    def prepare_on_thread(
+        self, message_id: int, payload: memoryview, done: Callable[[Prepared | Exception], None]
+    ) -> None:
+        """Have a large request read and checked by a thread, while others have their turns.
+
+        Args:
+            payload: does not change until ``done`` is called, in the loop, with what ``prepare`` gives or raises.
+        """
+
+        def work() -> tuple[ProduceRequest, list[list[BundleInfo]]]:
+            request = decode_request(message_id, payload)
+            assert isinstance(request, ProduceRequest)
+            return request, check_bundles(request, [self._limit_bytes(topic.name) for topic in request.topics])
+
+        def checked(found: Future[tuple[ProduceRequest, list[list[BundleInfo]]]]) -> None:
+            try:
+                request, infos = found.result()
+                targets = [self._partitions(name, entries) for name, entries in request.topics]
+                done(Prepared(request, infos, targets, is_large=True))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the session raises it
+                done(error)
+
+        self._connection.loop.run_in_executor(self._node.checks, work).add_done_callback(checked)
+
+    def execute(self, prepared: Prepared) -> Iterator[None]:
+        """Append what can be appended, step by step; the answer comes through ``outstanding``."""
         request = prepared.request
         answer = Answer(request.request_id)
+        answer.pending = 1  # until all is appended
         refused: bytes | None = None
         for topic, found, infos in zip(request.topics, prepared.targets, prepared.infos, strict=True):
+            yield
             if found is None:
                 if refused != topic.name:  # neighbours of one unknown topic share a byte
                     answer.codes.append(ProduceCode.UNKNOWN_TOPIC)
@@ -170,8 +213,16 @@ class Producer:
                 code = self._append(entry, partition, info, answer)
                 if code is not None:
                     answer.codes.append(code)
+                yield
+        answer.pending -= 1
         if not answer.pending:
             self._outstanding.add_done(answer)
+
+    def _limit_bytes(self, name: bytes) -> int:
+        """Length of a bundle for this topic, packed and unpacked."""
+        topic = self._node.topic(name)
+        record_bytes_max = 0 if topic is None else topic.config.record_bytes_max
+        return max(BUNDLE_UNPACKED_BYTES_MAX, record_bytes_max) + BUNDLE_OVERHEAD_BYTES
 
     def _partitions(self, name: bytes, entries: tuple[ProducePartition, ...]) -> list[Partition | None] | None:
         topic = self._node.topic(name)
@@ -204,8 +255,23 @@ class Producer:
         return None
 
 
-def _check(entry: ProducePartition) -> BundleInfo:
+def check_bundles(request: ProduceRequest, limits_bytes: list[int]) -> list[list[BundleInfo]]:
+    """What is in the bundles, of each topic.
+
+    Raises:
+        FormatError: one is not valid, or beyond the limits.
+    """
+    return [
+        [_check(entry, limit_bytes) for entry in topic.partitions]
+        for topic, limit_bytes in zip(request.topics, limits_bytes, strict=True)
+    ]
+
+
+def _check(entry: ProducePartition, limit_bytes: int) -> BundleInfo:
+    size_bytes = len(entry.bundle)
+    if size_bytes > limit_bytes:
+        raise FormatError(f"a bundle of {size_bytes} bytes, more than {limit_bytes} (setting record_bytes_max)")
     try:
-        return check_bundle(entry.bundle, 0, len(entry.bundle))
+        return check_bundle(entry.bundle, 0, size_bytes, limit_bytes, BUNDLE_RECORDS_MAX)
     except BundleError as error:
         raise FormatError(f"not a bundle: {error}") from None

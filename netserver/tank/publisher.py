@@ -19,6 +19,8 @@ from netserver.errors import NotStored, QuintlogError, Refused, TooLarge, Unknow
 from .codec import encode_request
 from .limits import (
     BUNDLE_BYTES,
+    BUNDLE_OVERHEAD_BYTES,
+    BUNDLE_UNPACKED_BYTES_MAX,
     COMPRESS_BYTES_MIN,
     COMPRESS_RECORDS_MIN,
     FRAME_PAYLOAD_BYTES_MAX,
@@ -81,6 +83,7 @@ def encode_part(part: Part) -> bytes:
     if compress == "auto":
         size_bytes = sum(map(len, part.values)) + (sum(map(len, part.keys)) if part.keys is not None else 0)
         compress = size_bytes > COMPRESS_BYTES_MIN or count > COMPRESS_RECORDS_MIN
+        compress = compress and size_bytes <= BUNDLE_UNPACKED_BYTES_MAX - BUNDLE_OVERHEAD_BYTES
     elif not isinstance(compress, bool):
         raise ValueError(f'compress is True, False or "auto", not {compress!r}')
     plain = encode_bundle(part.values, part.keys, timestamps_ms, sparse_seqs=part.seqs)

@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from netserver.errors import ProtocolError
+from netserver.limits import READ_BUFFER_BYTES
 from netserver.shell.outstanding import Outstanding, Released
 
 from .codec import decode_request, encode_response, frame_bounds
 from .consume import ConsumeJob
 from .discover import DiscoverJob
 from .errors import FormatError
-from .limits import BUSY_REQUESTS_MAX, DEFERRED_REQUESTS_MAX, FRAME_BYTES_MAX, REQUESTS_PER_TURN
+from .limits import BUSY_REQUESTS_MAX, CHECKED_AT_ONCE_BYTES, DEFERRED_REQUESTS_MAX, FRAME_BYTES_MAX
 from .longpoll import Waiting
 from .messages import (
     ConsumeRequest,
@@ -43,7 +44,7 @@ from .messages import (
     StatusRequest,
 )
 from .node import Node
-from .produce import Answer, Part, Producer, Run
+from .produce import Answer, Part, Prepared, Producer, Run
 from .requests import REQUEST_IDS
 from .responses import PING_FRAME
 
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from netserver.shell.connection import Connection, Services, Session
 
-TURN: Final = "many requests at once"
+CHECKING: Final = "a large publish is being checked"
+APPENDING: Final = "a large publish is being appended"
 OPENING: Final = "a partition is being opened"
 DEFERRED: Final = "requests wait for earlier publishes"
 BUSY: Final = "requests wait for the disk"
@@ -92,6 +94,7 @@ class TankSession:
         self._deferred = 0
         self._unanswered = 0  # requests whose answer comes from a callback
         self._is_silent = True
+        self._checked: Prepared | Exception | None = None  # of the Produce that comes next
         node.silent.add(connection)
         connection.write(PING_FRAME)
 
@@ -102,9 +105,9 @@ class TankSession:
             self._is_silent = False
             self.node.silent.remove(self.connection)
         connection = self.connection
-        position = requests = 0
+        position = 0
         try:
-            while not connection.held:
+            while not connection.held and connection.has_turn():
                 frame = frame_bounds(data, position, length)
                 if frame is None:
                     break
@@ -114,47 +117,78 @@ class TankSession:
                 if end > length:
                     connection.expect(end - position)
                     break
-                if message_id == MessageId.PRODUCE:
+                if message_id == MessageId.PRODUCE and self._checked is None:
                     behind = self._producer.run(data, position, length)
                     if behind > position or connection.held:
                         position = behind
                         continue
-                requests += self._frame(message_id, data[start:end])
+                if not self._frame(message_id, data[start:end]):
+                    break
                 position = end
-                if requests >= REQUESTS_PER_TURN:
-                    connection.hold(TURN)
-                    connection.loop.call_soon(connection.release, TURN)
         except FormatError as error:
             raise ProtocolError(str(error)) from None
         return position
 
-    def _frame(self, message_id: int, payload: memoryview) -> int:
-        """Begin with a request; how many usual ones it counts for."""
+    def _frame(self, message_id: int, payload: memoryview) -> bool:
+        """Begin with a request. False: it is being checked, and has to come again."""
+        if message_id in (MessageId.PRODUCE, MessageId.PRODUCE_WITH_SEQ):
+            return self._produce(message_id, payload)
         request = decode_request(message_id, payload)
-        if isinstance(request, ProduceRequest):
-            self._produce(request, message_id, payload)
-        elif not isinstance(request, Ping):
+        if isinstance(request, Ping):
+            return True
+        if len(self._outstanding):
             weight = self.node.weight(request)
-            if len(self._outstanding):
-                self._deferred += weight
-                if self._deferred >= DEFERRED_REQUESTS_MAX:
-                    self.connection.hold(DEFERRED)
-                self._outstanding.add_done(Deferred(request, weight))
-            else:
-                self._execute(request)
-            return weight
-        return 1
+            self._deferred += weight
+            if self._deferred >= DEFERRED_REQUESTS_MAX:
+                self.connection.hold(DEFERRED)
+            self._outstanding.add_done(Deferred(request, weight))
+        else:
+            self._execute(request)
+        return True
 
-    def _produce(self, request: ProduceRequest, message_id: int, payload: memoryview) -> None:
-        prepared = self._producer.prepare(request)
+    def _produce(self, message_id: int, payload: memoryview) -> bool:
+        """Append what a Produce of any shape brings. False: a thread is looking at it, and it comes again."""
+        prepared, self._checked = self._checked, None
+        if isinstance(prepared, Exception):
+            raise prepared
+        if prepared is None:
+            if len(payload) <= READ_BUFFER_BYTES:
+                payload = memoryview(bytes(payload))  # the read buffer is used again meanwhile
+            if len(payload) > CHECKED_AT_ONCE_BYTES:
+                self.connection.hold(CHECKING)
+                self._producer.prepare_on_thread(message_id, payload, self._was_checked)
+                return False
+            request = decode_request(message_id, payload)
+            assert isinstance(request, ProduceRequest)
+            prepared = self._producer.prepare(request)
         closed = prepared.closed_partitions()
-        if not closed:
-            self._producer.execute(prepared)
+        if closed:
+            self.connection.hold(OPENING)
+            self._open(closed, partial(self._opened, prepared))
+        else:
+            self._append(prepared)
+        return True
+
+    def _was_checked(self, prepared: Prepared | Exception) -> None:
+        self._checked = prepared
+        self.connection.release(CHECKING)
+
+    def _append(self, prepared: Prepared) -> None:
+        """Append it all, in several turns if there is much of it."""
+        if not prepared.is_large:
+            for _ in self._producer.execute(prepared):
+                pass
             return
-        own = decode_request(message_id, memoryview(bytes(payload)))  # the read buffer is used again meanwhile
-        assert isinstance(own, ProduceRequest)
-        self.connection.hold(OPENING)
-        self._open(closed, partial(self._opened, partial(self._producer.execute, self._producer.prepare(own))))
+        self._unanswered += 1
+        self.connection.hold(APPENDING)
+
+        def steps() -> Iterator[None]:
+            yield from self._producer.execute(prepared)
+            self._unanswered -= 1
+            self.connection.release(APPENDING)
+            self.settled()
+
+        self.connection.guarded(partial(self.node.log.slices.run, steps()))()
 
     def _open(self, partitions: list[Partition], then: Callable[[], None]) -> None:
         since = time.monotonic()
@@ -171,11 +205,10 @@ class TankSession:
         for partition in partitions:
             partition.when_open(opened)
 
-    def _opened(self, execute: Callable[[], None]) -> None:
+    def _opened(self, prepared: Prepared) -> None:
         self._unanswered -= 1
-        execute()
+        self._append(prepared)
         self.connection.release(OPENING)
-        self.settled()
 
     # --- requests that are no Produce
 

@@ -476,7 +476,7 @@ def test_a_topic_is_deleted_while_its_partitions_are_gone_through() -> None:
 
 
 def test_a_flood_of_small_requests_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "REQUESTS_PER_TURN", 1)
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
 
     async def test(place: Place) -> None:
         flood, other = await place.peer(), await place.peer()
@@ -494,6 +494,7 @@ def test_a_flood_of_small_requests_holds_up_nobody(monkeypatch: pytest.MonkeyPat
 
 def test_requests_that_look_at_many_partitions_count_for_several(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("netserver.tank.node.PARTITIONS_PER_REQUEST", 10)
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
 
     async def test(place: Place) -> None:
         flood, other = await place.peer(), await place.peer()
