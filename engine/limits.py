@@ -194,6 +194,9 @@ SMALL_FILE_BYTES_MAX = 1 << 20
 CHUNK_BYTES_MIN = 4 << 10
 """The first chunk of an idle partition: thousands of partitions must not cost a MiB each."""
 
+RECORD_OVERHEAD_BYTES = 32
+"""Room asked for beside a record's own bytes: flags, timestamp, key length, value length, a new batch's bundle head."""
+
 CHUNK_BYTES_MAX = 512 << 10
 """Beyond this a larger chunk gives no throughput; half of a round's usual size."""
 

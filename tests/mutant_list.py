@@ -716,6 +716,13 @@ MUTANTS = (
         "",
         "tests/unit/test_tank_large.py -k slices",
     ),
+    Mutant(
+        "leave the records of a transaction where they were numbered",
+        "engine/segments/chunk.py",
+        "        renumber(self.buffer, self.end, behind_seq, append_time_ms)\n",
+        "        pass\n",
+        "tests/unit/test_engine_transactions.py -k published_meanwhile",
+    ),
     # --- QUIC and Fujin
     Mutant(
         "keep every gap of a QUIC stream",

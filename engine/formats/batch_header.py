@@ -23,6 +23,11 @@ QOS0_ATTRIBUTE = 1  # every record of the batch is QoS 0
 HEADER = Struct("<4sBBBBIIQQIIQQQQQQ")
 MARKS = Struct("<QQQ")  # durable mark, transaction id, body hash: 24 bytes at 56
 MARKS_POSITION = 56
+LENGTHS = Struct("<6xBxIIQQ")  # padding, bundles, extension, first and last number
+NUMBERS = Struct("<QQ")  # first and last number: 16 bytes at 16
+NUMBERS_POSITION = 16
+APPEND_TIME = Struct("<Q")
+APPEND_TIME_POSITION = 48
 HASH = Struct("<Q")
 SEED_MASK = (1 << 64) - 1
 
@@ -153,3 +158,16 @@ def decode_headers(extension: Buffer, count: int) -> list[tuple[bytes, ...]]:
         else:
             raise BatchError("headers of a record are not a list of byte strings")
     return found
+
+
+def renumber(buffer: bytearray, end: int, behind_seq: int, append_time_ms: int) -> None:
+    """Moves the numbers of all batches in ``buffer[:end]`` up by ``behind_seq``, and sets their append time.
+
+    For batches that were built from number 1 on and are not sealed yet.
+    """
+    position = 0
+    while position < end:
+        padding_bytes, bundles_bytes, extension_bytes, first_seq, last_seq = LENGTHS.unpack_from(buffer, position)
+        NUMBERS.pack_into(buffer, position + NUMBERS_POSITION, first_seq + behind_seq, last_seq + behind_seq)
+        APPEND_TIME.pack_into(buffer, position + APPEND_TIME_POSITION, append_time_ms)
+        position += HEADER_BYTES + padding_bytes + bundles_bytes + extension_bytes

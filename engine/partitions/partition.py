@@ -12,13 +12,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.callbacks import call_each
-from engine.commit.transactions import sizes
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly, TooLarge
 from engine.formats.batch import BatchWriter
 from engine.formats.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
 from engine.formats.bundle import BundleInfo
 from engine.formats.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
-from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, SEQ_RESERVATION
+from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RECORD_OVERHEAD_BYTES, SEQ_RESERVATION
 from engine.partitions import reads as reading
 from engine.segments.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter
 from engine.segments.discovery import Place
@@ -28,7 +27,7 @@ from engine.state.topics import reserved_key
 
 if TYPE_CHECKING:
     from engine.commit.committer import Part
-    from engine.commit.transactions import Row, Transaction
+    from engine.commit.transactions import Transaction
     from engine.config import TopicConfig
     from engine.log import Log
     from engine.segments.active import ActiveSegment, SealedSegment
@@ -36,8 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMITTED", "FAILED", "PENDING", "Chunk", "Partition", "Slab", "Waiter"]
 
-RECORD_OVERHEAD_BYTES = 32
-"""Room asked for beside a record's own bytes: flags, timestamp, key length, value length, a new batch's bundle head."""
 TELL_AGAIN_MS = 10_000
 """The same failure is told again after so long; with a full disk it would be ten lines a second and client."""
 
@@ -373,30 +370,21 @@ class Partition:
         chunks.append(self.appended(waiter, size))
         return chunks
 
-    def append_apart(self, rows: Sequence[Row], transaction: Transaction) -> list[Chunk]:
-        """Numbers the records of a transaction and closes them in chunks of their own (for `Transaction.commit`)."""
+    def append_apart(self, chunks: list[Chunk], transaction: Transaction) -> None:
+        """Numbers the chunks of a transaction, which wait for a round of their own (for `Transaction.commit`)."""
         if self._open_chunk is not None:
             self._close_chunk(self._open_chunk)
-        chunks: list[Chunk] = []
-        writer = None
-        for value, key, timestamp_ms, headers in rows:
-            while writer is None or not writer.put_record(value, key, timestamp_ms, headers):
-                if writer is not None:
-                    chunks.append(self._close_apart(transaction))
-                writer = self.writer(len(value) + len(key) + sum(map(len, headers)) + 16 * len(headers))
-        chunks.append(self._close_apart(transaction))
-        chunks[-1].pending_bytes = sizes(rows)
-        self._log.pending_bytes += chunks[-1].pending_bytes
+        self._append_ms = max(self._log.now_ms(), self._append_ms)
+        behind_seq = self.last_seq
+        for chunk in chunks:
+            chunk.renumber(behind_seq, self._append_ms)
+            chunk.transaction = transaction
+            self.last_seq = chunk.last_seq
+            self._count(chunk)
+            self._log.pending_bytes += chunk.pending_bytes
+        self._pending += chunks
         if self._phase == NO_FILES:
             self._make_files()
-        return chunks
-
-    def _close_apart(self, transaction: Transaction) -> Chunk:
-        chunk = self._open_chunk
-        assert chunk is not None
-        chunk.transaction = transaction
-        self._close_chunk(chunk)
-        return chunk
 
     def is_next(self, transaction: Transaction) -> bool:
         """Whether the oldest pending chunk belongs to `transaction`."""
@@ -448,6 +436,9 @@ class Partition:
     def _register(self, chunk: Chunk) -> None:
         """Gives out the numbers of what is in the open chunk; it waits for a round from now on."""
         self.last_seq = chunk.writer.next_seq - 1
+        self._count(chunk)
+
+    def _count(self, chunk: Chunk) -> None:
         if not chunk.is_counted:
             chunk.is_counted = True
             self._log.pending_chunks += 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineError
 from engine.formats.batch import BatchWriter
+from engine.formats.batch_header import renumber
 
 if TYPE_CHECKING:
     from engine.commit.transactions import Transaction
@@ -87,6 +88,13 @@ class Chunk:
         self.batches = writer.batches
         self.max_timestamp_ms = writer.max_timestamp_ms
         self.append_time_ms = writer.append_time_ms
+
+    def renumber(self, behind_seq: int, append_time_ms: int) -> None:
+        """A closed one that was numbered from 1 on: puts its records behind a number."""
+        self.first_seq += behind_seq
+        self.last_seq += behind_seq
+        self.append_time_ms = append_time_ms
+        renumber(self.buffer, self.end, behind_seq, append_time_ms)
 
 
 def outcome(chunks: Sequence[Chunk]) -> tuple[int, EngineError | None]:

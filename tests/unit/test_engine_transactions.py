@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import time
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,40 @@ def test_records_of_several_partitions_become_visible_together(tmp_path: Path) -
         first = engine.read("b")[0]
         assert (first.key, first.value, first.headers) == (b"k", b"1", (b"n", b"v"))
         assert engine.log.pending_bytes == 0
+
+
+def test_records_of_all_sizes_stand_behind_what_was_published_meanwhile(tmp_path: Path) -> None:
+    sizes = [0, 1, 100, 3000, 70_000, 600_000, 5, 2_000_000, 1] + [40] * 30_000
+    with EngineLog(tmp_path / "d") as engine:
+        transaction = Transaction(engine.log)
+        for number, size in enumerate(sizes):
+            headers = (b"n", b"%d" % number) if number % 1000 < 10 else ()
+            transaction.append(engine.partition(), b"%d" % (number % 10) * size, headers=headers, timestamp_ms=number)
+        engine.append([b"before"])
+        assert commit(engine, transaction) is None
+        engine.append([b"behind"])
+        found = engine.read()
+    with EngineLog(tmp_path / "d") as engine:
+        assert engine.read() == found, "as it was"
+    assert [record.seq for record in found] == list(range(1, len(sizes) + 3))
+    assert [record.value for record in (found[0], found[-1])] == [b"before", b"behind"]
+    for number, (size, record) in enumerate(zip(sizes, found[1:-1], strict=True)):
+        assert (len(record.value), record.timestamp_ms) == (size, number)
+        assert record.headers == ((b"n", b"%d" % number) if number % 1000 < 10 else ())
+
+
+def test_a_commit_takes_no_time_for_each_record(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        transaction = Transaction(engine.log)
+        started = time.thread_time()
+        for _ in range(200_000):
+            transaction.append(engine.partition(), b"x")
+        appending_s = time.thread_time() - started
+        outcome: list[EngineError | None] = []
+        started = time.thread_time()
+        transaction.commit(outcome.append)
+        assert time.thread_time() - started < appending_s / 10
+        engine.inbox.run_until(lambda: bool(outcome))
 
 
 def test_one_batch_needs_no_marker(tmp_path: Path) -> None:
