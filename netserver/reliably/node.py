@@ -35,6 +35,16 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
+def _session_config(config: ServerConfig) -> SessionConfig:
+    settings = config.reliably
+    return SessionConfig(
+        expiry_s=settings.session_expiry_ms / 1000,
+        sessions_max=settings.sessions_max,
+        session_bytes_max=settings.session_bytes_max,
+        total_bytes_max=settings.total_bytes_max,
+    )
+
+
 class Maker(Protocol):
     """A stream that wants to make messages; `queued` is the node's mark."""
 
@@ -73,6 +83,7 @@ class Node:
         self.sessions: Sessions[State, Message] = Sessions(
             services.log.state,
             ApplicationCodec(),
+            _session_config(services.config),  # from the start: those that are there count down from now
         )
         self._take_over(services.config)
         services.reloaders.append(lambda config: lambda: self._take_over(config))
@@ -89,12 +100,7 @@ class Node:
         self.interval_s = settings.interval_ms / 1000
         self.window = settings.window_messages
         self.stateless_bytes_per_s = settings.stateless_bytes_per_s
-        self.sessions.config = SessionConfig(
-            expiry_s=settings.session_expiry_ms / 1000,
-            sessions_max=settings.sessions_max,
-            session_bytes_max=settings.session_bytes_max,
-            total_bytes_max=settings.total_bytes_max,
-        )
+        self.sessions.config = _session_config(config)
 
     def want(self, maker: Maker) -> None:
         """``maker`` gets a turn; those who came before go first."""

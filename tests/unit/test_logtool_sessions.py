@@ -73,3 +73,12 @@ def test_without_the_listener(tmp_path: Path, logtool: Logtool) -> None:
     with server(tmp_path / "data", {**OFF, "reliably": {"listen": "off"}}) as process:
         assert process.admin("GET", "/v1/sessions") == {"schema": 1, "items": []}
         assert logtool("--data-dir", str(process.data_dir), "sessions", "drop", "x", "--yes")[0] == 5
+
+
+def test_a_restart_keeps_to_the_configured_expiry(tmp_path: Path) -> None:
+    settings: dict[str, dict[str, Any]] = {**OFF, "reliably": {"session_expiry_ms": "1h"}}
+    with server(tmp_path / "data", settings) as process:
+        stream(process.address("reliably"), {"uuid": "a", "params": {"count": 3}}, 3).close()
+        process.kill()
+        process.start()
+        assert process.admin("GET", "/v1/sessions/a")["expires_in_seconds"] > 3000
