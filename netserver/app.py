@@ -24,6 +24,7 @@ from engine.files.system import SystemFiles, replace_file
 from engine.histogram import Histogram
 from engine.log import Log
 from netserver.admin.metrics import Rounds
+from netserver.admin.names import SERVER_FILE
 from netserver.admin.server import AdminServer
 from netserver.config import sections as configuration
 from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
@@ -245,9 +246,9 @@ class Server:
         for timer in self._timers:
             timer.cancel()
         try:
-            (self.data_dir / "server.json").unlink(missing_ok=True)
+            (self.data_dir / SERVER_FILE).unlink(missing_ok=True)
         except OSError as error:  # a file system that is read-only now: the log is closed all the same
-            log.warning("cannot remove %s: %s", self.data_dir / "server.json", error)
+            log.warning("cannot remove %s: %s", self.data_dir / SERVER_FILE, error)
         if committed:
             self.log.close()
         return committed
@@ -365,12 +366,12 @@ class Server:
             "admin": f"http://{self.admin_address}" if self.admin_address is not None else None,
             "listeners": {name: str(listener.address) for name, listener in self.listeners.items()},
         }
-        temporary = self.data_dir / "server.json.new"
+        temporary = self.data_dir / f"{SERVER_FILE}.new"
         try:
-            replace_file(SystemFiles(), self.data_dir / "server.json", json.dumps(document, indent=1).encode() + b"\n")
+            replace_file(SystemFiles(), self.data_dir / SERVER_FILE, json.dumps(document, indent=1).encode() + b"\n")
         except OSError as error:  # a full disk: reading has to go on, and records that retention removes make room
             log.warning("cannot write %s (%s): tools do not find this server by its directory", temporary, error)
-            for path in (temporary, self.data_dir / "server.json"):  # the latter names a server that was killed
+            for path in (temporary, self.data_dir / SERVER_FILE):  # the latter names a server that was killed
                 with contextlib.suppress(OSError):
                     path.unlink(missing_ok=True)
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from netserver.admin.server import TOKEN_FILE
+from netserver.admin.names import TOKEN_FILE
 from netserver.app import MakeFactory, Server
 from netserver.config import loading as config_reading
 from netserver.config.sections import PROTOCOL_SECTIONS

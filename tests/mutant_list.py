@@ -34,6 +34,7 @@ STATE = "tests/unit/test_state_lost.py"
 CLOCK = "tests/unit/test_clock.py"
 HOSTILE = "tests/unit/test_quic_hostile.py --timeout 60"
 QUICK = "tests/unit/test_quick_rounds.py"
+ADDRESSES = "tests/unit/test_logtool_addresses.py"
 
 MUTANTS = (
     Mutant(
@@ -751,5 +752,41 @@ MUTANTS = (
         "self._stream.pause(self._queue.full and not self._acks)",
         "self._stream.pause(self._queue.full)",
         "tests/unit/test_clients_prefetch.py::test_each_message_is_acknowledged[fujin-push-manual-large]",
+    ),
+    # --- which log a command acts on
+    Mutant(
+        "believe a server.json that was left behind or copied",
+        "tools/serving.py",
+        "    if not is_in_use(data_dir):\n",
+        "    if info is None:\n",
+        f"{ADDRESSES} -k killed",
+    ),
+    Mutant(
+        "believe whoever listens where a directory's server listened",
+        "tools/serving.py",
+        "    if _identity_at(info.admin, timeout_s) == identity_of(data_dir):\n",
+        "    if _identity_at(info.admin, timeout_s):\n",
+        f"{ADDRESSES} -k held_by_a_tool",
+    ),
+    Mutant(
+        "carry out a request that means another directory",
+        "netserver/admin/server.py",
+        "        if request.headers.get(DIRECTORY_HEADER, self._directory) != self._directory:\n",
+        "        if False:\n",
+        f"{ADDRESSES} -k means_another_directory",
+    ),
+    Mutant(
+        "publish to the default address when the named log does not listen",
+        "tools/logtool/address.py",
+        "    if found is None and settings.server is None:\n",
+        "    if found is None or found.server is None:\n",
+        f"{ADDRESSES} -k stopped",
+    ),
+    Mutant(
+        "signal a process of the server's number wherever that is",
+        "tools/logtool/config.py",
+        '    if not is_holder(pid, Path(status["data_dir"])):\n',
+        "    if False:\n",
+        f"{ADDRESSES} -k signals_no_process",
     ),
 )

@@ -76,18 +76,10 @@ class DirectoryLock:
                 if required or problem.errno not in _UNSUPPORTED:
                     raise
                 return
+        holder = holder_of(fd) or told_holder(self._path) or "unknown"
         raise LogLocked(
-            f"data directory {self._path} is in use by process {holder_of(fd) or self._told() or 'unknown'}; "
-            "stop it first, or use another directory"
+            f"data directory {self._path} is in use by process {holder}; stop it first, or use another directory"
         )
-
-    def _told(self) -> str:
-        """What ``LOCK`` says: whoever replaced it may have written anything."""
-        with suppress(OSError):
-            told = (self._path / LOCK_FILE).read_bytes()[:32].strip()
-            if told.isdigit():
-                return told.decode("ascii")
-        return ""
 
     def is_in_place(self) -> bool:
         """Whether the directory is still what its path names, neither moved nor removed nor replaced. Any thread.
@@ -127,6 +119,21 @@ def holder_of(fd: int) -> int | None:
             if place in fields and "->" not in fields and int(fields[4]) > 0:
                 return int(fields[4])
     return None
+
+
+def identity_of(path: Path) -> str:
+    """``DEVICE:INODE``: no other directory of this machine has it, a copy neither. Raises OSError."""
+    status = os.stat(path)
+    return f"{status.st_dev}:{status.st_ino}"
+
+
+def told_holder(data_dir: Path) -> str:
+    """The process that ``LOCK`` names, if it does; true while `is_in_use`, unless somebody replaced the file."""
+    with suppress(OSError):
+        told = (data_dir / LOCK_FILE).read_bytes()[:32].strip()
+        if told.isdigit():
+            return told.decode("ascii")
+    return ""
 
 
 def is_in_use(data_dir: Path) -> bool:

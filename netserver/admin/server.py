@@ -3,6 +3,7 @@
 ====== =============================== ==================================================================
 GET    /healthz                        200 while the event loop turns
 GET    /readyz                         200 when publishing and reading work, else 503 with the reason
+GET    /directory                      which data directory it has: ``DEVICE:INODE``
 GET    /metrics                        Prometheus text; no series per topic
 GET    /metrics/topics                 series per topic; ``?topic=GLOB&family=NAME``
 GET    /v1/status                      the server at a glance
@@ -38,6 +39,9 @@ percent-encoded, as topic names may be any bytes. In documents bytes are ``value
 ``value_base64`` (so for ``name`` and ``key``). Lists are ``{"schema": 1, "items": [..]}``; errors are
 ``{"error": {"code", "message"}}``.
 
+A request with ``Quintlog-Directory: DEVICE:INODE`` is refused when the server has another directory: who found its
+address in a file of a directory means that directory, and the file may be old or copied.
+
 A request whose Host header is a name that is neither ``localhost`` nor configured is refused: a web page whose name
 resolves to 127.0.0.1 must not reach this server through the browser of somebody on this machine.
 """
@@ -69,12 +73,14 @@ from engine.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from engine.files.lock import identity_of
 from engine.files.system import SystemFiles, write_new_file
 from engine.sessions.types import UnknownSession
 from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
 from netserver.admin.api import Api, BadRequest, Conflict, NotFound
 from netserver.admin.http import HttpServer
 from netserver.admin.metrics import Metrics
+from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
 from netserver.admin.staging import Staging, batch_fields, names_field
 from netserver.config.settings import Address
 from netserver.errors import ConfigError, ServerError
@@ -86,7 +92,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-TOKEN_FILE: Final = "admin.token"
 HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[\w.-]+))(?::[0-9]{1,5})?", re.ASCII)
 """A Host header: a name or an address, and perhaps a port."""
 
@@ -138,6 +143,7 @@ class AdminServer:
     def __init__(self, server: Served) -> None:
         self._server = server
         self._token = read_token(server.data_dir)
+        self._directory = identity_of(server.data_dir)
         self._metrics = Metrics(server)
         self._api = Api(server)
         self._subscriptions = SubscriptionsApi(server, self._api)
@@ -165,6 +171,8 @@ class AdminServer:
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         if not self._host_allowed(request.headers.getall("Host", [])):
             return _error(421, "wrong_host", "this name does not belong to the server; see [admin] hosts")
+        if request.headers.get(DIRECTORY_HEADER, self._directory) != self._directory:
+            return _error(421, "wrong_directory", "this server has another data directory")
         path = request.raw_path.partition("?")[0]
         if not path.startswith("/v1/"):
             return await self._public(request, path)
@@ -197,6 +205,8 @@ class AdminServer:
         if path == "/readyz":
             reason = self._api.not_ready_reason()
             return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
+        if path == DIRECTORY_PATH:
+            return web.Response(text=f"{self._directory}\n")
         if path == "/metrics":
             return _prometheus(await self._metrics.render())
         if path == "/metrics/topics":

@@ -18,7 +18,8 @@ import pytest
 from engine.errors import DiskFull, NotStored
 from engine.files.system import Buffer, SystemFiles
 from netserver.admin import api as admin_api
-from netserver.admin.server import TOKEN_FILE, read_token
+from netserver.admin.names import TOKEN_FILE
+from netserver.admin.server import read_token
 from netserver.app import Server
 from netserver.errors import ListenError, ServerError
 from netserver.testing import running

@@ -56,7 +56,7 @@ def test_beside_a_server(tmp_path: Path, logtool: Logtool) -> None:
     (segment,) = map(json.loads, found["segments.jsonl"].splitlines())
     assert (segment["committed"], segment["first"], segment["sealed"]) == (1, 1, False)
     assert "quintlog_ready 1.0" in found["metrics.txt"]
-    assert found["ready.txt"].startswith("200 ")
+    assert found["ready.txt"] == "ready"
     assert "Max open files" in found["process.txt"]
     assert "topics/1/0/00000000000000000001.log" in found["files.txt"]
 

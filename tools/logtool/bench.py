@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from tools.logtool import errors
-from tools.logtool.address import Admin, admin_of
+from tools.logtool.address import listener_of, need_admin
 from tools.logtool.cli import Group, Settings
 from tools.logtool.errors import Failure
 from tools.logtool.limits import BENCH_RECORDS_MAX
@@ -105,19 +105,14 @@ def _options(records: int, window: int | None) -> Callable[[Callable[[Settings, 
 
 
 def _target(options: Options, settings: Settings) -> tuple[str, str]:
-    """Protocol and address. Raises click.UsageError."""
-    protocol, address = parse_via(options.via, settings)
+    """Protocol and address. Raises click.UsageError, Failure."""
+    protocol, address = parse_via(options.via)
     if options.ca is not None and protocol not in ENCRYPTED:
         raise click.UsageError(f"{protocol} is not encrypted: it has no use for --ca")
-    return protocol, address
-
-
-def _need_admin(settings: Settings) -> Admin:
-    admin = admin_of(settings)
-    if admin is None:
-        text = f"no server with an admin address is running on {settings.data_dir}"
-        raise Failure(errors.UNREACHABLE, "unreachable", text, "a server is what is measured")
-    return admin
+    if address and settings.data_dir is None and settings.server is None:
+        text = f"which log listens at {address}? Name it with --data-dir DIR or --server URL: the topic is made there"
+        raise click.UsageError(text)
+    return protocol, address or listener_of(settings, protocol)
 
 
 @contextlib.contextmanager
@@ -129,7 +124,7 @@ def _topic(settings: Settings, named: str | None, durability: str | None) -> Ite
     """
     from tools.logtool.changes import topic_path
 
-    admin = _need_admin(settings)
+    admin = need_admin(settings, "a server is what is measured")
     if named is not None:
         if durability is not None:
             raise click.UsageError("--durability is for the topic that is made: --topic has one already")

@@ -15,7 +15,7 @@ from engine.files.system import SystemFiles
 from engine.inbox import Inbox
 from engine.reader import read_version
 from tools.logtool import errors
-from tools.logtool.address import Admin, Unreachable, admin_of
+from tools.logtool.address import Admin, files_or_admin
 from tools.logtool.cli import Settings
 from tools.logtool.errors import Failure
 from tools.logtool.output import bytes_fields
@@ -206,22 +206,17 @@ class FileChanges:
 
 @contextlib.contextmanager
 def changes(settings: Settings) -> Iterator[ServerChanges | FileChanges]:
-    """The way to change the log that the address means; says on stderr which one it is.
+    """The way to change the log that was named; says on stderr which one it is.
 
     Raises:
-        Failure: no server there. EngineError: the files cannot be opened.
+        Failure: no server there, or one that cannot be asked. EngineError: the files cannot be opened.
     """
-    admin = admin_of(settings)
+    admin = files_or_admin(settings)
     if admin is not None:
-        try:
-            admin.text("/healthz")
-        except Unreachable:
-            if settings.data_dir is None:
-                raise
-        else:
-            settings.output.detail(f"through the server at {admin.url}")
-            yield ServerChanges(admin)
-            return
+        admin.text("/healthz")
+        settings.output.detail(f"through the server at {admin.url}")
+        yield ServerChanges(admin)
+        return
     data_dir = settings.need_directory()
     opened = FileChanges(data_dir, settings.timeout_s)
     settings.output.note(f"on the files of {data_dir}: no server is running there")

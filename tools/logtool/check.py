@@ -8,8 +8,7 @@ from typing import Any
 
 import click
 
-from tools.logtool import errors
-from tools.logtool.address import admin_of
+from tools.logtool.address import need_admin
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Failure, Finding
 from tools.logtool.output import Column
@@ -90,12 +89,8 @@ def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[
 
 
 def _inspected(settings: Settings, limits: Limits) -> list[dict[str, Any]]:
-    admin = admin_of(settings)
-    if admin is None:
-        text = f"no server is running on {settings.data_dir}"
-        raise Failure(errors.UNREACHABLE, "unreachable", text, "`logtool verify` checks the files without one")
-    status, reason = admin.text("/readyz")
-    return findings(figures(admin.text("/metrics")[1]), "" if status == 200 else reason.strip(), limits)
+    admin = need_admin(settings, "`logtool verify` checks the files without one")
+    return findings(figures(admin.text("/metrics")), admin.not_ready_reason(), limits)
 
 
 @click.command(cls=Command)

@@ -87,14 +87,14 @@ class Settings:
         """Fills in the environment's values. Raises click.UsageError when one is not valid."""
         get = self.environment.get
         self.given = (self.data_dir, self.server, self.token_file)
+        if "" in (self.server, self.context):
+            raise click.UsageError("--server and --context: an empty name means no log")
         if [self.data_dir, self.server, self.context].count(None) < 2:
             raise click.UsageError("--data-dir, --server and --context exclude each other: a log has one address")
         if [self.data_dir, self.server, self.context].count(None) == 3:
             self.server = get("QUINTLOG_SERVER") or None
             if get("QUINTLOG_DATA_DIR"):
                 self.data_dir, self.server = Path(self.environment["QUINTLOG_DATA_DIR"]), None
-        if self.token_file is None and get("QUINTLOG_TOKEN_FILE"):
-            self.token_file = Path(self.environment["QUINTLOG_TOKEN_FILE"])
         self.form = self.form or get("QUINTLOG_OUTPUT") or "table"
         if self.form not in FORMS:
             raise click.UsageError(f"QUINTLOG_OUTPUT is {self.form!r}; expected {', '.join(FORMS)}")
@@ -102,11 +102,16 @@ class Settings:
 
     def find_address(self) -> None:
         """Without an address, that of a context holds. Raises Failure, OSError: see `contexts.resolve`."""
+        get = self.environment.get
+        own_token = self.given[0] is not None  # a directory that was named has its token in it
         if self.data_dir is None and self.server is None:
             from tools.logtool.contexts import resolve
 
-            self.context = self.context or self.environment.get("QUINTLOG_CONTEXT") or None
+            self.context = self.context or get("QUINTLOG_CONTEXT") or None
             resolve(self)
+            own_token = self.data_dir is not None
+        if self.token_file is None and not own_token and get("QUINTLOG_TOKEN_FILE"):
+            self.token_file = Path(self.environment["QUINTLOG_TOKEN_FILE"])
 
     @property
     def output(self) -> Output:
@@ -122,6 +127,16 @@ class Settings:
                 f"this reads files: {named}name the data directory with --data-dir DIR or QUINTLOG_DATA_DIR"
             )
         return self.data_dir
+
+
+class DirectoryType(click.Path):
+    """A directory; an empty text, of a variable that is not set, is not the working directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Called by click. Fails with its usage error."""
+        if value == "":
+            self.fail("an empty name means no log", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def _store(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
@@ -147,7 +162,7 @@ def global_options() -> list[click.Parameter]:
     def flag(*names: str, store: str, text: str) -> click.Option:
         return option(*names, store=store, is_flag=True, flag_value=True, help=text)
 
-    directory = click.Path(path_type=Path, file_okay=False)
+    directory = DirectoryType(path_type=Path, file_okay=False)
     return [
         option(
             "--data-dir",

@@ -14,11 +14,12 @@ from netserver.config import loading as config_reading
 from netserver.config import sections as configuration
 from netserver.errors import ConfigError
 from tools.logtool import errors
-from tools.logtool.address import admin_of
+from tools.logtool.address import Admin, need_admin
 from tools.logtool.check import figures
 from tools.logtool.cli import Group, Settings
 from tools.logtool.errors import Failure
 from tools.logtool.output import Column
+from tools.serving import is_holder
 
 COLUMNS = (
     Column("section"),
@@ -82,6 +83,16 @@ def check(settings: Settings, path: Path | None) -> None:
         settings.output.items([Column("valid")], [{"valid": True}])
 
 
+def _process_of(admin: Admin) -> int:
+    """The server's process. Raises Failure: it is not on this machine, where its number may mean another one."""
+    status = admin.call("GET", "/v1/status")
+    pid = int(status["pid"])
+    if not is_holder(pid, Path(status["data_dir"])):
+        text = f"the server at {admin.url} does not run as process {pid} here"
+        raise Failure(errors.UNREACHABLE, "elsewhere", text, "send SIGHUP to the server where it runs")
+    return pid
+
+
 @config.command("reload")
 @click.pass_obj
 def reload(settings: Settings) -> None:
@@ -90,19 +101,12 @@ def reload(settings: Settings) -> None:
     All or nothing: with an error the server goes on as before and its log says why. What needs a restart stays as it
     is; `config show` marks it.
     """
-    admin = admin_of(settings)
-    if admin is None:
-        raise Failure(errors.UNREACHABLE, "unreachable", f"no server is running on {settings.data_dir}")
-    pid = int(admin.call("GET", "/v1/status")["pid"])
-    before = figures(admin.text("/metrics")[1])
-    try:
-        os.kill(pid, signal.SIGHUP)
-    except ProcessLookupError:
-        text = f"process {pid} is not on this machine"
-        raise Failure(errors.UNREACHABLE, "elsewhere", text, "send SIGHUP to the server where it runs") from None
+    admin = need_admin(settings)
+    before = figures(admin.text("/metrics"))
+    os.kill(_process_of(admin), signal.SIGHUP)
     deadline = time.monotonic() + settings.timeout_s
     while time.monotonic() < deadline:
-        now = figures(admin.text("/metrics")[1])
+        now = figures(admin.text("/metrics"))
         if now["config_reload_time_seconds"] > before["config_reload_time_seconds"]:
             if settings.output.form == "table":
                 settings.output.note("reloaded")

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tools.logtool import errors
-from tools.logtool.address import Admin, admin_of
+from tools.logtool.address import need_admin
 from tools.logtool.cli import Group, Settings
 from tools.logtool.errors import Failure
 from tools.logtool.output import Column, number, size_text, time_text
@@ -30,20 +30,13 @@ def connections() -> None:
     """List and end TCP connections of all protocols. Through the server."""
 
 
-def _admin(settings: Settings) -> Admin:
-    admin = admin_of(settings)
-    if admin is None:
-        raise Failure(errors.UNREACHABLE, "unreachable", f"no server is running on {settings.data_dir}")
-    return admin
-
-
 @connections.command("list")
 @click.argument("pattern", metavar="[GLOB]", required=False)
 @click.pass_obj
 def list_connections(settings: Settings, pattern: str | None) -> None:
     """List the open connections, or those whose protocol or peer matches GLOB, oldest first."""
     items: list[dict[str, Any]] = []
-    for item in _admin(settings).call("GET", "/v1/connections").get("items", []):
+    for item in need_admin(settings).call("GET", "/v1/connections").get("items", []):
         peer, protocol = str(item["peer"]), str(item["protocol"])
         if pattern is not None and not (fnmatchcase(peer, pattern) or fnmatchcase(protocol, pattern)):
             continue
@@ -58,7 +51,7 @@ def list_connections(settings: Settings, pattern: str | None) -> None:
 def close(settings: Settings, connection_id: int) -> None:
     """End one connection at once. Most clients connect again by themselves."""
     try:
-        _admin(settings).call("DELETE", f"/v1/connections/{connection_id}")
+        need_admin(settings).call("DELETE", f"/v1/connections/{connection_id}")
     except Failure as failure:
         if failure.exit_code == errors.NOT_FOUND:
             hint = "`logtool connections list` shows what is there"

@@ -29,15 +29,17 @@ from typing import Any
 
 import click
 
+from netserver.admin.names import TOKEN_FILE
 from netserver.config import sections as configuration
 from netserver.version import product_version
 from tools.logtool import errors
-from tools.logtool.address import TOKEN_FILE, Admin, admin_of, read_server_info
+from tools.logtool.address import Admin, admin_of, service
 from tools.logtool.cli import Group, Settings
 from tools.logtool.config import loaded
 from tools.logtool.errors import Failure
-from tools.logtool.limits import DEBUG_FILES_MAX, DEBUG_LOG_BYTES, SMALL_FILE_BYTES_MAX
+from tools.logtool.limits import DEBUG_FILES_MAX, DEBUG_LOG_BYTES
 from tools.logtool.output import json_bytes, size_text, time_text
+from tools.serving import is_holder, read_token
 
 PACKAGES = (
     "lmdb",
@@ -231,8 +233,8 @@ def _server(settings: Settings, admin: Admin, bundle: Bundle) -> None:
         return json_bytes(admin.call("GET", "/v1/status")) + b"\n"
 
     bundle.add("status.json", status)
-    bundle.add("metrics.txt", lambda: admin.text("/metrics")[1].encode())
-    bundle.add("ready.txt", lambda: "{} {}".format(*admin.text("/readyz")).encode())
+    bundle.add("metrics.txt", lambda: admin.text("/metrics").encode())
+    bundle.add("ready.txt", lambda: (admin.not_ready_reason() or "ready").encode())
 
 
 @click.group(cls=Group)
@@ -259,10 +261,10 @@ def bundle(settings: Settings, out: Path | None, config_file: Path | None, log_f
     if data_dir is not None:
         if not data_dir.is_dir():
             raise Failure(errors.UNREACHABLE, "data_directory", f"there is no directory {data_dir}")
-        info = read_server_info(data_dir)
-        pid = info.pid if info is not None else None
+        found = service(settings)
+        pid = found.server.pid if found is not None and found.server is not None else None
         try:
-            made.secrets.add((data_dir / TOKEN_FILE).read_bytes()[:SMALL_FILE_BYTES_MAX].strip())
+            made.secrets.add(read_token(data_dir / TOKEN_FILE).encode())
         except OSError as error:
             made.missing[TOKEN_FILE] = f"{error}; it would only have been looked for, to be left out"
         made.add("files.txt", lambda: _files(data_dir))
@@ -270,7 +272,7 @@ def bundle(settings: Settings, out: Path | None, config_file: Path | None, log_f
             _stored(data_dir, made)
         except Exception as error:  # noqa: BLE001 - as Bundle.add
             made.missing["segments.jsonl"] = str(error)
-    if pid is not None:
+    if pid is not None and data_dir is not None and is_holder(pid, data_dir):
         made.add("process.txt", lambda: _of_the_process(pid))
         config_file = config_file or _config_of_the_process(pid)
     made.add("config.toml", lambda: _configuration(settings, config_file, made))

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 from click.shell_completion import get_completion_class
 
-from tools.logtool.address import DEFAULT_SERVER, read_server_info
+from tools.logtool.address import need_admin
 from tools.logtool.cli import COMPLETION_VARIABLE, Group, Settings, root
 from tools.logtool.monitoring import LAG_RECORDS, alerts_text, dashboard, scrape_text
 
@@ -101,12 +101,8 @@ def prometheus(settings: Settings) -> None:
     logtool generate prometheus >prometheus.yml
     logtool generate alerts >quintlog-alerts.yml
     """
-    url = settings.server or DEFAULT_SERVER
-    if settings.data_dir is not None:
-        info = read_server_info(settings.data_dir)
-        url = info.admin if info is not None and info.admin is not None else DEFAULT_SERVER
-    target = urlsplit(url if "//" in url else f"http://{url}").netloc
-    settings.output.write(scrape_text(target).encode())
+    settings.find_address()
+    settings.output.write(scrape_text(urlsplit(need_admin(settings).url).netloc).encode())
 
 
 @generate.command()

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import click
 
 from tools.logtool import errors
-from tools.logtool.address import Admin, admin_of
+from tools.logtool.address import Admin, need_admin
 from tools.logtool.cli import Group, Settings
 from tools.logtool.errors import Failure
 from tools.logtool.output import Column, time_text
@@ -26,11 +26,21 @@ COLUMNS = (
     Column("subscribe", show=_globs),
     Column("created_ms", "CREATED", show=time_text),
 )
+
+
+def _key_file(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    """The file that was named; that of the environment where the command line names no log."""
+    settings = ctx.ensure_object(Settings)
+    named = (settings.data_dir, settings.server, settings.context) != (None, None, None)
+    variable = settings.environment.get("QUINTLOG_BLIPMQ_KEY_FILE")
+    return Path(variable) if path is None and variable and not named else path
+
+
 FILE_OPTION = click.option(
     "--file",
     "path",
     type=click.Path(path_type=Path, dir_okay=False),
-    envvar="QUINTLOG_BLIPMQ_KEY_FILE",
+    callback=_key_file,
     help="Work on this key file [QUINTLOG_BLIPMQ_KEY_FILE], not through a server.",
 )
 RELOAD = "a running server takes the change over when it reloads (SIGHUP)"
@@ -45,12 +55,7 @@ def keys() -> None:
 
 
 def _server(settings: Settings) -> Admin:
-    admin = admin_of(settings)
-    if admin is None:
-        raise Failure(
-            errors.UNREACHABLE, "unreachable", "no server runs on this directory", "--file FILE works on a key file"
-        )
-    return admin
+    return need_admin(settings, "--file FILE works on a key file")
 
 
 @keys.command("list")

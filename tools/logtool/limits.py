@@ -11,9 +11,6 @@ READ_BYTES = 256 << 10
 ADMIN_ANSWER_BYTES_MAX = 64 << 20
 """Answers of the admin API: a list of 100,000 topics has about 20 MB."""
 
-SMALL_FILE_BYTES_MAX = 64 << 10
-"""``server.json`` and tokens."""
-
 WAL_RECORD_BYTES_MAX = 16 << 20
 """Payload of a record in BlipMQ's write-ahead log: its frames are no larger."""
 

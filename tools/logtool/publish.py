@@ -22,7 +22,7 @@ import click
 from netserver.client.base import parse_address
 from netserver.errors import Refused, WrongServer
 from tools.logtool import errors
-from tools.logtool.address import admin_of, read_server_info
+from tools.logtool.address import DEFAULT_LISTENERS, admin_of, listener_of
 from tools.logtool.cli import Command, Settings
 from tools.logtool.completing import complete_topic
 from tools.logtool.errors import Failure
@@ -31,12 +31,6 @@ from tools.logtool.output import Column, Output, bytes_fields
 from tools.logtool.records import topic_and_partition
 from tools.logtool.splitting import FRAMINGS, Framing, Input, Splitter
 
-DEFAULT_ADDRESSES = {
-    "figg": "127.0.0.1:8119",
-    "tank": "127.0.0.1:11011",
-    "blipmq": "127.0.0.1:5555",
-    "fujin": "127.0.0.1:4848",
-}
 CARRIES_KEYS = {"tank"}
 ENCRYPTED = {"fujin"}
 OWN_CERTIFICATE = "fujin-certificate.pem"
@@ -95,24 +89,20 @@ def sender(protocol: str, client: Any, topic: bytes, partition: int) -> Send:
     return {"figg": figg, "tank": tank, "blipmq": blipmq, "fujin": fujin}[protocol]
 
 
-def parse_via(text: str, settings: Settings) -> tuple[str, str]:
-    """`PROTOCOL` or `PROTOCOL=HOST:PORT`; without an address the one that the data directory's server listens on.
+def parse_via(text: str) -> tuple[str, str]:
+    """`PROTOCOL` or `PROTOCOL=HOST:PORT` as protocol and address; without one it is empty.
 
     Raises:
         click.BadParameter: no such protocol, or no address.
     """
-    protocol, _, address = text.partition("=")
-    if protocol not in DEFAULT_ADDRESSES:
-        raise click.BadParameter(f"{protocol!r}: expected {', '.join(DEFAULT_ADDRESSES)}", param_hint="--via")
-    if not address and settings.data_dir is not None:
-        info = read_server_info(settings.data_dir)
-        if info is not None:
-            address = info.listeners.get(protocol, "")
-    address = address or DEFAULT_ADDRESSES[protocol]
-    try:
-        parse_address(address, 1)
-    except ValueError as error:
-        raise click.BadParameter(f"{error}: expected HOST:PORT", param_hint="--via") from error
+    protocol, equals, address = text.partition("=")
+    if protocol not in DEFAULT_LISTENERS:
+        raise click.BadParameter(f"{protocol!r}: expected {', '.join(DEFAULT_LISTENERS)}", param_hint="--via")
+    if equals:
+        try:
+            parse_address(address, 1)
+        except ValueError as error:
+            raise click.BadParameter(f"{error}: expected HOST:PORT", param_hint="--via") from error
     return protocol, address
 
 
@@ -351,7 +341,7 @@ def publish(
     again, and a record may then be stored twice.
     """
     output = settings.output
-    protocol, address = parse_via(via, settings)
+    protocol, address = parse_via(via)
     name, partition = topic_and_partition(topic)
     if (key or key_delimiter) and protocol not in CARRIES_KEYS:
         raise click.UsageError(f"{protocol} carries no keys")
@@ -360,6 +350,7 @@ def publish(
     if partition and protocol not in CARRIES_PARTITIONS:
         raise click.UsageError(f"{protocol} reaches partition 0 only")
     assert framing in FRAMINGS
+    address = address or listener_of(settings, protocol)
     splitter = Splitter(framing, os.fsencode(key or ""), os.fsencode(key_delimiter or ""))
     progress = Progress(output)
     started = time.monotonic()

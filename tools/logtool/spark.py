@@ -85,10 +85,13 @@ def spark(settings: Settings, master: str, conf: tuple[str, ...], name: str | No
         return
     if name not in JOBS:
         raise click.UsageError(f"no job {name!r}; there are {', '.join(JOBS)}")
+    if settings.data_dir is None and (settings.given[1] is not None or settings.context is not None):
+        raise click.UsageError("jobs read files: name the data directory; --server behind NAME says where records go")
     require_libraries()
     require_java()
-    if settings.data_dir is not None:
+    if settings.data_dir is not None:  # and with it its server, not that of the environment
         os.environ["QUINTLOG_DATA_DIR"] = str(settings.data_dir.absolute())
+        os.environ.pop("QUINTLOG_SERVER", None)
     with tempfile.TemporaryDirectory(prefix="quintlog-spark-") as temporary:
         prepare(master, conf, Path(temporary) / "quintlog.zip")
         code = importlib.import_module(f"tools.spark.jobs.{name}").main(list(arguments))

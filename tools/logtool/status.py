@@ -10,9 +10,10 @@ from typing import Any
 
 import click
 
-from tools.logtool.address import Unreachable, admin_of, read_server_info
+from tools.logtool.address import admin_of, service
 from tools.logtool.cli import Command, Settings
 from tools.logtool.output import size_text, time_text
+from tools.serving import Service
 
 BYTES = ("stored_bytes", "disk_free_bytes", "disk_size_bytes", "pending_bytes")
 
@@ -37,21 +38,23 @@ def _from_files(data_dir: Path) -> dict[str, Any]:
     }
 
 
+def _without_admin(found: Service | None) -> str:
+    assert found is not None
+    if found.server is not None:
+        return f"process {found.server.pid}, without an admin address"
+    if found.in_use:
+        return found.why
+    return "not running (it did not stop in order)" if found.stopped_badly else "not running"
+
+
 def _item(settings: Settings) -> dict[str, Any]:
     admin = admin_of(settings)
     answer: dict[str, Any] = {}
-    server = "not running"
     if admin is not None:
-        try:
-            answer = admin.call("GET", "/v1/status")
-        except Unreachable:
-            if settings.data_dir is None:
-                raise
-            server = "not running (it did not stop in order)"
-        else:
-            server = "ready" if answer.get("ready") else "not ready"
-    elif settings.data_dir is not None and (info := read_server_info(settings.data_dir)) is not None:
-        server = f"process {info.pid}, without an admin address"
+        answer = admin.call("GET", "/v1/status")
+        server = "ready" if answer.get("ready") else "not ready"
+    else:
+        server = _without_admin(service(settings))
     item: dict[str, Any] = {"server": server}
     for key in ("version", "pid", "listeners", "connections", "records_published", "pending_bytes"):
         if key in answer:

@@ -93,13 +93,7 @@ class Stored:
 def _ask(settings: Settings, path: str) -> dict[str, Any] | None:
     """What the server that runs on the address says; None: none runs on the directory."""
     admin = admin_of(settings)
-    if admin is not None:
-        try:
-            return admin.call("GET", path)
-        except Failure as failure:
-            if settings.data_dir is None or failure.exit_code != errors.UNREACHABLE:
-                raise
-    return None
+    return admin.call("GET", path) if admin is not None else None
 
 
 def _topic(item: dict[str, Any]) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tools.logtool import errors
-from tools.logtool.address import Admin, admin_of
+from tools.logtool.address import Admin, need_admin
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Failure
 from tools.logtool.output import Column, Output, name_text, number, size_text
@@ -48,9 +48,7 @@ class Sample:
 def _page(admin: Admin, path: str, labels: tuple[str, ...]) -> Sums:
     from prometheus_client.parser import text_string_to_metric_families
 
-    status, text = admin.text(path)
-    if status != 200:
-        raise Failure(errors.UNREACHABLE, "server", f"{admin.url}{path}: HTTP status {status}", "is it a log server?")
+    text = admin.text(path)
     sums: Sums = defaultdict(lambda: defaultdict(float))
     try:
         for family in text_string_to_metric_families(text):
@@ -257,10 +255,7 @@ def top(settings: Settings, once: bool, every: float) -> None:
     grow fastest are shown. -o csv has the protocols only.
     """
     output = settings.output
-    admin = admin_of(settings)
-    if admin is None:
-        text = f"no server with an admin address is running on {settings.data_dir}"
-        raise Failure(errors.UNREACHABLE, "unreachable", text, "`logtool status` shows what the files say")
+    admin = need_admin(settings, "`logtool status` shows what the files say")
     pictures = _pictures(admin, every)
     if once:
         _write(output, next(pictures))

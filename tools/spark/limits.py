@@ -52,5 +52,5 @@ SINK_CALL_S = 600.0
 SINK_ANSWER_BYTES_MAX = 1 << 20
 """An answer of the admin API to the sink has some hundred bytes."""
 
-SINK_FILE_BYTES_MAX = 1 << 20
-"""server.json and admin.token."""
+SINK_ASKED_S = 10.0
+"""How long the server of a directory may take to say that it is."""

@@ -16,8 +16,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = (
     "engine/**/*.py",
+    "netserver/__init__.py",
+    "netserver/admin/__init__.py",
+    "netserver/admin/names.py",
     "tools/__init__.py",
     "tools/checks.py",
+    "tools/limits.py",
+    "tools/serving.py",
     "tools/logtool/*.py",
     "tools/spark/**/*.py",
     "pyspark_quintlog.py",

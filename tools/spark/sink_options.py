@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tools.spark.limits import SINK_FILE_BYTES_MAX, SINK_RETRY_S, SINK_STAGE_BYTES, SINK_STAGE_BYTES_MAX
+from netserver.admin.names import TOKEN_FILE
+from tools.serving import read_token, service_of
+from tools.spark.limits import SINK_ASKED_S, SINK_RETRY_S, SINK_STAGE_BYTES, SINK_STAGE_BYTES_MAX
 from tools.spark.options import OptionError, read_delay
 
 _KNOWN = ("path", "server", "token", "topic", "queryId", "batchId", "stageBytes", "retryTimeout")
 _SPARKS_OWN = ("checkpointlocation",)
-SERVER_FILE = "server.json"
-TOKEN_FILE = "admin.token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +29,15 @@ class Place:
         return self.server or f"the server of {self.path}"
 
     def address(self) -> tuple[str, str]:
-        """URL and token, as they are now. Raises OSError: the directory does not tell."""
+        """URL and token, as they are now. Raises OSError: no server of the directory says that it is running."""
         server, token = self.server, self.token
         if self.path is not None and server is None:
-            try:
-                server = json.loads(_read(Path(self.path) / SERVER_FILE))["admin"]
-            except (ValueError, KeyError, TypeError):
-                server = None
+            found = service_of(Path(self.path), SINK_ASKED_S)
+            server = found.server.admin if found.server is not None else None
             if server is None:
-                raise OSError(f"{self.path}/{SERVER_FILE} names no admin address")
+                raise OSError(found.why or f"the server of {self.path} has no admin address")
         if self.path is not None and token is None:
-            token = _read(Path(self.path) / TOKEN_FILE).strip()
+            token = read_token(Path(self.path) / TOKEN_FILE)
         return server or "", token or ""
 
 
@@ -102,8 +99,3 @@ def _number(options: Mapping[str, str], name: str, default: int, least: int, mos
     if not least <= number <= most:
         raise OptionError(f"{name} is {options[name]!r}; expected a number from {least} to {most}")
     return number
-
-
-def _read(path: Path) -> str:
-    with path.open("rb") as file:
-        return file.read(SINK_FILE_BYTES_MAX).decode("utf-8", "replace")

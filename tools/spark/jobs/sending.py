@@ -23,7 +23,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from engine.files.system import SystemFiles, write_new_file
 from tools.logtool.errors import CONFLICT, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
+from tools.serving import read_token
 from tools.spark.jobs.common import Extent
+from tools.spark.sink_options import Place
 
 COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp")
 BATCH_RECORDS = 1_000_000
@@ -44,13 +46,12 @@ class Server:
     @classmethod
     def of(cls, args: Namespace) -> Server:
         """What ``--server`` names, else the server of ``--data-dir``. Raises Failure."""
-        data_dir = Path(args.data_dir)
-        token_file = Path(args.token_file) if args.token_file else data_dir / "admin.token"
+        place = Place(args.server, None, args.data_dir, RETRY_S)
         try:
-            url = args.server or json.loads((data_dir / "server.json").read_text())["admin"]
-            return cls(url, token_file.read_text("ascii").strip())
-        except (OSError, ValueError, KeyError) as error:
-            text = f"no server to write to: {error!r}"
+            url, token = place.address()
+            return cls(url, read_token(Path(args.token_file)) if args.token_file else token)
+        except OSError as error:
+            text = f"no server to write to: {error}"
             raise Failure(UNREACHABLE, "no_server", text, "start it, or name one with --server") from None
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:

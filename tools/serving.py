@@ -1,0 +1,137 @@
+"""Which server has a data directory now, so that nobody acts on another one's log.
+
+``server.json`` tells process and addresses of a directory's server, ``admin.token`` opens its admin API. Both lie there
+still when the server was killed, and both come along when a directory is copied. So they count only where a process
+holds the directory and whoever answers at the admin address says that it is this very directory (device and inode). It
+is asked that before it is sent the token, and each request names the directory again: another server refuses it.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from engine.files.lock import identity_of, is_in_use, told_holder
+from netserver.admin.names import DIRECTORY_PATH, SERVER_FILE
+from tools.limits import IDENTITY_BYTES_MAX, SMALL_FILE_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """``server.json``: written by a server when it has started, removed when it stops in order."""
+
+    pid: int
+    admin: str | None
+    version: str = ""
+    started: float = 0.0
+    listeners: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What a directory's server is.
+
+    Attributes:
+        server: it is running, and it is this directory's; None: there is none, or that is not certain.
+        in_use: a process holds the directory.
+        why: for people, why `server` is None; empty when it is not.
+        stopped_badly: no process has it, and the last server was killed.
+    """
+
+    server: ServerInfo | None
+    in_use: bool
+    why: str = ""
+    stopped_badly: bool = False
+
+
+def read_server_info(data_dir: Path) -> ServerInfo | None:
+    """What the directory says of its server, whether that is still true or not; None: nothing.
+
+    Raises:
+        PermissionError: whether there is one cannot be seen.
+    """
+    try:
+        with (data_dir / SERVER_FILE).open("rb") as file:
+            fields = json.loads(file.read(SMALL_FILE_BYTES_MAX))
+        return ServerInfo(
+            int(fields["pid"]),
+            fields.get("admin"),
+            str(fields.get("version", "")),
+            float(fields.get("started", 0)),
+            {str(name): str(address) for name, address in fields.get("listeners", {}).items()},
+        )
+    except PermissionError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def read_token(path: Path) -> str:
+    """The token in a file. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(SMALL_FILE_BYTES_MAX).decode("ascii", "replace").strip()
+
+
+def service_of(data_dir: Path, timeout_s: float) -> Service:
+    """The server of a directory, if there is one and it says so.
+
+    Raises:
+        TimeoutError: a process holds the directory and gives no answer at the admin address.
+        OSError: there is no such directory, or it cannot be looked into.
+    """
+    info = read_server_info(data_dir)
+    if not is_in_use(data_dir):
+        return Service(None, False, f"no server is running on {data_dir}", info is not None)
+    holder = told_holder(data_dir)
+    held = f"process {holder or 'unknown'} has {data_dir}"
+    if info is None:
+        return Service(None, True, f"{held}, and no server.json says where it listens")
+    if info.admin is None:  # nobody to ask: the file is the holder's own, or of one before it
+        if str(info.pid) == holder:
+            return Service(info, True)
+        return Service(None, True, f"{held}, and server.json is of process {info.pid}")
+    if _identity_at(info.admin, timeout_s) == identity_of(data_dir):
+        return Service(info, True)
+    return Service(None, True, f"{held}, and whoever listens at {info.admin} does not say that it is its server")
+
+
+def is_holder(pid: int, data_dir: Path) -> bool:
+    """Whether a process of this machine has the directory open, as its server does.
+
+    A server in a container, or on another machine, tells a number that means another process here, or none.
+
+    Raises:
+        PermissionError: it is somebody else's.
+    """
+    try:
+        there = data_dir.stat()
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # closed meanwhile
+                if os.path.samestat(link.stat(), there):
+                    return True
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
+        pass
+    return False
+
+
+def _identity_at(url: str, timeout_s: float) -> str:
+    """What a server says its directory is; empty: none answers, or something else does. Raises TimeoutError."""
+    try:
+        parts = urlsplit(url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+        try:
+            connection.request("GET", DIRECTORY_PATH)
+            response = connection.getresponse()
+            content = response.read(IDENTITY_BYTES_MAX)
+        finally:
+            connection.close()
+    except TimeoutError:
+        raise TimeoutError(f"{url} gave no answer within {timeout_s:g} s") from None
+    except (OSError, ValueError, http.client.HTTPException):
+        return ""
+    return content.decode("ascii", "replace").strip() if response.status == 200 else ""
