@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from netserver.testing import ServerProcess, server
+from tests.blipmq_peer import Peer
 from tests.unit.conftest import Logtool
 from tools.logtool.loads import Times, different
 
@@ -85,10 +86,36 @@ def test_a_topic_that_is_there_is_kept(process: ServerProcess, logtool: Logtool)
     process.admin("DELETE", "/v1/topics/orders")
 
 
+@pytest.mark.parametrize("via", ["figg", "tank", "blipmq"])
+@pytest.mark.parametrize("measure", ["publish", "consume", "latency"])
+def test_a_topic_in_use_is_left_as_it_was(process: ServerProcess, logtool: Logtool, via: str, measure: str) -> None:
+    """No subscription is left, none is moved, and no record comes without a word for it."""
+    process.admin("POST", "/v1/topics/orders/records", {"records": [{"value": str(n)} for n in range(40)]})
+    try:
+        with Peer(process.address("blipmq")) as peer:
+            subscription = peer.subscribe(b"orders")
+        process.admin("POST", "/v1/topics/orders/records", {"records": [{"value": "unread"}] * 10})
+        before = process.admin("GET", "/v1/subscriptions")["items"]
+        assert [item["id"] for item in before] == [subscription]
+        words = (measure, "--via", via, "--topic", "orders", "--records", "5")
+        if measure != "consume":
+            code, out, err = logtool("--data-dir", str(process.data_dir), "bench", *words)
+            assert (code, out) == (2, "")
+            assert "5 records of a measurement will be published to orders, which has 50 records and 1 durable" in err
+            assert partitions(process)[0]["next_offset"] == 51
+        measured(process, logtool, *words, "--yes")
+        (after,) = process.admin("GET", "/v1/subscriptions")["items"]
+        assert (after["id"], after["next_offset"]) == (subscription, before[0]["next_offset"])
+        assert partitions(process)[0]["next_offset"] == (51 if measure == "consume" else 56)
+    finally:
+        process.admin("DELETE", "/v1/topics/orders")
+
+
 def test_what_is_refused(process: ServerProcess, logtool: Logtool, tmp_path: Path) -> None:
     bench = ("--data-dir", str(process.data_dir), "bench")
     for words, code, text in (
         (("consume", "--via", "fujin", "--topic", "orders"), 2, "would move its readers"),
+        (("latency", "--via", "fujin", "--topic", "orders"), 2, "would move its readers"),
         (("publish", "--via", "carrier-pigeon"), 2, "expected figg"),
         (("publish", "--topic", "orders", "--durability", "never"), 2, "has one already"),
         (("publish", "--topic", "orders:1"), 2, "partition 0"),

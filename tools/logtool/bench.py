@@ -15,15 +15,18 @@ from typing import Any
 import click
 
 from tools.logtool import errors
-from tools.logtool.address import listener_of, need_admin
+from tools.logtool.address import Admin, listener_of, need_admin
 from tools.logtool.cli import Group, Settings
 from tools.logtool.errors import Failure
 from tools.logtool.limits import BENCH_RECORDS_MAX
 from tools.logtool.loads import SHARED_POSITION, Load
-from tools.logtool.output import Output, bytes_fields, name_text, size_text
+from tools.logtool.output import Output, bytes_fields, count_text, name_text, size_text
 from tools.logtool.publish import ENCRYPTED, Progress, connect, parse_via, watched, why_nothing_is_stored
 from tools.logtool.records import topic_and_partition
+from tools.logtool.topics import confirm, topic_of
 
+READER: dict[str, dict[str, Any]] = {"blipmq": {"version": 2}}
+"""Of a client that reads: a subscription of version 1 would stay, and collect, when the measurement is over."""
 DURABILITIES = ("always", "interval", "never")
 MEANINGS = {
     "always": "always: acknowledged when the record is on disk",
@@ -104,9 +107,11 @@ def _options(records: int, window: int | None) -> Callable[[Callable[[Settings, 
     return add
 
 
-def _target(options: Options, settings: Settings) -> tuple[str, str]:
+def _target(options: Options, settings: Settings, *, reads: bool = False) -> tuple[str, str]:
     """Protocol and address. Raises click.UsageError, Failure."""
     protocol, address = parse_via(options.via)
+    if reads and protocol in SHARED_POSITION and options.topic is not None:
+        raise click.UsageError(f"reading {options.topic} through {protocol} would move its readers: leave --topic out")
     if options.ca is not None and protocol not in ENCRYPTED:
         raise click.UsageError(f"{protocol} is not encrypted: it has no use for --ca")
     if address and settings.data_dir is None and settings.server is None:
@@ -116,12 +121,16 @@ def _target(options: Options, settings: Settings) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _topic(settings: Settings, named: str | None, durability: str | None) -> Iterator[tuple[bytes, str, int]]:
+def _topic(settings: Settings, options: Options, *, writes: bool) -> Iterator[tuple[bytes, str, int]]:
     """A topic to work with: name, what an acknowledgement means in it, how many records partition 0 has.
 
+    Args:
+        writes: records are published to it. One that is in use gets none without a word for it.
+
     Raises:
-        click.UsageError: options that exclude each other. Failure: no server, no such topic.
+        click.UsageError: options that exclude each other. Failure: no server, no such topic, not confirmed.
     """
+    named, durability = options.topic, options.durability
     from tools.logtool.changes import topic_path
 
     admin = need_admin(settings, "a server is what is measured")
@@ -134,6 +143,8 @@ def _topic(settings: Settings, named: str | None, durability: str | None) -> Ite
         item = admin.call("GET", topic_path(name))
         known = [detail for detail in item.get("partition_details", []) if "next_offset" in detail]
         present = sum(one["next_offset"] - one["first_offset"] for one in known if one["partition"] == 0)
+        if writes:
+            _confirm(settings, admin, name, options.records, present)
         yield name, MEANINGS[item["config"]["durability"]], present
         return
     durability = durability or "always"
@@ -146,6 +157,17 @@ def _topic(settings: Settings, named: str | None, durability: str | None) -> Ite
             admin.call("DELETE", topic_path(name))
         except Failure as failure:
             settings.output.warn(f"logtool: topic {name_text(name)} is left over: {failure}")
+
+
+def _confirm(settings: Settings, admin: Admin, name: bytes, records: int, present: int) -> None:
+    """Asks before records get into a topic that somebody uses. Raises Failure: not confirmed."""
+    readers = sum(topic_of(item) == name for item in admin.call("GET", "/v1/subscriptions").get("items", []))
+    if present or readers:
+        uses = f"{count_text(present, 'record')} and {count_text(readers, 'durable subscription')}"
+        what = (
+            f"{count_text(records, 'record')} of a measurement will be published to {name_text(name)}, which has {uses}"
+        )
+        confirm(settings, f"{what}, which has {uses}", name_text(name))
 
 
 def _run(settings: Settings, work: Coroutine[Any, Any, None], load: Load, what: str) -> None:
@@ -219,7 +241,7 @@ def publish(settings: Settings, options: Options) -> None:
     times.
     """
     protocol, address = _target(options, settings)
-    with _topic(settings, options.topic, options.durability) as (name, meaning, _):
+    with _topic(settings, options, writes=True) as (name, meaning, _):
         client = connect(protocol, address, settings, options.window, 0.0, options.ca)
         load = Load(protocol, client, name, options.records, options.size, Progress(settings.output))
         _measure(settings, load, load.publish(), "publish", address, meaning)
@@ -233,10 +255,8 @@ def consume(settings: Settings, options: Options) -> None:
     The topic that is made is filled first, which is not measured; of --topic the first N records are read. Through
     Fujin only the topic that is made: a reader moves the position of its group, which may be somebody's.
     """
-    protocol, address = _target(options, settings)
-    if protocol in SHARED_POSITION and options.topic is not None:
-        raise click.UsageError(f"reading {options.topic} through {protocol} would move its readers: leave --topic out")
-    with _topic(settings, options.topic, options.durability) as (name, meaning, present):
+    protocol, address = _target(options, settings, reads=True)
+    with _topic(settings, options, writes=False) as (name, meaning, present):
         progress, records = Progress(settings.output), options.records
         if options.topic is None:
             if protocol in SHARED_POSITION:
@@ -250,8 +270,7 @@ def consume(settings: Settings, options: Options) -> None:
             raise Failure(errors.NOT_FOUND, "empty", f"topic {options.topic} has no records in partition 0")
         else:
             records = min(records, present)
-        version = {"version": 2} if protocol == "blipmq" else {}
-        reader = connect(protocol, address, settings, options.window, 0.0, options.ca, **version)
+        reader = connect(protocol, address, settings, options.window, 0.0, options.ca, **READER.get(protocol, {}))
         load = Load(protocol, reader, name, records, options.size, progress)
         _measure(settings, load, load.consume(settings.timeout_s), "consume", address, meaning)
 
@@ -262,10 +281,11 @@ def latency(settings: Settings, options: Options) -> None:
     """Publish one record at a time, and show how long each took.
 
     ack is the time until the publisher has the acknowledgement, delivery the time until a subscriber on the same
-    connection has the record. The next one is sent when both are there.
+    connection has the record. The next one is sent when both are there. Through Fujin only in the topic that is made: a
+    reader moves the position of its group, which may be somebody's.
     """
-    protocol, address = _target(options, settings)
-    with _topic(settings, options.topic, options.durability) as (name, meaning, _):
-        client = connect(protocol, address, settings, options.window, 0.0, options.ca)
+    protocol, address = _target(options, settings, reads=True)
+    with _topic(settings, options, writes=True) as (name, meaning, _):
+        client = connect(protocol, address, settings, options.window, 0.0, options.ca, **READER.get(protocol, {}))
         load = Load(protocol, client, name, options.records, options.size, Progress(settings.output))
         _measure(settings, load, load.latency(settings.timeout_s), "latency", address, meaning)

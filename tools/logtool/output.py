@@ -55,6 +55,11 @@ def size_text(size_bytes: int) -> str:
     return f"{size_bytes} B" if unit == "B" else f"{value:.1f} {unit}"
 
 
+def count_text(count: int, what: str) -> str:
+    """A number of things: `1 record`, `2 records`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def time_text(timestamp_ms: int) -> str:
     """Milliseconds since 1970 as RFC 3339 in UTC; the number itself when no calendar reaches it."""
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -16,7 +15,7 @@ from tools.logtool.cli import Group, Settings
 from tools.logtool.errors import Failure
 from tools.logtool.output import Column, Output, name_text, number, time_text
 from tools.logtool.positions import POSITION, Position
-from tools.logtool.topics import confirm, extent
+from tools.logtool.topics import confirm, extent, topic_of
 
 if TYPE_CHECKING:
     from engine.cursors.entries import Entry
@@ -96,12 +95,6 @@ def _ask(settings: Settings, path: str) -> dict[str, Any] | None:
     return admin.call("GET", path) if admin is not None else None
 
 
-def _topic(item: dict[str, Any]) -> bytes:
-    if "topic_base64" in item:
-        return base64.b64decode(item["topic_base64"])
-    return (item["topic"] or "").encode()
-
-
 def _entry(stored: Stored, subscription_id: int) -> Entry:
     for entry in stored.entries:
         if entry.id == subscription_id:
@@ -137,10 +130,10 @@ def list_subscriptions(settings: Settings, pattern: str | None) -> None:
         stored = Stored(settings)
         items = [stored.item(entry) for entry in stored.entries]
         if pattern is not None:
-            items = [item for item in items if fnmatchcase(_topic(item).decode("utf-8", "surrogateescape"), pattern)]
+            items = [item for item in items if fnmatchcase(topic_of(item).decode("utf-8", "surrogateescape"), pattern)]
     if settings.output.form == "table":
         for item in items:
-            item["topic"] = name_text(_topic(item)) or "-"
+            item["topic"] = name_text(topic_of(item)) or "-"
             item.setdefault("group", item.get("group_base64"))
     settings.output.items(COLUMNS, items)
 
@@ -154,7 +147,7 @@ def show(settings: Settings, subscription_id: int) -> None:
     if settings.output.form != "table":
         settings.output.items(COLUMNS, [item])
         return
-    item["topic"] = name_text(_topic(item)) or "-"
+    item["topic"] = name_text(topic_of(item)) or "-"
     item.pop("log", None)
     for name in ("created", "used"):
         item[name] = time_text(item.pop(f"{name}_ms"))
@@ -192,7 +185,7 @@ def reset(settings: Settings, subscription_id: int, position: Position, dry_run:
     item = _show(settings, subscription_id)
     if item.get("topic") is None and "topic_base64" not in item:
         raise Failure(errors.CONFLICT, "no_topic", f"the topic of subscription {subscription_id} was deleted")
-    around = extent(settings, _topic(item), item["partition"])
+    around = extent(settings, topic_of(item), item["partition"])
     target = min(position.resolve(around), around.committed_seq + 1)
     plan = f"subscription {subscription_id} goes on at {target}, until now at {item['next_offset']}"
     if dry_run:
@@ -229,7 +222,7 @@ def redrive(
 def delete(settings: Settings, subscription_id: int) -> None:
     """Remove a subscription; its id is never used again. Through the server, or on the files. Asks, or needs --yes."""
     item = _show(settings, subscription_id)
-    what = f"subscription {subscription_id} of {name_text(_topic(item)) or 'a deleted topic'} will be removed"
+    what = f"subscription {subscription_id} of {name_text(topic_of(item)) or 'a deleted topic'} will be removed"
     confirm(settings, what, str(subscription_id))
     with changes(settings) as change:
         change.delete_subscription(subscription_id)

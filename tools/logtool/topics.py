@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -100,8 +101,6 @@ def list_topics(settings: Settings, pattern: str | None) -> None:
 def name_of(item: dict[str, Any]) -> bytes:
     """A topic's name, from its form in documents. Raises ValueError: its base64 is none."""
     if "name_base64" in item:
-        import base64
-
         return base64.b64decode(item["name_base64"], validate=True)
     return _name(item["name"])
 
@@ -129,6 +128,13 @@ def show(settings: Settings, topic: str) -> None:
     if empty and output.form == "table":
         others = "others" if details else "partitions" if empty > 1 else "partition"
         output.write(f"{'the ' if details else ''}{empty} {others} without records\n".encode())
+
+
+def topic_of(item: dict[str, Any]) -> bytes:
+    """The topic's name in a document about something else; empty: the topic was deleted."""
+    if "topic_base64" in item:
+        return base64.b64decode(item["topic_base64"])
+    return (item["topic"] or "").encode()
 
 
 def _show_item(settings: Settings, name: bytes) -> dict[str, Any]:
