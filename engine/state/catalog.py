@@ -99,17 +99,17 @@ class Catalog:
         name: bytes,
         *,
         partition_count: int = 1,
-        config: TopicConfig | None = None,
+        settings: Mapping[str, str | int] | None = None,
         on_durable: OnDone | None = None,
         maker: str = "",
     ) -> Topic:
-        """A new topic, usable at once. Settings of `config` that are not the server's default become its own.
+        """A new topic, usable at once. `settings` become its own, also what is the server's default today.
 
         `maker` is who asks for it (`engine.state.shares`); without one there is no share.
 
         Raises:
             TopicExists: also while the topic of that name is being deleted.
-            InvalidConfig: name or partition count.
+            InvalidConfig: name, partition count or settings.
             LimitReached: topics_max or partitions_max of the configuration, or the maker's share of them.
         """
         check_name(name)
@@ -117,15 +117,15 @@ class Catalog:
         topic = self._topics.get(name)
         if topic is not None and (topic.durable or topic.id in self._writes or topic.deleting):
             raise TopicExists(f"topic {title(name)} {'is being deleted' if topic.deleting else 'exists already'}")
-        settings = config.to_mapping(self._config.topic) if config is not None else {}
+        own = _merge({}, settings or {})
         if topic is not None:
             # Its making was refused (full disk), and whoever asked was told so: this is another attempt.
             self._remove(topic)
             topic.partition_count = max(partition_count, *(index + 1 for index in topic.numbers), 1)
-            topic.settings = settings
+            topic.settings = own
         else:
             self._check_room(partition_count, maker)
-            topic = Topic(self._next_id, name, partition_count, settings, self._now_ms())
+            topic = Topic(self._next_id, name, partition_count, own, self._now_ms())
             self._next_id += 1
             if maker:
                 self._shares.take(maker, partition_count)
@@ -374,7 +374,7 @@ class Catalog:
         return self._next_number - 1
 
 
-def _merge(settings: Mapping[str, str], changes: Mapping[str, str]) -> dict[str, str]:
+def _merge(settings: Mapping[str, str], changes: Mapping[str, str | int]) -> dict[str, str]:
     """Settings after changes, in their exact text. Raises InvalidConfig."""
     own = {name: text for name, text in changes.items() if str(text).strip().lower() != UNSET}
     parsed = TopicConfig.from_mapping(own)

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from engine.config import TopicConfig
 from engine.errors import DiskFull, EngineError, UnknownTopic
 from engine.partitions import retention
 from engine.partitions.partition import Partition
@@ -122,13 +121,13 @@ class Api:
     async def create_topic(self, body: Document) -> Document:
         """A new topic."""
         name = bytes_field(body, "name")
-        if name is None:
+        if not name:
             raise BadRequest("name is missing")
         partitions = int_field(body, "partitions", 1)
-        config = TopicConfig.from_mapping(_settings(body), self._server.log.config.topic)
+        settings = _settings(body)
         topic = await self.durable(
             lambda done: self._server.log.catalog.create(
-                name, partition_count=partitions, config=config, on_durable=done
+                name, partition_count=partitions, settings=settings, on_durable=done
             )
         )
         return self._describe(topic)

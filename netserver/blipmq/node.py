@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from engine.callbacks import call_each
-from engine.config import TopicConfig
 from engine.cursors.deliveries import DeliveryPolicy
 from engine.cursors.store import CursorPolicy
 from netserver.access.auth import Keys
@@ -149,9 +148,7 @@ class Node:
     def _made(self, name: bytes, maker: str) -> Topic | None:
         if not self._auto_create:
             return None
-        settings = self._topic_settings
-        config = TopicConfig.from_mapping(settings, self.log.config.topic) if settings else None
-        return self.log.catalog.create(name, config=config, maker=maker)
+        return self.log.catalog.create(name, settings=self._topic_settings, maker=maker)
 
 
 def _key_path(section: BlipmqSection) -> Path | None:

@@ -25,7 +25,7 @@ from .messages import (
     TopicEntry,
 )
 from .responses import encode_response
-from .topic_config import topic_config
+from .topic_config import topic_settings
 from .wire import U32
 
 if TYPE_CHECKING:
@@ -160,11 +160,11 @@ class Node:
                 done(CreateCode.READ_ONLY if isinstance(error, ReadOnly) else CreateCode.SYSTEM_ERROR)
 
         try:
-            config = topic_config(request.config, self.log.config.topic)
+            settings = topic_settings(request.config, self.log.config.topic)
             self.catalog.create(
                 request.topic,
                 partition_count=request.partition_count,
-                config=config,
+                settings=settings,
                 on_durable=durable,
                 maker=maker,
             )

@@ -136,8 +136,8 @@ def parse_text(text: bytes) -> dict[str, str]:
     return found
 
 
-def topic_config(text: bytes, base: TopicConfig) -> TopicConfig:
-    """``base`` with what a configuration text of TANK says.
+def topic_settings(text: bytes, base: TopicConfig) -> dict[str, str | int]:
+    """What a configuration text of TANK says, as settings of this server; ``base`` is what holds without.
 
     Raises:
         InvalidConfig: as ``parse_text``, or a value out of the range of its key.
@@ -154,7 +154,9 @@ def topic_config(text: bytes, base: TopicConfig) -> TopicConfig:
                 values[key] = _KEYS[key](value)
             except ValueError as error:
                 raise InvalidConfig(f"{key} = {value!r}: {error}") from None
-    return TopicConfig.from_mapping(_mapped(values, base) | own, base)
+    settings = _mapped(values, base) | own
+    TopicConfig.from_mapping(settings, base)
+    return settings
 
 
 def _mapped(values: dict[str, int | str], base: TopicConfig) -> dict[str, str | int]:

@@ -205,7 +205,7 @@ class Life:
             topic = self.log.catalog.create(
                 name,
                 partition_count=PARTITIONS.get(name, 1),
-                config=TopicConfig.from_mapping({"segment_bytes": "64KiB", **config}),
+                settings={"segment_bytes": "64KiB", **config},
             )
         return topic
 

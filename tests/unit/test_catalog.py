@@ -95,7 +95,9 @@ def test_a_new_topic_is_usable_at_once_and_there_after_a_restart(tmp_path: Path)
         assert owner.answered() == ["ok"]
         assert topic.durable
         own = TopicConfig(durability="never", retention_ms=60_000)
-        other = owner.catalog.create(bytes(range(256)) * 4, config=own, on_durable=owner.answer)
+        other = owner.catalog.create(
+            bytes(range(256)) * 4, settings={"durability": "never", "retention_ms": "60 s"}, on_durable=owner.answer
+        )
         assert [other.id, other.config, other.settings] == [2, own, {"durability": "never", "retention_ms": "1min"}]
         assert owner.catalog.generation == 2
         assert owner.changes == [(b"a", "created"), (other.name, "created")]
@@ -194,9 +196,7 @@ def test_making_a_refused_topic_again(tmp_path: Path) -> None:
                 owner.catalog.create(b"a")
             assert owner.answered() == ["DiskFull"]
         # Whoever attached to it meanwhile still has the same object.
-        again = owner.catalog.create(
-            b"a", partition_count=2, config=TopicConfig(durability="never"), on_durable=owner.answer
-        )
+        again = owner.catalog.create(b"a", partition_count=2, settings={"durability": "never"}, on_durable=owner.answer)
         assert again is topic
         assert [topic.partition_count, topic.config.durability, len(owner.catalog)] == [2, "never", 1]
         assert owner.answered() == ["ok"]
@@ -205,6 +205,20 @@ def test_making_a_refused_topic_again(tmp_path: Path) -> None:
         before = shape(owner.catalog)
     with catalog(tmp_path) as owner:
         assert shape(owner.catalog) == before
+
+
+def test_what_was_given_is_kept_whatever_the_defaults_are(tmp_path: Path) -> None:
+    """0 is the built-in default of retention, and a server's default may be another one, today or later."""
+    given = {"retention_ms": "0", "durability": "always", "segment_bytes": "default"}
+    with catalog(tmp_path) as owner:
+        topic = owner.catalog.create(b"audit", settings=given, on_durable=owner.answer)
+        assert owner.answered() == ["ok"]
+        assert topic.settings == {"retention_ms": "0", "durability": "always"}
+    with catalog(tmp_path, topic=TopicConfig(retention_ms=3_600_000, durability="never")) as owner:
+        (topic,) = owner.catalog
+        assert (topic.config.retention_ms, topic.config.durability) == (0, "always")
+        with pytest.raises(InvalidConfig, match="did you mean retention_ms"):
+            owner.catalog.create(b"b", settings={"retention": "1d"})
 
 
 def test_a_refused_topic_is_gone_after_a_restart(tmp_path: Path) -> None:
@@ -217,7 +231,7 @@ def test_a_refused_topic_is_gone_after_a_restart(tmp_path: Path) -> None:
 
 def test_configuration_changes_when_durable(tmp_path: Path) -> None:
     with catalog(tmp_path) as owner:
-        topic = owner.catalog.create(b"a", config=TopicConfig(retention_ms=1000))
+        topic = owner.catalog.create(b"a", settings={"retention_ms": 1000})
         owner.catalog.configure(topic, {"durability": "never", "segment_bytes": "1 MiB"}, owner.answer)
         owner.catalog.configure(topic, {"retention_ms": "default", "segment_bytes": "2m"}, owner.answer)
         assert topic.config == TopicConfig(retention_ms=1000)
@@ -255,7 +269,7 @@ def test_a_refused_change_leaves_memory_and_state_equal(tmp_path: Path) -> None:
 def test_topics_follow_new_defaults_in_what_is_not_their_own(tmp_path: Path) -> None:
     with catalog(tmp_path, topic=TopicConfig(retention_ms=1000)) as owner:
         follows = owner.catalog.create(b"a")
-        own = owner.catalog.create(b"b", config=TopicConfig(retention_ms=2000))
+        own = owner.catalog.create(b"b", settings={"retention_ms": 2000})
         owner.run()
         owner.changes.clear()
         defaults = TopicConfig(retention_ms=3000, durability="interval")
@@ -415,7 +429,7 @@ def test_a_callback_or_listener_that_raises_holds_nothing_up(tmp_path: Path) -> 
 def test_described_and_adopted(tmp_path: Path) -> None:
     with catalog(tmp_path) as owner:
         for name in (b"plain", b"\xff\x00", b""):
-            owner.catalog.create(name, partition_count=3, config=TopicConfig(retention_bytes=5 << 20))
+            owner.catalog.create(name, partition_count=3, settings={"retention_bytes": 5 << 20})
         described = [Catalog.describe(topic) for topic in owner.catalog]
         before = shape(owner.catalog)
         assert described[1] == {
@@ -515,7 +529,7 @@ def test_entries_that_contradict_each_other(tmp_path: Path) -> None:
 
 def test_stored_settings_that_are_not_valid_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with catalog(tmp_path) as owner:
-        owner.catalog.create(b"a", config=TopicConfig(retention_ms=5000))
+        owner.catalog.create(b"a", settings={"retention_ms": 5000})
         owner.run()
         key = b"t/" + bytes([0] * 7 + [1])
         entry = owner.store.get(key)
@@ -554,7 +568,6 @@ def test_many_topics_load_quickly(tmp_path: Path) -> None:
 def test_topics_of_one_configuration_share_it(tmp_path: Path) -> None:
     with catalog(tmp_path) as owner:
         made: list[Topic] = [
-            owner.catalog.create(b"%d" % number, config=TopicConfig(retention_ms=1000 + number % 2))
-            for number in range(10)
+            owner.catalog.create(b"%d" % number, settings={"retention_ms": 1000 + number % 2}) for number in range(10)
         ]
         assert len({id(topic.config) for topic in made}) == 2

@@ -214,3 +214,18 @@ def test_a_directory_in_use_without_an_admin_address(tmp_path: Path, logtool: Lo
         assert f"process {process.pid}" in err
         item = json.loads(logtool("--data-dir", str(data_dir), "status", "-o", "json")[1])["items"][0]
         assert item["server"] == f"process {process.pid}, without an admin address"
+
+
+def test_a_setting_that_was_given_is_kept_under_a_server_with_other_defaults(tmp_path: Path, logtool: Logtool) -> None:
+    """`keep for ever` must not become an hour, on the files nor through the server."""
+    settings = {"topics": {"retention_ms": "1h", "durability": "never"}}
+    place = ("--data-dir", str(tmp_path / "data"))
+    with server(tmp_path / "data") as process:
+        assert logtool(*place, "topics", "create", "through", "retention_ms=0", "durability=always")[0] == 0
+        process.stop()
+        assert logtool(*place, "topics", "create", "audit", "retention_ms=0", "durability=always")[0] == 0
+    with server(tmp_path / "data", settings) as process:
+        assert logtool(*place, "topics", "create", "hourly", "retention_ms=1h", "durability=never")[0] == 0
+        found = {item["name"]: item["settings"] for item in process.admin("GET", "/v1/topics")["items"]}
+        forever = {"retention_ms": "0", "durability": "always"}
+        assert found == {"audit": forever, "through": forever, "hourly": {"retention_ms": "1h", "durability": "never"}}

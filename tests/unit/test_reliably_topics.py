@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from engine.config import TopicConfig
 from engine.partitions.retention import trim
 from netserver.reliably import topic_stream
 from netserver.reliably.applications import ApplicationCodec, Offsets, RecordsState
@@ -222,7 +221,7 @@ def test_retention_before_the_start() -> None:
 async def trimmed(here: Place) -> Any:
     """A topic of several segments from which retention has taken the first."""
     catalog = here.server.log.catalog
-    catalog.create(b"t", config=TopicConfig(segment_bytes=64 << 10))
+    catalog.create(b"t", settings={"segment_bytes": 64 << 10})
     partition = here.server.log.partition(catalog.get(b"t"))  # type: ignore[arg-type]
     for block in range(10):
         here.publish("t", *(b"%d" % n * 200 for n in range(50 * block, 50 * block + 50)))
@@ -237,7 +236,7 @@ def test_retention_of_what_was_not_acknowledged() -> None:
     async def test() -> None:
         async with place() as here:
             catalog = here.server.log.catalog
-            catalog.create(b"t", config=TopicConfig(segment_bytes=64 << 10))
+            catalog.create(b"t", settings={"segment_bytes": 64 << 10})
             partition = here.server.log.partition(catalog.get(b"t"))  # type: ignore[arg-type]
             here.publish("t", b"x" * 100)
             peer = await here.peer(start())

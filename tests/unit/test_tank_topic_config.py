@@ -8,9 +8,13 @@ from engine.config import TopicConfig
 from engine.errors import InvalidConfig
 from engine.limits import SEGMENT_BYTES_MIN
 from netserver.tank.limits import CONFIG_TEXT_BYTES_MAX
-from netserver.tank.topic_config import topic_config
+from netserver.tank.topic_config import topic_settings
 
 BASE = TopicConfig()
+
+
+def config_of(text: bytes) -> TopicConfig:
+    return TopicConfig.from_mapping(topic_settings(text, BASE), BASE)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +48,7 @@ BASE = TopicConfig()
     ],
 )
 def test_keys(text: str, expected: dict[str, object]) -> None:
-    config = topic_config(text.encode(), BASE)
+    config = config_of(text.encode())
     assert {name: getattr(config, name) for name in expected} == expected
     if not expected:
         assert config == BASE
@@ -76,14 +80,14 @@ def test_keys(text: str, expected: dict[str, object]) -> None:
 )
 def test_invalid(text: str) -> None:
     with pytest.raises(InvalidConfig):
-        topic_config(text.encode(), BASE)
+        config_of(text.encode())
 
 
 @pytest.mark.parametrize("text", [b"\xff=1", b"#" * (CONFIG_TEXT_BYTES_MAX + 1)])
 def test_no_text(text: bytes) -> None:
     with pytest.raises(InvalidConfig):
-        topic_config(text, BASE)
+        config_of(text)
 
 
 def test_the_longest_text_is_taken() -> None:
-    assert topic_config(b"#" * CONFIG_TEXT_BYTES_MAX, BASE) == BASE
+    assert config_of(b"#" * CONFIG_TEXT_BYTES_MAX) == BASE

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_from_bytes
 
-from engine.config import EngineConfig, TopicConfig
+from engine.config import EngineConfig
 from engine.errors import EngineError, UnknownTopic
 from engine.files.system import SystemFiles
 from engine.inbox import Inbox
@@ -124,9 +124,8 @@ class FileChanges:
 
     def create(self, name: bytes, partitions: int, config: Mapping[str, str]) -> None:
         """Makes a topic. Raises EngineError."""
-        wanted = TopicConfig.from_mapping(config)
         catalog = self._log.catalog
-        self._durable(lambda done: catalog.create(name, partition_count=partitions, config=wanted, on_durable=done))
+        self._durable(lambda done: catalog.create(name, partition_count=partitions, settings=config, on_durable=done))
 
     def configure(self, name: bytes, changes: Mapping[str, str]) -> None:
         """Changes settings of a topic. Raises EngineError."""

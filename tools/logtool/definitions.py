@@ -54,8 +54,8 @@ class Step:
     def run(self, change: ServerChanges | FileChanges) -> None:
         """Raises Failure, EngineError."""
         if self.action == "create":
-            change.create(self.wanted.name, self.wanted.partitions, {})
-        if self.settings:  # apart, as a setting that equals the server's default is kept only by a change
+            change.create(self.wanted.name, self.wanted.partitions, self.settings)
+        elif self.settings:
             change.configure(self.wanted.name, self.settings)
 
     def item(self) -> dict[str, Any]:
