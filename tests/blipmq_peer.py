@@ -18,13 +18,13 @@ TIMEOUT_S = 20.0
 class Peer:
     """One connection."""
 
-    def __init__(self, address: tuple[str, int], *, login: bool = True, key: str = KEY) -> None:
+    def __init__(self, address: tuple[str, int], *, login: bool = True, key: str = KEY, version: int = 1) -> None:
         self.socket = socket.create_connection(address, TIMEOUT_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._decoder = Decoder()
         self._cids = itertools.count(1 << 63)
         if login:
-            self.send(codec.hello(1) + codec.auth(2, key))
+            self.send(codec.hello(1, version) + codec.auth(2, key))
             assert self.frames(2) == [Frame(FrameType.ACK, 1, bytes(8)), Frame(FrameType.ACK, 2, bytes(8))]
 
     def __enter__(self) -> Self:

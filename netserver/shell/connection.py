@@ -25,7 +25,7 @@ import logging
 import mmap
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property, partial
 from typing import Any, Final, ParamSpec, cast
 
@@ -182,6 +182,21 @@ class Connection(asyncio.BufferedProtocol):
             self.hold(TURN)
             slices.later(self._take_turn)
         return False
+
+    def in_slices(self, steps: Iterator[object]) -> None:
+        """Go through ``steps``, now and in turns of the loop that have time, as long as the connection is there.
+
+        Each step is short; an error in one ends this connection and no other.
+        """
+        if not self.closed:
+            self.call(self._slice, steps)
+
+    def _slice(self, steps: Iterator[object]) -> None:
+        slices = self.services.log.slices
+        for _ in steps:
+            if slices.is_over():
+                slices.later(partial(self.in_slices, steps))
+                return
 
     def charge(self, size_bytes: int) -> None:
         """``size_bytes`` of publishes were appended; reading stops above this connection's share.

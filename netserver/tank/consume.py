@@ -13,6 +13,7 @@ the end of the wait and the answer.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Protocol
 
 from engine.errors import EngineError, OutOfRange
@@ -25,7 +26,6 @@ from .limits import (
     CHUNK_BYTES_TARGET,
     FETCH_BYTES_MAX,
     FETCH_BYTES_MIN,
-    FETCHES_PER_TURN,
     SHARE_BYTES_MIN,
     SLICE_BYTES_MIN,
     WAIT_MS_MAX,
@@ -310,7 +310,7 @@ class ConsumeJob:
     """One request of a session on its way to its answer."""
 
     def __init__(self, session: Requester, request: ConsumeRequest) -> None:
-        node = self.node = session.node
+        self.node = session.node
         self._session = session
         self.connection = session.connection
         self.state = READING
@@ -321,41 +321,35 @@ class ConsumeJob:
         count = sum(len(partitions) for _, partitions in request.topics)
         self.share_bytes = max(SHARE_BYTES_MIN, min(CHUNK_BYTES_TARGET, ANSWER_BYTES_TARGET // max(count, 1)))
         self._topics: list[list[Fetch] | None] = []
-        for name, partitions in request.topics:
-            topic = node.topic(name)
-            if topic is None:
-                self._topics.append(None)
-                continue
-            fetches = [Fetch(self, entry, topic) for entry in partitions]
-            self._topics.append(fetches)
-            self.fetches += fetches
         self._pending = 0
         self._came_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Read, and answer or wait; also again after ``park``."""
+        """Read, and answer or wait; also again after ``park``. A request may name 65,025 partitions: in slices."""
         if self.state != READING:
             return
         self.size_bytes = 0
         self._pending = 1  # this pass itself, until it has been through all partitions
-        self._step(0)
+        self.connection.in_slices(self._read_all())
 
-    def _step(self, at: int) -> None:
-        """Begin with the partitions from the ``at``-th on, some in one turn of the loop."""
-        if self.state != READING:
-            return
-        behind = at + FETCHES_PER_TURN
-        for fetch in self.fetches[at:behind]:
+    def _read_all(self) -> Iterator[None]:
+        for name, partitions in self._request.topics[len(self._topics) :]:
+            topic = self.node.topic(name)
+            fetches = None if topic is None else [Fetch(self, entry, topic) for entry in partitions]
+            self._topics.append(fetches)
+            self.fetches += fetches or ()
+            yield
+        for fetch in self.fetches:
+            if self.state != READING:
+                return
             fetch.again()
             fetch.step()
             self._pending += fetch.state == PENDING
-        if behind < len(self.fetches):
-            self.connection.loop.call_soon(self.connection.guarded(lambda: self._step(behind)))
-            return
+            yield
         self._pending -= 1
         if not self._pending:
-            self._settle()
+            yield from self._settle()
 
     def go_on(self, fetch: Fetch) -> None:
         """A partition that was PENDING may get on."""
@@ -363,23 +357,26 @@ class ConsumeJob:
         if fetch.state != PENDING:
             self._pending -= 1
             if not self._pending:
-                self._settle()
+                self.connection.in_slices(self._settle())
 
-    def _settle(self) -> None:
+    def _settle(self) -> Iterator[None]:
         """Every partition has been read as far as it goes: answer or wait."""
         if self.is_last or not self._may_wait():
-            self._answer()
+            yield from self._answer()
             return
+        self._pending = 1
         for fetch in self.fetches:
             if fetch.has_more():  # committed while another partition kept this request from going on
                 fetch.step()
                 self._pending += fetch.state == PENDING
-        if self._pending:
+            yield
+        self._pending -= 1
+        if self._pending or self.state != READING:
             return
-        if any(fetch.state == DONE for fetch in self.fetches):
-            self._answer()
+        if any(fetch.state == DONE for fetch in self.fetches) or not self._may_wait():
+            yield from self._answer()
         else:
-            self._wait()
+            yield from self._wait()
 
     def _may_wait(self) -> bool:
         is_known = bool(self.fetches) and None not in self._topics
@@ -387,14 +384,23 @@ class ConsumeJob:
 
     # --- waiting
 
-    def _wait(self) -> None:
+    def _wait(self) -> Iterator[None]:
         self.state = WAITING
         wait_s = min(self._request.max_wait_ms, WAIT_MS_MAX) / 1000
         self._timer = self.connection.loop.call_later(wait_s, self.expire)
         for fetch in self.fetches:
+            if self.state != WAITING:
+                return
             fetch.begin_wait()
-        self._session.waiting.add(self)
-        self._session.settled()
+            self._session.waiting.watch(fetch)
+            if fetch.has_more():  # it came before this
+                self.arrived(fetch)
+            yield
+        if self.state == WAITING and self._may_wait():
+            self._session.waiting.add(self)
+            self._session.settled()
+        else:
+            self.expire()
 
     def arrived(self, fetch: Fetch) -> None:
         """Records were committed in a partition that is waited for."""
@@ -426,18 +432,20 @@ class ConsumeJob:
         self._session.waiting.discard(self)
         if self._timer is not None:
             self._timer.cancel()
+
+    def _let_go(self) -> Iterator[None]:
+        """No partition has to call any more."""
         for fetch in self.fetches:
             fetch.end_wait()
+            self._session.waiting.forget(fetch)
+            yield
 
     def drop(self) -> None:
         """No answer is wanted any more."""
         if self.state == WAITING:
             self._stop_waiting()
-        else:
-            for fetch in self.fetches:
-                if fetch.state == PENDING:
-                    fetch.end_wait()
         self._finish()
+        self.connection.services.log.slices.run(self._let_go())
 
     def _finish(self) -> None:
         if self.state != ANSWERED:
@@ -446,7 +454,9 @@ class ConsumeJob:
 
     # --- the answer
 
-    def _answer(self) -> None:
+    def _answer(self) -> Iterator[None]:
+        if self.is_last:
+            yield from self._let_go()
         if not self.connection.writable:  # meanwhile; nothing is held in memory until it is
             for fetch in self.fetches:
                 fetch.again()
@@ -459,6 +469,9 @@ class ConsumeJob:
             else:
                 entries.append(topic_head(name, len(fetches)))
                 entries += (fetch.entry() for fetch in fetches)
+            yield
+        if self.state != READING:
+            return
         head = consume_frame_head(self._request.request_id, entries, len(self._topics), self.size_bytes)
         pieces = [piece for fetch in self.fetches for piece in fetch.pieces]
         self._write(head, pieces)

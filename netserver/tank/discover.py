@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from .messages import DiscoverPartitionsRequest, DiscoverPartitionsResponse, FaultCode, PartitionRange
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .node import Node
 
 EMPTY = PartitionRange(0, 0)
+INDEXES_A_STEP = 64
 
 
 class DiscoverJob:
@@ -31,7 +32,10 @@ class DiscoverJob:
         self._pending = 1  # this object itself, until all are asked
 
     def start(self) -> None:
-        """Answer now, or once all partitions are open."""
+        """Answer now, or once all partitions are open; in slices, as there may be 65,535."""
+        self._node.log.slices.run(self._ask())
+
+    def _ask(self) -> Iterator[None]:
         topic = self._node.topic(self._request.topic)
         if topic is not None:
             for index in self._indexes(topic):
@@ -39,6 +43,8 @@ class DiscoverJob:
                 if partition is not None and not partition.is_open:
                     self._pending += 1
                     partition.when_open(self._opened)
+                if index % INDEXES_A_STEP == 0:
+                    yield
         self._opened()
 
     def _indexes(self, topic: Topic) -> tuple[int, ...] | range:
@@ -50,13 +56,19 @@ class DiscoverJob:
 
     def _opened(self) -> None:
         self._pending -= 1
-        if self._pending:
-            return
+        if not self._pending:
+            self._node.log.slices.run(self._look())
+
+    def _look(self) -> Iterator[None]:
         topic = self._node.topic(self._request.topic)
-        ranges: tuple[PartitionRange, ...] = ()
-        if topic is not None:
-            ranges = tuple(self._range(topic, index) for index in self._indexes(topic))
-        self._answer(encode_response(DiscoverPartitionsResponse(self._request.request_id, self._request.topic, ranges)))
+        ranges: list[PartitionRange] = []
+        for index in self._indexes(topic) if topic is not None else ():
+            assert topic is not None
+            ranges.append(self._range(topic, index))
+            if index % INDEXES_A_STEP == 0:
+                yield
+        request = self._request
+        self._answer(encode_response(DiscoverPartitionsResponse(request.request_id, request.topic, tuple(ranges))))
 
     def _range(self, topic: Topic, index: int) -> PartitionRange:
         if index >= topic.partition_count:

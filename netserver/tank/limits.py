@@ -76,9 +76,6 @@ WAIT_MS_MAX: Final = 3_600_000
 PARTITIONS_PER_REQUEST: Final = 1000
 """A request that looks at so many partitions counts twice, and so on: looking at 65,535 takes about 15 ms."""
 
-FETCHES_PER_TURN: Final = 1000
-"""Partitions of one Consume that are looked at in one turn of the loop, about 10 ms: a request can name 65,025."""
-
 WAITING_PARTITIONS_PER_CONNECTION_MAX: Final = 131_072
 """Partitions of waiting requests on one connection. One request can name 65,025. Above it the oldest waiting request
 is answered as if its time had run out."""

@@ -66,9 +66,6 @@ class Waiting:
         """``job`` waits."""
         self._jobs[job] = None
         self.partitions += len(job.fetches)
-        for fetch in job.fetches:
-            if fetch.partition is not None:
-                self._fetches.setdefault(fetch.partition, {})[fetch] = None
         self._everybody.add(job)
         while self.partitions > WAITING_PARTITIONS_PER_CONNECTION_MAX:
             next(iter(self._jobs)).expire()
@@ -79,11 +76,17 @@ class Waiting:
             return
         self.partitions -= len(job.fetches)
         self._everybody.discard(job)
-        for fetch in job.fetches:
-            if fetch.partition is None:
-                continue
-            others = self._fetches[fetch.partition]
-            del others[fetch]
+
+    def watch(self, fetch: Fetch) -> None:
+        """A partition of a request is waited for."""
+        if fetch.partition is not None:
+            self._fetches.setdefault(fetch.partition, {})[fetch] = None
+
+    def forget(self, fetch: Fetch) -> None:
+        """It no longer is; one that was not is fine."""
+        others = self._fetches.get(fetch.partition) if fetch.partition is not None else None
+        if others is not None and fetch.partition is not None:
+            others.pop(fetch, None)
             if not others:
                 del self._fetches[fetch.partition]
 

@@ -94,7 +94,7 @@ class TankSession:
         self._deferred = 0
         self._unanswered = 0  # requests whose answer comes from a callback
         self._is_silent = True
-        self._checked: Prepared | Exception | None = None  # of the Produce that comes next
+        self._checked: Prepared | Request | BaseException | None = None  # what a thread made of the next request
         node.silent.add(connection)
         connection.write(PING_FRAME)
 
@@ -133,7 +133,9 @@ class TankSession:
         """Begin with a request. False: it is being checked, and has to come again."""
         if message_id in (MessageId.PRODUCE, MessageId.PRODUCE_WITH_SEQ):
             return self._produce(message_id, payload)
-        request = decode_request(message_id, payload)
+        request = self._decoded(message_id, payload)
+        if request is None:
+            return False
         if isinstance(request, Ping):
             return True
         if len(self._outstanding):
@@ -146,12 +148,28 @@ class TankSession:
             self._execute(request)
         return True
 
+    def _decoded(self, message_id: int, payload: memoryview) -> Request | None:
+        """A request that is no Produce; None: a thread is looking at it."""
+        checked, self._checked = self._checked, None
+        if isinstance(checked, BaseException):
+            raise checked
+        if checked is not None:
+            assert not isinstance(checked, Prepared)
+            return checked
+        if message_id != MessageId.CONSUME or len(payload) <= CHECKED_AT_ONCE_BYTES:
+            return decode_request(message_id, payload)
+        self.connection.hold(CHECKING)
+        decode = partial(decode_request, message_id, memoryview(bytes(payload)))
+        found = self.connection.loop.run_in_executor(self.node.checks, decode)
+        found.add_done_callback(lambda done: self._was_checked(done.exception() or done.result()))
+        return None
+
     def _produce(self, message_id: int, payload: memoryview) -> bool:
         """Append what a Produce of any shape brings. False: a thread is looking at it, and it comes again."""
         prepared, self._checked = self._checked, None
-        if isinstance(prepared, Exception):
+        if isinstance(prepared, BaseException):
             raise prepared
-        if prepared is None:
+        if not isinstance(prepared, Prepared):
             if len(payload) <= READ_BUFFER_BYTES:
                 payload = memoryview(bytes(payload))  # the read buffer is used again meanwhile
             if len(payload) > CHECKED_AT_ONCE_BYTES:
@@ -169,8 +187,8 @@ class TankSession:
             self._append(prepared)
         return True
 
-    def _was_checked(self, prepared: Prepared | Exception) -> None:
-        self._checked = prepared
+    def _was_checked(self, outcome: Prepared | Request | BaseException) -> None:
+        self._checked = outcome
         self.connection.release(CHECKING)
 
     def _append(self, prepared: Prepared) -> None:

@@ -7,16 +7,25 @@ waited is stated (``-s``), with larger loads when QUINTLOG_NIGHTLY=1.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import socket
+import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
 
+import msgpack
 import pytest
+from cramjam import snappy
 
+from engine.formats.bundle_encode import encode_bundle
+from netserver.blipmq import codec, codec_v2
 from netserver.tank import codec as tank
 from netserver.tank import messages
+from netserver.tank.wire import varint
 from netserver.testing import ServerProcess, server
+from tests.blipmq_peer import Peer
 from tests.figg_peer import FiggPeer
 from tests.prober import Prober, percentile
 
@@ -111,7 +120,85 @@ def held_admin_connections(process: ServerProcess) -> None:
         peer.close()
 
 
+def blipmq_patterns(process: ServerProcess) -> None:
+    with Peer(process.address("blipmq"), version=2) as peer:
+        peer.send(b"".join(codec.subscribe(1, b"a.b%d.c" % number, 1) for number in range(500 * SCALE)))
+        peer.frames(500 * SCALE)
+        long = b"*." * 32_760 + b">"
+        peer.send(b"".join(codec_v2.subscribe(2, long, 0) for _ in range(10)))
+        peer.send(b"".join(codec_v2.subscribe(2, b"*.x%d.*" % number, 0) for number in range(900)))
+        peer.send(b"".join(codec.subscribe(3, b"n.x%d.c" % number, 1) for number in range(50)))
+        peer.frames(10 + 900 + 50)
+
+
+def very_many_small_frames_of_two_topics(process: ServerProcess) -> None:
+    with Peer(process.address("blipmq")) as peer:
+        peer.send((codec.publish(1, 1, b"left", b"") + codec.publish(1, 1, b"right", b"")) * 5000 * SCALE)
+        assert peer.until_pong() == []
+
+
+def many_new_topics(process: ServerProcess) -> None:
+    with Peer(process.address("blipmq")) as peer:
+        peer.send(b"".join(codec.publish(1, 1, b"new-%d" % number, b"x") for number in range(300 * SCALE)))
+        assert peer.until_pong() == []
+
+
+def empty_messages(count: int, *, packed: bool) -> bytes:
+    """A Produce of one bundle of messages without a byte of content."""
+    content = b"\0" + bytes(8) + b"\0" + b"\2\0" * (count - 1)
+    if packed:
+        content = bytes(snappy.compress_raw(content))
+    part = messages.ProducePartition(0, bytes((packed,)) + varint(count) + content, 0)
+    return tank.encode_request(messages.ProduceRequest(1, (messages.ProduceTopic(b"tank", (part,)),), False))
+
+
+def millions_of_empty_messages(process: ServerProcess) -> None:
+    with TankPeer(process) as peer:
+        peer.send(messages.CreateTopicRequest(1, b"tank", 255, b""))
+        peer.answer()
+        for packed in (True, False):
+            peer.send(empty_messages(1 << 20, packed=packed) * 3 * SCALE)
+            for _ in range(3 * SCALE):
+                peer.answer()
+    for packed in (True, False):
+        with TankPeer(process) as peer:
+            with contextlib.suppress(OSError):  # it is closed before all is sent
+                peer.send(empty_messages(20_000_000, packed=packed))
+            with pytest.raises((AssertionError, OSError)):
+                peer.answer()
+
+
+def requests_for_very_many_partitions(process: ServerProcess) -> None:
+    one = tuple(messages.ConsumePartition(number, 0, 1) for number in range(255))
+    last = tuple(messages.ConsumePartition(number, (1 << 64) - 1, 1) for number in range(255))
+    bundle = encode_bundle([b"x"], None, [1])
+    entries = tuple(messages.ProducePartition(number, bundle, 0) for number in range(255))
+    topics = 50 * SCALE
+    with TankPeer(process) as peer:
+        peer.send(messages.ProduceRequest(1, (messages.ProduceTopic(b"tank", entries),) * topics, False))
+        peer.send(messages.ConsumeRequest(2, (messages.ConsumeTopic(b"tank", one),) * topics, 0, 0))
+        peer.send(messages.ConsumeRequest(3, (messages.ConsumeTopic(b"tank", last),) * topics, 200, 1))
+        for _ in range(3):
+            peer.answer()
+
+
+def a_large_transaction(process: ServerProcess) -> None:
+    rows = b"".join(msgpack.packb([b"sink", 0, None, b"x" * 20, None, None]) for _ in range(100_000 * SCALE))
+    request = urllib.request.Request(
+        process.admin_url + "/v1/staged", rows, {"Authorization": f"Bearer {process.token}"}, method="POST"
+    )
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        name = json.loads(answer.read())["name"]
+    process.admin("POST", "/v1/commits", {"writer": "w", "batch": 1, "names": [name]})
+
+
 LOADS: list[tuple[Load, str]] = [
+    (blipmq_patterns, "figg"),
+    (very_many_small_frames_of_two_topics, "figg"),
+    (many_new_topics, "figg"),
+    (millions_of_empty_messages, "blipmq"),
+    (requests_for_very_many_partitions, "blipmq"),
+    (a_large_transaction, "blipmq"),
     (flood_of_small_records, "blipmq"),
     (history_to_many_readers, "blipmq"),
     (packed_admin_bodies, "figg"),
