@@ -15,10 +15,11 @@ Nothing of it is used before all of this has happened. What a failure leaves is 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -129,12 +130,15 @@ class Maker:
         def one(item: Item) -> Result | EngineError:
             return attempt(self._log, lambda: work(item))
 
-        def patiently(item: Item) -> Result | EngineError:
-            return attempt(self._log, lambda: _with_descriptors(lambda: work(item)))
+        def patiently(some: Sequence[Item]) -> list[Result | EngineError]:
+            return [attempt(self._log, partial(_with_descriptors, partial(work, item))) for item in some]
 
-        several = len(items) > 1
-        results: Iterable[Result | EngineError] = self._pool.map(patiently, items) if several else map(one, items)
-        return dict(zip(items, results, strict=True))
+        if len(items) < 2:
+            return {item: one(item) for item in items}
+        # A stretch for each helper: to hand over each item costs more than most of them do.
+        size = -(-len(items) // self._log.config.sync_threads)
+        stretches = [items[at : at + size] for at in range(0, len(items), size)]
+        return dict(zip(items, chain.from_iterable(self._pool.map(patiently, stretches)), strict=True))
 
     def _describe(self, directory: Path, description: bytes) -> None:
         files = self._log.files

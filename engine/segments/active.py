@@ -246,7 +246,7 @@ def create_segment(
             by being empty behind a segment that was not sealed.
     """
     segment = ActiveSegment(directory, header, last_seq=header.first_seq - 1, max_timestamp_ms=max_timestamp_ms)
-    if segment.path.name in files.list_dir(directory):  # left by an attempt that failed twice
+    if files.exists(segment.path):  # left by an attempt that failed twice
         files.rename(segment.path, free_path(files, segment.path.with_name(segment.path.name + ".unused")))
     fd = files.create(segment.path)
     try:

@@ -9,7 +9,7 @@ that verifies with it proves it, as every hash in the file is seeded with it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.errors import Corrupt
@@ -38,16 +38,14 @@ class Place:
     topic_id: int
     partition: int
     number: int
+    topic_directory: Path = field(init=False, compare=False)
+    """Directory of the topic."""
+    directory: Path = field(init=False, compare=False)
+    """Directory of the segments."""
 
-    @property
-    def topic_directory(self) -> Path:
-        """Directory of the topic."""
-        return self.data_dir / "topics" / str(self.topic_id)
-
-    @property
-    def directory(self) -> Path:
-        """Directory of the segments."""
-        return self.topic_directory / str(self.partition)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "topic_directory", self.data_dir / "topics" / str(self.topic_id))
+        object.__setattr__(self, "directory", self.topic_directory / str(self.partition))
 
 
 def segment_files(
