@@ -100,6 +100,8 @@ class Log:
         self.error: ReadOnly | None = None
         """Why nothing more is stored at all, until a restart."""
         self._partitions: dict[tuple[int, int], Partition] = {}
+        self.unopened: dict[str, str] = {}
+        """Titles of partitions that could not be opened when they were last used, and why."""
         self.fetched: OrderedDict[tuple[Partition, int], Slab | EngineError] = OrderedDict()
         """Answers of reader threads, by what was asked for; see `engine.partitions.reads`."""
         self.lost_bounds: dict[tuple[int, int], int] = {}
@@ -332,10 +334,21 @@ class Log:
         """How many these are."""
         return len(self._partitions)
 
+    def note_opening(self, title: str, result: object) -> None:
+        """Tells once that the partition of a title cannot be opened: every use tries again."""
+        if not isinstance(result, EngineError):
+            self.unopened.pop(title, None)
+        elif self.unopened.get(title) != str(result):
+            self.unopened[title] = str(result)
+            self.report(f"{title} cannot be opened: {result}")
+
     def drop_partitions(self, topic: Topic) -> list[Partition]:
         """Forgets the partitions of a deleted topic; returns those that were known."""
         keys = [key for key in self._partitions if key[0] == topic.id]
-        return [self._partitions.pop(key) for key in keys]
+        dropped = [self._partitions.pop(key) for key in keys]
+        for partition in dropped:
+            self.unopened.pop(partition.title, None)
+        return dropped
 
     def look_up(self) -> None:
         """Ends the commit round that is done, if one is, and starts the next: for long turns of the owner's loop."""

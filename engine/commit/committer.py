@@ -85,6 +85,8 @@ class Counters:
     """Plain sums, read by the metrics at a scrape."""
 
     rounds: int = 0
+    failed_rounds: int = 0
+    """Of them: those of which a part failed."""
     failed_parts: int = 0
     records: int = 0
     bytes: int = 0
@@ -530,6 +532,7 @@ class Committer:
         """Counts a round, failed or not."""
         counters = self.counters
         records = size = 0
+        failed_before = counters.failed_parts
         for part in parts:
             if part.error is None:
                 records += part.records
@@ -537,6 +540,7 @@ class Committer:
             else:
                 counters.failed_parts += 1
         counters.rounds += 1
+        counters.failed_rounds += counters.failed_parts > failed_before
         counters.records += records
         counters.bytes += size
         counters.files += len(parts)

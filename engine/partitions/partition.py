@@ -220,9 +220,9 @@ class Partition:
         try:
             if self._phase != DELETED:
                 self._phase = CLOSED
-                if isinstance(result, EngineError):
-                    self.error = result
-                else:
+                self.error = result if isinstance(result, EngineError) else self.error
+                self._log.note_opening(self.title, result)
+                if not isinstance(result, EngineError):
                     self._use(result)
         finally:
             call_each("the opening of a partition", callbacks)

@@ -8,6 +8,7 @@ import binascii
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import DiskFull, EngineError, UnknownTopic
@@ -18,6 +19,7 @@ from engine.segments.watermarks import Owner
 from engine.sessions.store import Sessions
 from engine.sessions.types import UnknownSession
 from engine.state.topics import Topic
+from netserver.admin.slices import sliced
 from netserver.admin.stored_sizes import Key, look
 from netserver.globs import matcher
 from netserver.limits import ADMIN_PUBLISHES
@@ -70,6 +72,14 @@ class Api:
         problem = self._server.log.state.error
         return str(problem) if problem is not None else ""
 
+    def ready_text(self) -> str:
+        """What a server that is ready says of itself: it is, also when some partitions cannot be opened."""
+        unopened = self._server.log.unopened
+        if not unopened:
+            return "ready"
+        name, problem = next(iter(unopened.items()))
+        return f"ready, but {len(unopened)} of its partitions cannot be opened; {name}: {problem}"
+
     async def status(self) -> Document:
         """The server at a glance."""
         server, engine = self._server, self._server.log
@@ -98,25 +108,27 @@ class Api:
 
     async def topics(self, glob: str | None) -> Document:
         """All topics, or those whose name matches."""
-        matches = matcher(glob)
-        found = sorted(self._server.log.catalog, key=lambda topic: topic.name)
-        found = [topic for topic in found if matches(topic.name.decode("utf-8", "surrogateescape"))]
+        matches, log = matcher(glob), self._server.log
         root = self._server.data_dir / "topics"
-        closed = {
-            (topic.id, index): root / str(topic.id) / str(index)
-            for topic in found
-            for index in topic.numbers
-            if not self._server.log.partition(topic, index).is_open
-        }
+        found: dict[bytes, Topic] = {}
+        closed: dict[Key, Path] = {}
+        async for topic in sliced(log.slices, log.catalog):
+            if matches(topic.name.decode("utf-8", "surrogateescape")):
+                found[topic.name] = topic
+                for index in tuple(topic.numbers):
+                    used = log.used_partition(topic, index)
+                    if used is None or not used.is_open:
+                        closed[topic.id, index] = root / str(topic.id) / str(index)
         sizes = await asyncio.to_thread(look, closed) if closed else {}
-        return {"schema": 1, "items": [self._describe(topic, sizes) for topic in found]}
+        names = await asyncio.to_thread(sorted, found)
+        return {"schema": 1, "items": [await self._describe(found[name], sizes) for name in names]}
 
     async def topic(self, name: bytes) -> Document:
         """One topic, with its partitions opened so that their positions are known."""
         topic = self.find(name)
         for index in topic.numbers:
             await self.opened(topic, index)
-        return self._describe(topic)
+        return await self._describe(topic)
 
     async def create_topic(self, body: Document) -> Document:
         """A new topic."""
@@ -130,13 +142,13 @@ class Api:
                 name, partition_count=partitions, settings=settings, on_durable=done
             )
         )
-        return self._describe(topic)
+        return await self._describe(topic)
 
     async def configure_topic(self, name: bytes, body: Document) -> Document:
         """Other settings for a topic."""
         topic, changes = self.find(name), _settings(body)
         await self.durable(lambda done: self._server.log.catalog.configure(topic, changes, done))
-        return self._describe(topic)
+        return await self._describe(topic)
 
     async def delete_topic(self, name: bytes) -> Document:
         """Delete a topic; a new one of its name starts anew."""
@@ -169,8 +181,7 @@ class Api:
         timestamps_ms = [int_field(record, "timestamp_ms", now_ms) for record in records]
         headers = [_headers(record) for record in records]
         async with self._publishes:
-            topic = self._server.log.catalog.get_or_create(name)
-            partition = await self.opened(topic, int_field(body, "partition", 0))
+            partition = await self.opened_or_made(name, int_field(body, "partition", 0))
             waiter = _Publish()
             waiter.chunks = partition.append_many(
                 values,
@@ -275,6 +286,11 @@ class Api:
                 raise partition.error or EngineError("the partition cannot be opened")
         return partition
 
+    async def opened_or_made(self, name: bytes, index: int) -> Partition:
+        """The same; the topic is made when there is none and its first partition is asked for."""
+        catalog = self._server.log.catalog
+        return await self.opened(self.find(name) if index else catalog.get_or_create(name), index)
+
     @staticmethod
     async def durable(change: Callable[[Callable[[Exception | None], None]], Any]) -> Any:
         """Run a change and wait until it is on disk."""
@@ -305,11 +321,16 @@ class Api:
             entry["size_bytes"] = sizes[topic.id, index][1]
         return entry
 
-    def _describe(self, topic: Topic, sizes: Sizes = NO_SIZES) -> Document:
+    async def _describe(self, topic: Topic, sizes: Sizes = NO_SIZES) -> Document:
         partitions = []
-        for index in sorted(topic.numbers):
-            partition = self._server.log.partition(topic, index)
-            entry: Document = {"partition": index, "open": partition.is_open}
+        log = self._server.log
+        async for index in sliced(log.slices, sorted(topic.numbers)):
+            partition = log.used_partition(topic, index)
+            entry: Document = {"partition": index, "open": partition is not None and partition.is_open}
+            partitions.append(entry)
+            if partition is None:
+                entry |= self._stored(topic, index, sizes)
+                continue
             if partition.is_open:
                 entry |= {
                     "first_offset": partition.log_start,
@@ -323,7 +344,6 @@ class Api:
             elif partition.failing is not None:
                 entry["error"] = str(partition.failing)
                 entry["no_space"] = isinstance(partition.failing, DiskFull)
-            partitions.append(entry)
         return {
             **_text(topic.name, "name"),
             "id": topic.id,

@@ -22,7 +22,8 @@ from engine.histogram import TIME_BUCKETS_S, Histogram
 from engine.sessions.store import Sessions
 from engine.state.index import Index
 from engine.state.store import LmdbState, StateStore
-from netserver.admin.stored_sizes import StoredSizes, look
+from netserver.admin.slices import sliced
+from netserver.admin.stored_sizes import StoredSizes
 from netserver.limits import METRICS_TOPICS
 from netserver.shell.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, Counters
 from netserver.version import product_version
@@ -179,8 +180,9 @@ class ServerCollector(Collector):
         sums = server.log.committer.counters
         rounds = server.rounds
         rounds.take(sums.round_sizes)
-        results = [(("ok",), sums.rounds - sums.failed_parts), (("failed",), sums.failed_parts)]
-        yield counter("commit_rounds", "Commit rounds; failed: parts of a round.", ("result",), results)
+        results = [(("ok",), sums.rounds - sums.failed_rounds), (("failed",), sums.failed_rounds)]
+        text = "Commit rounds; failed: at least one partition of it."
+        yield counter("commit_rounds", text, ("result",), results)
         yield histogram("round_records", "Records of a commit round.", (), [((), rounds.records)])
         yield histogram("round_bytes", "Bytes of a commit round.", (), [((), rounds.size_bytes)])
         yield histogram("round_files", "Files of a commit round.", (), [((), rounds.files)])
@@ -200,14 +202,13 @@ class ServerCollector(Collector):
     def _storage(self) -> Iterator[Metric]:
         engine = self._server.log
         disk = os.statvfs(self._server.data_dir)
-        read_only = sum(partition.error is not None for partition in engine.known_partitions())
-        partitions = sum(topic.partition_count for topic in engine.catalog)
+        stored = self.stored
+        text = "Partitions that take no records, or cannot be opened."
         yield single("topics", "Topics.", len(engine.catalog))
-        yield single("partitions", "Partitions of all topics.", partitions)
-        yield single("partitions_read_only", "Partitions that take no records, or cannot be opened.", read_only)
-        segments, stored_bytes = self.stored.total()
-        yield single("segments", "Segment files of all partitions.", segments)
-        yield single("stored_bytes", "Bytes in them.", stored_bytes)
+        yield single("partitions", "Partitions of all topics.", stored.partitions)
+        yield single("partitions_read_only", text, stored.read_only)
+        yield single("segments", "Segment files of all partitions.", stored.segments)
+        yield single("stored_bytes", "Bytes in them.", stored.size_bytes)
         reads = [((source,), found) for source, found in engine.read_seconds.items()]
         yield histogram("read_seconds", "Time that reads took, by where they were answered.", ("source",), reads)
         yield single("open_files", "Segment files that are open.", len(engine.handles))
@@ -329,6 +330,7 @@ class Metrics:
     def __init__(self, server: Served) -> None:
         self._server = server
         self.collector = ServerCollector(server)
+        self._one_at_a_time = asyncio.Lock()  # anybody may ask, also a hundred at once
         self._registry = CollectorRegistry()
         self._registry.register(self.collector)
         ProcessCollector(registry=self._registry)
@@ -338,16 +340,17 @@ class Metrics:
         engine = self._server.log
         loop = asyncio.get_running_loop()
         self.collector.lmdb = await loop.run_in_executor(None, lmdb_figures, engine.state, engine.index)
-        stored = self.collector.stored
-        stored.take(await loop.run_in_executor(None, look, stored.unknown()))
-        return generate_latest(self._registry)
+        async with self._one_at_a_time:
+            await self.collector.stored.measure()
+            return generate_latest(self._registry)
 
     async def render_topics(self, matches: Callable[[str], object], families: Sequence[str]) -> bytes:
         """The content of ``/metrics/topics``: partitions that are open, of topics whose name matches."""
         facts: list[PartitionFacts] = []
         other_bytes = 0
         topics: set[str] = set()
-        for partition in self._server.log.known_partitions():
+        log = self._server.log
+        async for partition in sliced(log.slices, log.known_partitions()):
             name = partition.topic.name.decode("utf-8", "backslashreplace")
             if not partition.is_open or not matches(name):
                 continue

@@ -2,7 +2,8 @@
 
 ====== =============================== ==================================================================
 GET    /healthz                        200 while the event loop turns
-GET    /readyz                         200 when publishing and reading work, else 503 with the reason
+GET    /readyz                         200 when publishing and reading work, else 503 with the reason; names partitions
+                                       that cannot be opened
 GET    /directory                      which data directory it has: ``DEVICE:INODE``
 GET    /metrics                        Prometheus text; no series per topic
 GET    /metrics/topics                 series per topic; ``?topic=GLOB&family=NAME``
@@ -81,6 +82,7 @@ from netserver.admin.api import Api, BadRequest, Conflict, NotFound
 from netserver.admin.http import HttpServer
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
+from netserver.admin.slices import json_bytes
 from netserver.admin.staging import Staging, batch_fields, names_field
 from netserver.config.settings import Address
 from netserver.errors import ConfigError, ServerError
@@ -204,7 +206,7 @@ class AdminServer:
             return web.Response(text="ok\n")
         if path == "/readyz":
             reason = self._api.not_ready_reason()
-            return web.Response(status=503 if reason else 200, text=f"{reason or 'ready'}\n")
+            return web.Response(status=503 if reason else 200, text=f"{reason or self._api.ready_text()}\n")
         if path == DIRECTORY_PATH:
             return web.Response(text=f"{self._directory}\n")
         if path == "/metrics":
@@ -266,7 +268,8 @@ class AdminServer:
                 route = self._keys.route(method, rest, body)
         if route is None:
             return _error(404, "not_found", f"no {method} {path[:200]}")
-        return web.json_response(await route(), status=status)
+        content = await json_bytes(self._server.log.slices, await route())
+        return web.Response(body=content, status=status, content_type="application/json", charset="utf-8")
 
     def _host_allowed(self, headers: list[str]) -> bool:
         found = HOST.fullmatch(headers[0]) if len(headers) == 1 else None

@@ -249,7 +249,7 @@ class _Commit:
             index = xxhash.xxh3_64_intdigest(seed) % log.catalog.get_or_create(row.topic).partition_count
         partition = self._partitions.get((row.topic, index))
         if partition is None:
-            partition = await self._api.opened(log.catalog.get_or_create(row.topic), index)
+            partition = await self._api.opened_or_made(row.topic, index)
             self._partitions[row.topic, index] = partition
         return partition
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+from netserver.admin.slices import sliced
 
 if TYPE_CHECKING:
     from engine.log import Log
@@ -31,31 +34,43 @@ def look(directories: dict[Key, Path]) -> dict[Key, tuple[int, int]]:
 
 
 class StoredSizes:
-    """Segments and bytes of a log. Nothing writes to a partition that is not in use, so that one look is enough."""
+    """Segments and bytes of a log. Nothing writes to a partition that is not in use, so that one look is enough.
+
+    Attributes:
+        partitions, read_only, segments, size_bytes: as ``measure`` has last found them; read-only ones and those that
+            cannot be opened count together.
+    """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._closed: dict[Key, tuple[int, int]] = {}
+        self.partitions = self.read_only = self.segments = self.size_bytes = 0
 
-    def unknown(self) -> dict[Key, Path]:
-        """Directories that have to be looked at before `total` is right."""
-        log = self._log
-        in_use = {(one.topic.id, one.index) for one in log.known_partitions() if one.has_files}
-        closed = {(topic.id, index) for topic in log.catalog for index in topic.numbers} - in_use
-        self._closed = {key: sizes for key, sizes in self._closed.items() if key in closed}
+    async def measure(self) -> None:
+        """Look at all partitions, in slices."""
+        log, known = self._log, self._closed
         root = log.data_dir / "topics"
-        return {key: root / str(key[0]) / str(key[1]) for key in closed - self._closed.keys()}
-
-    def take(self, found: dict[Key, tuple[int, int]]) -> None:
-        """What `look` has found."""
-        self._closed.update(found)
-
-    def total(self) -> tuple[int, int]:
-        """(segments, bytes) of all partitions."""
-        segments = sum(sizes[0] for sizes in self._closed.values())
-        size_bytes = sum(sizes[1] for sizes in self._closed.values())
-        for partition in self._log.known_partitions():
-            if partition.has_files and (partition.topic.id, partition.index) not in self._closed:
+        closed: dict[Key, tuple[int, int]] = {}
+        unknown: dict[Key, Path] = {}
+        read_only = segments = size_bytes = 0
+        async for partition in sliced(log.slices, log.known_partitions()):
+            read_only += partition.error is not None
+            if partition.has_files:
                 segments += len(partition.sealed) + 1
                 size_bytes += partition.committed_end + sum(segment.size_bytes for segment in partition.sealed)
-        return segments, size_bytes
+        topics = list(log.catalog)
+        async for topic, index in sliced(log.slices, ((one, index) for one in topics for index in tuple(one.numbers))):
+            used = log.used_partition(topic, index)
+            if used is None or not used.has_files:
+                key = topic.id, index
+                if key in known:
+                    closed[key] = known[key]
+                else:
+                    unknown[key] = root / str(topic.id) / str(index)
+        if unknown:
+            closed |= await asyncio.to_thread(look, unknown)
+        self._closed = closed
+        self.partitions = sum(topic.partition_count for topic in topics)
+        self.read_only = read_only
+        self.segments = segments + sum(sizes[0] for sizes in closed.values())
+        self.size_bytes = size_bytes + sum(sizes[1] for sizes in closed.values())

@@ -255,6 +255,75 @@ def test_bad_requests(path: str, body: Any, expected: tuple[int, str]) -> None:
     with_admin(test)
 
 
+def test_a_publish_to_a_partition_that_is_not_there_makes_no_topic() -> None:
+    async def test(call: Caller) -> None:
+        body = {"records": [{"value": "a"}], "partition": 3}
+        assert await call.error("POST", "/v1/topics/new/records", body) == (404, "unknown_topic")
+        assert (await call("GET", "/v1/topics"))[1]["items"] == []
+        assert (await call("POST", "/v1/topics/new/records", {**body, "partition": 0}))[0] == 200
+        assert await call.error("POST", "/v1/topics/new/records", body) == (404, "unknown_partition")
+
+    with_admin(test)
+
+
+def test_looking_at_all_topics_makes_no_objects_and_lets_others_go_on(tmp_path: Path) -> None:
+    async def make(call: Caller) -> None:
+        for number in range(60):
+            assert (await call("POST", f"/v1/topics/t{number}/records", {"records": [{"value": "abc"}]}))[0] == 200
+
+    async def look(call: Caller) -> None:
+        log = call.server.log
+        turns = 0
+
+        def count() -> None:
+            nonlocal turns
+            turns += 1
+            loop.call_soon(count)
+
+        log.slices.is_over = lambda: True  # type: ignore[method-assign]  (every item in a turn of its own)
+        loop = asyncio.get_running_loop()
+        for path in ("/v1/topics", "/metrics", "/metrics/topics"):
+            loop.call_soon(count)
+            turns = 0
+            status, _ = await call("GET", path)
+            assert status == 200
+            assert turns >= 60 or path == "/metrics/topics"  # which tells of partitions in use
+        assert log.known_count == 0
+        assert "quintlog_partitions 60.0" in (await call("GET", "/metrics"))[1]
+        items = (await call("GET", "/v1/topics"))[1]["items"]
+        assert [item["name"] for item in items] == sorted(f"t{number}" for number in range(60))
+        assert {item["partition_details"][0]["next_offset"] for item in items} == {2}
+        assert all(item["partition_details"][0]["size_bytes"] > 0 for item in items)
+
+    with_admin(make, data_dir=tmp_path)
+    with_admin(look, data_dir=tmp_path)
+
+
+def test_a_partition_that_cannot_be_opened_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def make(call: Caller) -> None:
+        for name in ("good", "bad"):
+            assert (await call("POST", f"/v1/topics/{name}/records", {"records": [{"value": "abc"}]}))[0] == 200
+
+    async def look(call: Caller) -> None:
+        assert await call("GET", "/readyz") == (200, "ready\n")
+        for _ in range(3):
+            assert (await call("GET", "/v1/topics/bad"))[0] >= 500
+        status, text = await call("GET", "/readyz")
+        assert status == 200
+        assert text.startswith("ready, but 1 of its partitions cannot be opened; topic 'bad' partition 0: ")
+        assert caplog.text.count("topic 'bad' partition 0 cannot be opened: ") == 1
+        partition.unlink()
+        moved.rename(partition)
+        assert (await call("GET", "/v1/topics/bad"))[0] == 200
+        assert await call("GET", "/readyz") == (200, "ready\n")
+
+    with_admin(make, data_dir=tmp_path)
+    partition, moved = tmp_path / "topics" / "2" / "0", tmp_path / "moved"
+    partition.rename(moved)
+    partition.write_bytes(b"no directory")
+    with_admin(look, data_dir=tmp_path)
+
+
 def test_bad_topics_and_paths() -> None:
     async def test(call: Caller) -> None:
         assert await call.error("POST", "/v1/topics", {}) == (400, "bad_request")

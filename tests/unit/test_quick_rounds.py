@@ -350,6 +350,17 @@ def test_a_round_of_several_partitions(tmp_path: Path) -> None:
                 assert again.values(topic) == expected
 
 
+def test_a_round_of_which_every_part_failed_is_one_failed_round(tmp_path: Path) -> None:
+    with QuickLog(tmp_path / "log") as engine:
+        begun(engine, *TOPICS)
+        counters = engine.log.committer.counters
+        rounds, size = counters.rounds, engine.partition("a").active_segment.path.stat().st_size
+        with largest_file(size + 10):
+            together(engine, dict.fromkeys(TOPICS, b"x" * 1000))
+        assert counters.failed_parts > counters.rounds - rounds
+        assert counters.failed_rounds == counters.rounds - rounds
+
+
 def test_one_failed_write_of_several(tmp_path: Path) -> None:
     with QuickLog(tmp_path / "log") as engine:
         begun(engine, *TOPICS)

@@ -1,0 +1,43 @@
+"""Long answers of admin HTTP, made in the slices of time that all long work shares (``engine.slices``)."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any, TypeVar
+
+from engine.slices import Slices
+
+Item = TypeVar("Item")
+
+
+async def sliced(slices: Slices, items: Iterable[Item]) -> AsyncIterator[Item]:
+    """The items, with others having their turns in between."""
+    for item in items:
+        if slices.is_over():
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            slices.later(lambda turn=turn: turn.done() or turn.set_result(None))  # type: ignore[misc]
+            await turn
+        yield item
+
+
+async def json_bytes(slices: Slices, document: object) -> bytes:
+    """``json.dumps`` of a document."""
+    return b"".join([piece.encode() async for piece in sliced(slices, _pieces(document))])
+
+
+def _pieces(value: Any) -> Iterator[str]:
+    """Its text, in pieces that each take some microseconds as long as what is long is a list."""
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield ", " if number else "["
+            yield from _pieces(item)
+        yield "]" if value else "[]"
+    elif isinstance(value, dict) and any(isinstance(item, list) for item in value.values()):
+        for number, (key, item) in enumerate(value.items()):
+            yield f"{', ' if number else '{'}{json.dumps(key)}: "
+            yield from _pieces(item)
+        yield "}"
+    else:
+        yield json.dumps(value)
