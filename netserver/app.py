@@ -171,6 +171,8 @@ class Server:
         self.rounds = Rounds()
         self.reload_success = True
         self.reload_time = self.started_at
+        self.restart_needed: list[str] = []
+        """Settings that the last reload found changed and could not take over."""
         self.gate = ConnectionGate(self._connections_max(config))
         self.admin: AdminServer | None = None
         self.admin_address: Address | None = None
@@ -278,7 +280,8 @@ class Server:
         self.gate.connections_max = self._connections_max(merged)
         self.gate.changed()
         set_level(merged.server.log_level)
-        return [name for name in differing if name not in configuration.RELOADABLE]
+        self.restart_needed = sorted(name for name in differing if name not in configuration.RELOADABLE)
+        return self.restart_needed
 
     # --- inside
 

@@ -90,6 +90,7 @@ class Api:
             "pid": os.getpid(),
             "ready": not self.not_ready_reason(),
             "started": server.started_at,
+            "restart_needed": server.restart_needed,
             "uptime_seconds": time.time() - server.started_at,
             "data_dir": str(server.data_dir.absolute()),
             "listeners": {name: str(address) for name, address in server.addresses.items()},

@@ -360,8 +360,17 @@ class Metrics:
                 continue
             topics.add(name)
             facts.append(
-                PartitionFacts(name, partition.index, size_bytes, partition.log_start, partition.committed_seq + 1)
+                PartitionFacts(
+                    _label(name), partition.index, size_bytes, partition.log_start, partition.committed_seq + 1
+                )
             )
         registry = CollectorRegistry()
         registry.register(TopicCollector(facts, other_bytes, families))
         return await asyncio.get_running_loop().run_in_executor(None, generate_latest, registry)
+
+
+def _label(name: str) -> str:
+    """A topic's name without control characters: the page is looked at on terminals, too."""
+    if name.isprintable():
+        return name
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in name)

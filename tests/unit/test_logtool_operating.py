@@ -139,7 +139,7 @@ def test_config_reload(process: ServerProcess, logtool: Logtool) -> None:
     assert "nothing changed" in err
     assert logtool("check", "--disk-free", "0")[0] == 1
     path.write_text(before)
-    assert logtool("config", "reload", "-o", "jsonl") == (0, '{"reloaded":true}\n', "")
+    assert logtool("config", "reload", "-o", "jsonl") == (0, '{"reloaded":true,"restart_needed":[]}\n', "")
     assert logtool("check", "--disk-free", "0")[0] == 0
 
 

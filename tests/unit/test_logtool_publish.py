@@ -18,6 +18,7 @@ import pytest
 
 from netserver.testing import ServerProcess, server
 from tests.disks import fill, tmpfs
+from tools.logtool.output import count_text
 from tools.logtool.run import run
 
 Logtool = Callable[..., tuple[int, str, str]]
@@ -62,7 +63,11 @@ def logtool(process: ServerProcess, capfd: pytest.CaptureFixture[str], monkeypat
 )
 def test_framings(logtool: Logtool, framing: str, data: bytes, values: list[str]) -> None:
     topic = framing.strip("-")
-    assert logtool("publish", topic, framing, stdin=data) == (0, f"{len(values)} records acknowledged\n", "")
+    assert logtool("publish", topic, framing, stdin=data) == (
+        0,
+        f"{count_text(len(values), 'record')} acknowledged\n",
+        "",
+    )
     lines = logtool("cat", topic, "-o", "jsonl")[1].splitlines()
     assert [json.loads(line)["value"] for line in lines] == values
 
@@ -235,7 +240,7 @@ def test_through_fujin(logtool: Logtool, process: ServerProcess, tmp_path: Path)
     host, port = process.address("fujin")
     certificate = process.data_dir / "fujin-certificate.pem"
     elsewhere = ["publish", "fuji", "--via", f"fujin={host}:{port}", "--data-dir", str(tmp_path)]
-    assert logtool(*elsewhere, "--ca", str(certificate), stdin=b"x\n") == (0, "1 records acknowledged\n", "")
+    assert logtool(*elsewhere, "--ca", str(certificate), stdin=b"x\n") == (0, "1 record acknowledged\n", "")
     code, out, err = logtool(*elsewhere, stdin=b"x\n")  # nobody vouches for it
     assert (code, out) == (3, "")
     assert "certificate" in err

@@ -67,7 +67,7 @@ def test_decode(name: str, value: bytes, expected: bytes) -> None:
 
 
 def test_decode_on_a_terminal_lets_no_escape_sequence_through() -> None:
-    assert decoder("auto", on_terminal=True)(b"\x1b[31mred\r\t\xff\xc3\xbc") == b"\\x1b[31mred\\x0d\t\\xff\xc3\xbc"
+    assert decoder("auto", on_terminal=True)(b"\x1b[31mred\r\t\xff\xc3\xbc") == b"\\x1b[31mred\\r\t\\xff\xc3\xbc"
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,8 @@ def _open(settings: Settings, topic: str, template: str | None, decode: str, wan
     partition = reader.partition(stored, index)
     for problem in partition.unreadable:
         output.warn(f"logtool: {problem}")
+    if stored.partition_count > 1 and topic.encode("utf-8", "surrogateescape") == name:
+        output.note(f"logtool: partition 0 of {stored.partition_count}; {topic}:1 and so on name the others")
     return _Run(output, partition, wanted, Printer(output, template, decode))
 
 
@@ -159,6 +161,8 @@ def cat(
 def _check_range(output: Output, start: Position, partition: PartitionReader) -> None:
     if start.kind == "seq" and start.value < partition.log_start and start != EARLIEST and start.value:
         output.note(f"logtool: records before {partition.log_start} are no longer there")
+    if start.kind == "seq" and start.value > partition.committed_seq + 1:
+        output.note(f"logtool: the log ends before {start.value}: its last record is {partition.committed_seq}")
 
 
 @click.command(cls=Command)

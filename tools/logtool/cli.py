@@ -162,7 +162,7 @@ def global_options() -> list[click.Parameter]:
     def flag(*names: str, store: str, text: str) -> click.Option:
         return option(*names, store=store, is_flag=True, flag_value=True, help=text)
 
-    directory = DirectoryType(path_type=Path, file_okay=False)
+    directory = DirectoryType(path_type=Path, file_okay=False, readable=False)
     return [
         option(
             "--data-dir",
@@ -233,20 +233,35 @@ class Command(click.Command):
                     formatter.write(f"  {line}\n")
 
 
+ALIASES = {
+    "rm": ("delete", "drop", "remove", "revoke"),
+    "ls": ("list",),
+    "describe": ("show",),
+    "info": ("show",),
+    "consume": ("tail",),
+    "sub": ("tail",),
+}
+"""Words of other tools: whichever of these commands the group has."""
+DESTRUCTIVE = {"close", "delete", "drop", "redrive", "remove", "repair", "reset", "restore", "revoke", "trim"}
+"""Never offered for a word that means nothing: who mistypes would be led to lose something."""
+
+
 class NearestGroup(click.Group):
-    """Names the nearest command for one that there is not."""
+    """Takes the words of other tools, and names the nearest command for one that there is not."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Called by click with the words behind the group's own."""
+        known = self.list_commands(ctx)
+        if args[0] not in known:
+            args = [next((name for name in ALIASES.get(args[0], ()) if name in known), args[0]), *args[1:]]
         try:
             return super().resolve_command(ctx, args)
-        except click.UsageError as error:
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            if not near:
-                raise
-            raise click.UsageError(f"{error.message} Did you mean {near[0]!r}?", ctx) from None
+        except click.UsageError:  # click's own message may suggest any of them
+            near = difflib.get_close_matches(args[0], [name for name in known if name not in DESTRUCTIVE], n=1)
+            meant = f" Did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"No such command {args[0]!r}.{meant}", ctx) from None
 
 
 class Group(NearestGroup):
@@ -301,9 +316,21 @@ Examples:
 Exit codes: 0 done, 1 damage or another finding, 2 usage, 3 not reachable or cannot open, 4 refused, 5 not
 found, 6 in use or conflict, 7 no space or limit, 8 timeout, 70 a bug, 130 interrupted, 143 terminated."""
 
+
+def _version(ctx: click.Context, _param: click.Parameter, asked: bool) -> None:
+    if asked:
+        from netserver.version import product_version
+
+        click.echo(f"logtool {product_version()}")
+        ctx.exit()
+
+
+VERSION = click.Option(
+    ["--version"], is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version and exit."
+)
 root = LazyGroup(
     "logtool",
-    params=global_options(),
+    params=[*global_options(), VERSION],
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     help="""Looks into a log, checks it, reads it and feeds it.

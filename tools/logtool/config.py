@@ -108,10 +108,13 @@ def reload(settings: Settings) -> None:
     while time.monotonic() < deadline:
         now = figures(admin.text("/metrics"))
         if now["config_reload_time_seconds"] > before["config_reload_time_seconds"]:
+            later = admin.call("GET", "/v1/status").get("restart_needed", [])
             if settings.output.form == "table":
-                settings.output.note("reloaded")
+                also = f"; a restart is needed for {', '.join(later)}" if later else ""
+                settings.output.note(f"reloaded{also}")
             else:
-                settings.output.items([Column("reloaded")], [{"reloaded": True}])
+                item = {"reloaded": True, "restart_needed": later}
+                settings.output.items([Column(key) for key in item], [item])
             return
         if before["config_reload_success"] and not now["config_reload_success"]:
             break

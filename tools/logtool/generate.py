@@ -15,6 +15,9 @@ from tools.logtool.address import need_admin
 from tools.logtool.cli import COMPLETION_VARIABLE, Group, Settings, root
 from tools.logtool.monitoring import LAG_RECORDS, alerts_text, dashboard, scrape_text
 
+HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
+TMPS = (Path("/tmp"), Path("/var/tmp"))
+"""What a unit hides from its program, unless something of the unit lies there."""
 UNIT = """[Unit]
 Description=Quintlog log server
 After=network-online.target
@@ -31,8 +34,8 @@ TimeoutStopSec=30
 LimitNOFILE=65536
 NoNewPrivileges=yes
 ProtectSystem=strict
-ProtectHome=yes
-PrivateTmp=yes
+ProtectHome={home}
+PrivateTmp={tmp}
 ReadWritePaths={data_dir}
 
 [Install]
@@ -69,10 +72,17 @@ def systemd(settings: Settings, user: str, config_file: str | None) -> None:
     """
     beside = Path(sys.argv[0]).absolute().parent / "engine-server"
     program = beside if beside.exists() else shutil.which("engine-server") or "/usr/local/bin/engine-server"
+    data_dir = settings.data_dir.absolute() if settings.data_dir is not None else Path("/var/lib/quintlog")
+    paths = [path.resolve() for path in (Path(program), data_dir, *([Path(config_file)] if config_file else []))]
+    at_home, in_tmp = (any(path.is_relative_to(root) for path in paths for root in roots) for roots in (HOMES, TMPS))
+    if at_home:
+        settings.output.note(f"logtool: {user} has to be able to read {program}; a place outside of homes is better")
     text = UNIT.format(
         user=user,
         program=program,
-        data_dir=settings.data_dir.absolute() if settings.data_dir is not None else "/var/lib/quintlog",
+        data_dir=data_dir,
+        home="read-only" if at_home else "yes",
+        tmp="no" if in_tmp else "yes",
         config=f" --config {Path(config_file).absolute()}" if config_file else "",
     )
     settings.output.write(text.encode())
@@ -89,6 +99,8 @@ def man(settings: Settings, directory: Path) -> None:
     """
     from tools.logtool.manpages import write
 
+    if str(directory) == "-":
+        raise click.UsageError("these are many files: name the directory that they go to")
     settings.output.note(f"{len(write(directory))} pages")
 
 

@@ -14,7 +14,7 @@ from tools.logtool.changes import FileChanges, ServerChanges, changes
 from tools.logtool.cli import Group, Settings
 from tools.logtool.errors import Failure, Finding
 from tools.logtool.limits import IMPORT_BATCH_BYTES, IMPORT_BATCH_RECORDS
-from tools.logtool.output import Column, name_text, number, size_text
+from tools.logtool.output import Column, count_text, name_text, number, size_text
 
 COLUMNS = (
     Column("topic"),
@@ -57,7 +57,7 @@ def blipmq_wal(settings: Settings, file: Path, from_byte: int, without_self_test
         where = "at the end" if damage.is_tail else f"at byte {damage.position}"
         settings.output.warn(f"logtool: {file}: {damage.size_bytes} bytes {where} are no whole record")
     settings.output.items(COLUMNS, items)
-    settings.output.note(f"{'would import' if dry_run else 'imported'} {sum(counts.values())} records")
+    settings.output.note(f"{'would import' if dry_run else 'imported'} {count_text(sum(counts.values()), 'record')}")
     if damages:
         raise Finding
 

@@ -8,7 +8,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -70,10 +70,23 @@ def time_text(timestamp_ms: int) -> str:
         return str(timestamp_ms)
 
 
+def printable(text: str, kept: str = "") -> str:
+    """Text for people: what moves a cursor, changes colours or the direction of writing comes as an escape.
+
+    Args:
+        kept: characters that are none of that here, such as the end of a line.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char in kept else char.encode("unicode_escape", "backslashreplace").decode()
+        for char in text
+    )
+
+
 def name_text(name: bytes) -> str:
     """A topic's name for people; bytes that are no UTF-8, and control characters, as escapes."""
-    text = name.decode("utf-8", "backslashreplace")
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+    return printable(name.decode("utf-8", "backslashreplace"))
 
 
 def bytes_fields(key: str, value: bytes) -> dict[str, str]:
@@ -82,6 +95,11 @@ def bytes_fields(key: str, value: bytes) -> dict[str, str]:
         return {key: value.decode("utf-8")}
     except UnicodeDecodeError:
         return {f"{key}_base64": base64.b64encode(value).decode()}
+
+
+def say(text: str) -> None:
+    """Lines to stderr; names and answers in them may hold anything."""
+    click.echo(printable(text, "\n\t"), err=True)
 
 
 def json_bytes(value: object) -> bytes:
@@ -99,6 +117,8 @@ class Output:
     quiet: bool = False
     verbose: bool = False
     color: bool = True
+    escapes: bool = field(default_factory=lambda: sys.stdout.isatty())
+    """Stdout is a terminal: it gets no control characters, whatever is written."""
 
     @property
     def on_terminal(self) -> bool:
@@ -106,7 +126,9 @@ class Output:
         return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
     def write(self, data: bytes) -> None:
-        """Bytes to stdout as they are."""
+        """Bytes to stdout: as they are, but for what a terminal would obey."""
+        if self.escapes:
+            data = printable(data.decode("utf-8", "backslashreplace"), "\n\t").encode()
         sys.stdout.buffer.write(data)
 
     def flush(self) -> None:
@@ -116,16 +138,16 @@ class Output:
     def note(self, text: str) -> None:
         """A line to stderr that `-q` suppresses."""
         if not self.quiet:
-            click.echo(text, err=True)
+            say(text)
 
     def detail(self, text: str) -> None:
         """A line to stderr that only `-v` shows."""
         if self.verbose:
-            click.echo(text, err=True)
+            say(text)
 
     def warn(self, text: str) -> None:
         """A line to stderr, always."""
-        click.echo(text, err=True)
+        say(text)
 
     def items(self, columns: Sequence[Column], items: Iterable[dict[str, Any]], **more: Any) -> None:
         """A finished list of things; `more` goes into the JSON document beside them."""
@@ -147,7 +169,7 @@ class Output:
             return
         width = max(map(len, item), default=0)
         for key, value in item.items():
-            text = (shows or {}).get(key, _plain)(value)
+            text = printable((shows or {}).get(key, _plain)(value))
             self.write(f"{key.replace('_', ' '):<{width}}  {text}".rstrip().encode("utf-8", "backslashreplace") + b"\n")
         self.flush()
 
@@ -160,7 +182,7 @@ class Output:
 
     def _table(self, columns: Sequence[Column], items: list[dict[str, Any]]) -> None:
         rows = [
-            [column.show(item[column.key]) if item.get(column.key) is not None else "-" for column in columns]
+            ["-" if item.get(one.key) is None else printable(one.show(item[one.key])) for one in columns]
             for item in items
         ]
         if self.on_terminal and self.color:

@@ -27,7 +27,7 @@ from tools.logtool.cli import Command, Settings
 from tools.logtool.completing import complete_topic
 from tools.logtool.errors import Failure
 from tools.logtool.limits import READ_BYTES
-from tools.logtool.output import Column, Output, bytes_fields
+from tools.logtool.output import Column, Output, bytes_fields, count_text
 from tools.logtool.records import topic_and_partition
 from tools.logtool.splitting import FRAMINGS, Framing, Input, Splitter
 
@@ -398,7 +398,7 @@ def publish(
 def _report(output: Output, topic: bytes, partition: int, progress: Progress, started: float) -> None:
     seconds = time.monotonic() - started
     if output.form == "table":
-        output.write(f"{progress.acknowledged} records acknowledged\n".encode())
+        output.write(f"{count_text(progress.acknowledged, 'record')} acknowledged\n".encode())
         output.flush()
         output.detail(f"in {seconds:.3f} s, {progress.acknowledged / max(seconds, 1e-9):.0f} a second")
         return

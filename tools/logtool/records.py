@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from engine.formats.record import Record
-from tools.logtool.output import Output, bytes_fields, json_bytes, time_text
+from tools.logtool.output import Output, bytes_fields, json_bytes, printable, time_text
 
 DECODES = ("auto", "text", "hex", "base64", "json", "msgpack")
 _CSV_SPECIAL = frozenset(b'",\r\n')
@@ -30,9 +30,7 @@ def topic_and_partition(text: str) -> tuple[bytes, int]:
 
 def _printable(value: bytes) -> bytes:
     """Bytes for a terminal: what would move the cursor or change colours comes as an escape."""
-    text = value.decode("utf-8", "backslashreplace")
-    shown = "".join(char if char.isprintable() or char == "\t" else f"\\x{ord(char):02x}" for char in text)
-    return shown.encode("utf-8", "backslashreplace")
+    return printable(value.decode("utf-8", "backslashreplace"), "\t").encode("utf-8", "backslashreplace")
 
 
 def decoder(name: str, *, on_terminal: bool) -> Callable[[bytes], bytes]:

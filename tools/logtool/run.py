@@ -13,6 +13,7 @@ import click
 
 from tools.logtool import errors
 from tools.logtool.cli import COMPLETION_VARIABLE, Settings, root
+from tools.logtool.output import say
 
 
 def run(args: Sequence[str] | None = None) -> int:
@@ -81,7 +82,7 @@ def _usage(error: click.ClickException, as_json: bool) -> None:
         return
     if context is not None:
         click.echo(context.get_usage(), err=True)
-    click.echo(f"logtool: {error.format_message()}", err=True)
+    say(f"logtool: {error.format_message()}")
     if hint:
         click.echo(f"  {hint}", err=True)
 
@@ -98,9 +99,9 @@ def _failed(error: Exception, settings: Settings, as_json: bool) -> int:
     if as_json:
         _say_json(failure.code, str(failure), failure.hint)
     else:
-        click.echo(f"logtool: {failure}", err=True)
+        say(f"logtool: {failure}")
         if failure.hint and not settings.quiet:
-            click.echo(f"  {failure.hint}", err=True)
+            say(f"  {failure.hint}")
     return failure.exit_code
 
 

@@ -39,6 +39,7 @@ class Splitter:
         self._rest = bytearray()
         self._parts: list[bytes] = []
         self._parts_bytes = 0
+        self._lines = 0
 
     def feed(self, data: bytes) -> list[Input]:
         """The records that `data` completes. Raises Failure: malformed, or larger than any server takes."""
@@ -65,7 +66,9 @@ class Splitter:
             return []
         value = b"".join(self._parts)
         self._parts, self._parts_bytes = [], 0
-        return [self._record(value)] if value or self._framing == "whole" else []
+        found = [self._record(value)] if value or self._framing == "whole" else []
+        self._lines = 0
+        return found
 
     def _gather(self, data: bytes) -> None:
         self._parts_bytes += len(data)
@@ -96,6 +99,7 @@ class Splitter:
         return Input(value, self._key)
 
     def _json(self, line: bytes) -> Input:
+        self._lines += 1
         try:
             fields = json.loads(line)
             if not isinstance(fields, dict):
@@ -105,7 +109,8 @@ class Splitter:
                 raise ValueError('neither "value" nor "value_base64"')
             return Input(value, _bytes(fields, "key") or self._key)
         except (ValueError, TypeError) as error:
-            raise Failure(USAGE, "input", f"a line of JSON: {error}: {line[:60].decode('utf-8', 'replace')}") from error
+            text = f"line {self._lines}: {error}: {line[:60].decode('utf-8', 'replace')}"
+            raise Failure(USAGE, "input", text) from error
 
 
 def _bytes(fields: dict[str, object], name: str) -> bytes | None:

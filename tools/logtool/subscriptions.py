@@ -13,7 +13,7 @@ from tools.logtool.address import admin_of
 from tools.logtool.changes import changes
 from tools.logtool.cli import Group, Settings
 from tools.logtool.errors import Failure
-from tools.logtool.output import Column, Output, name_text, number, time_text
+from tools.logtool.output import Column, Output, count_text, name_text, number, time_text
 from tools.logtool.positions import POSITION, Position
 from tools.logtool.topics import confirm, extent, topic_of
 
@@ -213,7 +213,7 @@ def redrive(
     """
     with changes(settings) as change:
         count = change.redrive(subscription_id, _name(source), _name(target), limit)
-    _done(settings.output, f"redrove {count} records", id=subscription_id, redriven=count)
+    _done(settings.output, f"redrove {count_text(count, 'record')}", id=subscription_id, redriven=count)
 
 
 @subscriptions.command()

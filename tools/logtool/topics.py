@@ -18,7 +18,7 @@ from tools.logtool.changes import changes, topic_path
 from tools.logtool.cli import Group, Settings
 from tools.logtool.completing import complete_topic
 from tools.logtool.errors import Failure
-from tools.logtool.output import Column, Output, name_text, number, size_text, time_text
+from tools.logtool.output import Column, Output, name_text, number, say, size_text, time_text
 from tools.logtool.positions import POSITION, Extent, Position
 from tools.logtool.records import topic_and_partition
 
@@ -268,6 +268,6 @@ def confirm(settings: Settings, what: str, name: str) -> None:
         return
     if settings.no_input or not sys.stdin.isatty():
         raise Failure(errors.USAGE, "unconfirmed", f"{what}; say --yes if that is meant")
-    click.echo(what, err=True)
+    say(what)
     if click.prompt("Type the name to go on", err=True) != name:
         raise Failure(errors.USAGE, "unconfirmed", "that is another name; nothing was changed")

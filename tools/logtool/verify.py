@@ -18,7 +18,7 @@ from engine.state.store import StateReader
 from tools.checks import PartitionReport, SegmentReport, check_partition, check_segment
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Finding
-from tools.logtool.output import Column, Output, bytes_fields, name_text, number, size_text
+from tools.logtool.output import Column, Output, bytes_fields, count_text, name_text, number, size_text
 from tools.logtool.progress import BytesProgress, stored_bytes
 
 COLUMNS = (
@@ -171,5 +171,6 @@ def _show(
     total = sum(report.records for report in reports)
     size = size_text(sum(report.bytes for report in reports))
     output.note(
-        f"{total} records in {size} verified, {len(findings) or 'no'} finding{'' if len(findings) == 1 else 's'}"
+        f"{count_text(total, 'record')} in {size} verified, "
+        f"{len(findings) or 'no'} finding{'' if len(findings) == 1 else 's'}"
     )
