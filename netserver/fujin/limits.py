@@ -40,6 +40,13 @@ FETCH_RECORDS_MAX: Final = 16_384
 FETCH_BYTES_MAX: Final = 1 * MIB
 """Bytes of messages gathered for one answer to FETCH; one larger message goes alone."""
 
+LARGE_KEPT_MAX: Final = 1024
+"""Records too large to be pushed that a group keeps for readers that pull; further ones are left out, so that a group
+without such readers goes on."""
+
+DELETED_REMEMBERED_MAX: Final = 10_000
+"""Names of deleted topics that readers do not make anew; the oldest are forgotten."""
+
 FETCHES_MAX: Final = 64
 """FETCHes of one stream that may wait for messages; a further one is answered with none at once."""
 
@@ -66,9 +73,12 @@ window full of BEGIN and ROLLBACK is 50,000 of them."""
 RUN_WRITES_MAX: Final = 16_384
 """WRITEs that one call of the compiled loop takes; it sizes the scratch buffer of their answers (6 bytes each)."""
 
-FIRST_MESSAGE_HOLD_S: Final = 0.05
-"""The Go client drops what shares a read with the answer to CONNECT READER: what follows waits until the client has
-acknowledged the packet with the answer, or for so long."""
+ACKNOWLEDGED_S: Final = 5.0
+"""The Go client drops what shares a read with the answer to CONNECT READER, or with STOP: what follows waits until the
+client has acknowledged the packet, or for so long."""
+
+READ_GRACE_S: Final = 0.1
+"""And so much longer, since its QUIC acknowledges a packet before the goroutine that reads the stream has its turn."""
 
 TRANSACTIONS_BYTES_MAX: Final = 256 * MIB
 """Bytes in the open transactions of all streams together: one may hold 64 MiB, and nothing else bounds their number."""

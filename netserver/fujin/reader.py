@@ -1,7 +1,7 @@
 """A reader's stream: push or pull, with automatic or manual acknowledgement.
 
 CONNECT READER is answered when the group's position is there for good. Nothing else is sent until the client has the
-answer (see ``FIRST_MESSAGE_HOLD_S``). A push stream is given records while its output is short and, in manual mode, as
+answer (see ``READ_GRACE_S``). A push stream is given records while its output is short and, in manual mode, as
 long as it has not too many unacknowledged; a pull stream gets what it asks for with FETCH. In both, ACK and NACK name
 records by their ids, also such that another stream of the group was given.
 """
@@ -16,7 +16,7 @@ from engine.errors import EngineError
 from netserver.fujin import codec
 from netserver.fujin.codec import PULL, PUSH, Ack, Answer, Command, ConnectReader, Decoder, Fetch, Op
 from netserver.fujin.hot import id_ranges, ok_results
-from netserver.fujin.limits import FETCH_RECORDS_MAX, FETCHES_MAX, FIRST_MESSAGE_HOLD_S, READ_MESSAGE_BYTES_MAX
+from netserver.fujin.limits import ACKNOWLEDGED_S, FETCH_RECORDS_MAX, FETCHES_MAX, READ_GRACE_S, READ_MESSAGE_BYTES_MAX
 from netserver.fujin.runs import Runs
 
 if TYPE_CHECKING:
@@ -88,7 +88,8 @@ class Reader:
         self._group = group
         group.join(self)
         self._stream.write(codec.connected())
-        self._stream.when_acknowledged(self._begin, FIRST_MESSAGE_HOLD_S)
+        # a pull reader is sent nothing that it has not asked for, and it asks when it has read the answer
+        self._stream.when_acknowledged(self._begin, ACKNOWLEDGED_S, READ_GRACE_S if self._kind == PUSH else 0.0)
 
     def _begin(self) -> None:
         """The client has the answer to CONNECT READER."""
@@ -103,7 +104,7 @@ class Reader:
         self._gone = True
         self._stream.write(codec.connected(text))
         self._stream.stop_reading()
-        self._stream.when_acknowledged(self._stream.finish, FIRST_MESSAGE_HOLD_S)
+        self._stream.when_acknowledged(self._stream.finish, ACKNOWLEDGED_S, READ_GRACE_S)
 
     # --- Role
 
@@ -133,7 +134,7 @@ class Reader:
         """Nothing is answered before the client has read STOP: the Go client drops what shares a read with it."""
         self._stream.hold(STOPPING)
         self._stream.write(codec.STOP)
-        self._stream.when_acknowledged(lambda: self._stream.release(STOPPING), FIRST_MESSAGE_HOLD_S)
+        self._stream.when_acknowledged(lambda: self._stream.release(STOPPING), ACKNOWLEDGED_S, READ_GRACE_S)
 
     def broken(self) -> None:
         self._gone = True

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from netserver.fujin import codec
 from netserver.fujin.codec import Command, ConnectReader, ConnectWriter, Decoder, Disconnect, FujinError
-from netserver.fujin.limits import COMMANDS_TURN_MAX, FIRST_MESSAGE_HOLD_S
+from netserver.fujin.limits import ACKNOWLEDGED_S, COMMANDS_TURN_MAX, READ_GRACE_S
 from netserver.fujin.reader import Reader
 from netserver.fujin.writer import Writer
 
@@ -178,4 +178,4 @@ def refuse(stream: QuicStream, answer: bytes) -> None:
     """
     stream.write(answer)
     stream.stop_reading()
-    stream.when_acknowledged(stream.finish, FIRST_MESSAGE_HOLD_S)
+    stream.when_acknowledged(stream.finish, ACKNOWLEDGED_S, READ_GRACE_S)

@@ -15,7 +15,7 @@ from engine.errors import EngineError, NotStored
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer, Command, ConnectWriter, Decoder, Op, Tx, Write
 from netserver.fujin.hot import pack_writes
-from netserver.fujin.limits import ANSWERS_BYTES_MAX, FIRST_MESSAGE_HOLD_S, RUNS_MAX, TOPICS_REMEMBERED_MAX
+from netserver.fujin.limits import ACKNOWLEDGED_S, ANSWERS_BYTES_MAX, READ_GRACE_S, RUNS_MAX, TOPICS_REMEMBERED_MAX
 from netserver.shell.outstanding import Outstanding, Promise, Released
 
 if TYPE_CHECKING:
@@ -333,4 +333,4 @@ class Writer:
             self._stopping = False
             self._stream.hold(STOPPING)
             self._stream.write(codec.STOP)
-            self._stream.when_acknowledged(lambda: self._stream.release(STOPPING), FIRST_MESSAGE_HOLD_S)
+            self._stream.when_acknowledged(lambda: self._stream.release(STOPPING), ACKNOWLEDGED_S, READ_GRACE_S)

@@ -139,7 +139,7 @@ class QuicStream:
         self._held_bytes = 0
         self._ending = False
         self._output: deque[Bytes] = deque()
-        self._barrier: tuple[int, Callable[[], None], asyncio.TimerHandle] | None = None
+        self._barrier: tuple[int, float, Callable[[], None], asyncio.TimerHandle] | None = None
         self._progress_at = 0.0
         self._progress_bytes = -1
         peer.bounds.pressure.join(self)
@@ -202,10 +202,15 @@ class QuicStream:
         self._set_held_bytes(0)
         self.peer.bounds.budget.leave(self)
 
-    def when_acknowledged(self, callback: Callable[[], None], timeout_s: float) -> None:
-        """Call back once the peer has everything that was written so far, or after ``timeout_s``."""
+    def when_acknowledged(self, callback: Callable[[], None], timeout_s: float, grace_s: float = 0.0) -> None:
+        """Call back once the peer has everything that was written so far, or after ``timeout_s``.
+
+        Args:
+            grace_s: so much later: QUIC acknowledges what has arrived, which the program behind it reads in its own
+                time, together with what has arrived since.
+        """
         timer = self.loop.call_later(timeout_s, self.barrier_passed)
-        self._barrier = (self.written_bytes, callback, timer)
+        self._barrier = (self.written_bytes, grace_s, callback, timer)
         self.peer.barriers.add(self)
 
     def hold(self, reason: str) -> None:
@@ -307,7 +312,7 @@ class QuicStream:
         self._drop_output()
         self.peer.bounds.pressure.leave(self)
         if self._barrier is not None:
-            self._barrier[2].cancel()
+            self._barrier[3].cancel()
             self._barrier = None
             self.peer.barriers.discard(self)
 
@@ -405,13 +410,20 @@ class QuicStream:
         barrier, self._barrier = self._barrier, None
         self.peer.barriers.discard(self)
         if barrier is not None:
-            barrier[2].cancel()
-            self.call(barrier[1])
+            barrier[3].cancel()
+            self.call(barrier[2])
 
     def check_barrier(self, quic: BoundedQuic) -> None:
         """Look whether the peer has what was written before ``when_acknowledged``."""
-        if self._barrier is not None and quic.is_acknowledged(self.id, self._barrier[0]):
+        if self._barrier is None or not quic.is_acknowledged(self.id, self._barrier[0]):
+            return
+        _, grace_s, callback, timer = self._barrier
+        if not grace_s:
             self.barrier_passed()
+            return
+        timer.cancel()
+        self._barrier = (0, 0.0, callback, self.loop.call_later(grace_s, self.barrier_passed))
+        self.peer.barriers.discard(self)
 
     def _took(self, size: int) -> None:
         self.queued_bytes -= size

@@ -89,6 +89,12 @@ def test_push_of_a_long_backlog(program: Path, running: ServerProcess, mode: str
     assert len(set(came)) == count
 
 
+@pytest.mark.parametrize("mode", ["auto", "manual"])
+def test_first_messages_of_many_subscribers(program: Path, running: ServerProcess, mode: str) -> None:
+    """A message pushed before the client has read the answer to CONNECT READER is lost in it."""
+    assert run(program, running, "first", f"first-{mode}", 300, mode, 30) == ["all 300"]
+
+
 def test_nack(program: Path, running: ServerProcess) -> None:
     run(program, running, "write", "nack", 10, 1)
     assert sorted(run(program, running, "nack", "nack", 10)) == [f"0-{i} 2" for i in range(10)]

@@ -46,6 +46,7 @@ func main() {
 	commands := map[string]func(context.Context, *client.Conn, []string){
 		"write": write, "large": large, "transactions": transactions, "push": push, "nack": nack, "fetch": fetch,
 		"empty": empty, "unknown": unknown, "streams": streams, "idle": idle, "stopped": stopped,
+		"first": first,
 	}
 	commands[command](ctx, conn, arguments)
 	check(conn.Close())
@@ -255,4 +256,40 @@ func stopped(_ context.Context, conn *client.Conn, arguments []string) {
 	}
 	fmt.Println(count)
 	check(writer.Close())
+}
+
+// first PREFIX TOPICS auto|manual SECONDS: a subscriber for each topic, at once; prints the topics whose first message came.
+func first(_ context.Context, conn *client.Conn, arguments []string) {
+	prefix, topics, isAuto, wait := arguments[0], number(arguments[1]), arguments[2] == "auto", number(arguments[3])
+	writer, err := conn.ConnectWriter("")
+	check(err)
+	for i := range topics {
+		check(writer.Write(fmt.Sprintf("%s-%d", prefix, i), []byte("first")))
+	}
+	came := make(chan int, 10*topics)
+	for i := range topics {
+		go func() {
+			config := client.SubscriberConfig{
+				ReaderConfig: client.ReaderConfig{Topic: fmt.Sprintf("%s-%d", prefix, i), AutoCommit: isAuto}}
+			_, err := conn.ConnectSubscriber(config, func(message client.Msg) { came <- i })
+			check(err)
+		}()
+	}
+	seen := map[int]bool{}
+	for len(seen) < topics {
+		select {
+		case i := <-came:
+			seen[i] = true
+		case <-time.After(time.Duration(wait) * time.Second):
+			for i := range topics {
+				if !seen[i] {
+					fmt.Println("missing:", i)
+				}
+			}
+			os.Exit(1)
+		}
+	}
+	fmt.Println("all", topics)
+	fmt.Println("ok")
+	os.Exit(0) // closing that many subscribers takes long
 }
