@@ -33,6 +33,7 @@ class Stream:
     def __init__(self, peer: Peer, stream_id: int) -> None:
         self.peer = peer
         self.id = stream_id
+        self.loop = asyncio.get_running_loop()
         self.came = bytearray()
         self.ended = False
         self.was_reset = False

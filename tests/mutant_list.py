@@ -789,4 +789,25 @@ MUTANTS = (
         "    if False:\n",
         f"{ADDRESSES} -k signals_no_process",
     ),
+    Mutant(
+        "push as soon as QUIC has acknowledged the answer to CONNECT",
+        "netserver/fujin/reader.py",
+        "READ_GRACE_S if self._kind == PUSH else 0.0)",
+        "0.0)",
+        "tests/unit/test_fujin_reader.py -k can_have_read_the_answer",
+    ),
+    Mutant(
+        "answer as soon as QUIC has acknowledged STOP",
+        "netserver/fujin/writer.py",
+        "self._stream.release(STOPPING), ACKNOWLEDGED_S, READ_GRACE_S)",
+        "self._stream.release(STOPPING), ACKNOWLEDGED_S)",
+        "tests/unit/test_fujin_reader.py -k can_have_read_stop",
+    ),
+    Mutant(
+        "be done with what is too large to be pushed",
+        "netserver/fujin/groups.py",
+        "        kept = self._large.count < LARGE_KEPT_MAX\n",
+        "        kept = False\n",
+        "tests/unit/test_fujin_reader.py -k too_large_to_be_pushed",
+    ),
 )

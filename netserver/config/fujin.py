@@ -70,11 +70,11 @@ class FujinSection(ListenerSection):
     message_bytes_max: int = number_setting(MIB, "bytes", 1024, 250 * MIB, "Largest message of a WRITE.")
     push_bytes_max: int = number_setting(
         64 * 1024, "bytes", 1024, 250 * MIB,
-        "Largest message that is pushed; larger ones are left out (and counted). The Go client's subscribers take 64 "
-        "KiB.",
+        "Largest message that is pushed; larger ones are counted, and wait for readers of the group that pull. The Go "
+        "client's subscribers take 64 KiB.",
     )  # fmt: skip
     push_unacknowledged_max: int = number_setting(
-        256, "count", 1, UNACKNOWLEDGED_MAX,
+        900, "count", 1, UNACKNOWLEDGED_MAX,
         "Messages pushed to one stream and not acknowledged; the Go client needs less than 1,000.",
     )  # fmt: skip
     group: str = text_setting("fujin", "Group of readers that have no other in `readers`.")

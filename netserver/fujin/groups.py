@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 from engine.errors import EngineError
 from engine.formats.record import BatchError, BundleError
 from netserver.fujin.hot import END, FULL, SKIP, frame_records
-from netserver.fujin.limits import FETCH_BYTES_MAX, PUSH_TURN_BYTES, TURN_BYTES, TURN_RECORDS_MAX
+from netserver.fujin.limits import FETCH_BYTES_MAX, LARGE_KEPT_MAX, PUSH_TURN_BYTES, TURN_BYTES, TURN_RECORDS_MAX
 from netserver.fujin.runs import Runs
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ class Group:
         self._queue: deque[Taker] = deque()
         self._dealing = False
         self._scheduled = False
+        self._large = Runs()  # too large to be pushed: they wait for a FETCH
 
     # --- the cursor
 
@@ -137,9 +138,8 @@ class Group:
             cursor.pins += 1
 
     def _made(self, error: EngineError | None) -> None:
-        callbacks, self._opening = self._opening, []
-        for callback in callbacks:
-            callback(error)
+        while self._opening:  # who still waits keeps the group from being let go of
+            self._opening.pop(0)(error)
 
     # --- readers
 
@@ -162,6 +162,7 @@ class Group:
                 self.deal()
         if not self._readers and not self._opening:
             if cursor is not None:
+                self._return_large(cursor, self._node.cursors.clock_ms())
                 cursor.forget(self._woken)
                 cursor.pins -= 1
             self._cursor = None
@@ -172,7 +173,10 @@ class Group:
         """It can take records: put it into the queue."""
         if not taker.is_waiting:
             taker.is_waiting = True
-            self._queue.append(taker)
+            if self._large.count and not taker.is_push:
+                self._queue.appendleft(taker)  # there is something for it, and nobody else can take it
+            else:
+                self._queue.append(taker)
         self.deal()
 
     def forget(self, taker: Taker) -> None:
@@ -281,6 +285,8 @@ class Group:
         """Give a taker its portion; returns about how many bytes that were."""
         portion_bytes = PUSH_TURN_BYTES if taker.is_push else FETCH_BYTES_MAX
         used = 0
+        if self._large.count and not taker.is_push:
+            self._return_large(cursor, now_ms)
         try:
             while used < portion_bytes and (wanted := taker.wanted()) > 0:
                 plan = cursor.next(now_ms)
@@ -307,10 +313,7 @@ class Group:
                 out = memoryview(bytearray(32 + records.value_end - records.value_start))
                 end, taken, state = frame_records(out, 0, records, plan.last, 1, *arguments)
             if not taken and state == SKIP:
-                self._node.counters.skipped["empty" if records.value_end == records.value_start else "too large"] += 1
-                reader.advance()
-                reader.moved(first + 1, reader.current)
-                cursor.finished(plan, first)
+                self._leave_out(cursor, plan, records.value_end == records.value_start, now_ms)
                 return SKIPPED_BYTES
         except (BatchError, BundleError) as problem:
             cursor.skip_slab(plan, problem)
@@ -330,6 +333,42 @@ class Group:
         counters.records_delivered += taken
         counters.delivered_bytes += end
         return end
+
+    def _leave_out(self, cursor: Cursor, plan: Plan, is_empty: bool, now_ms: int) -> None:
+        """Pass the first record of a plan, which cannot be a message, or is too large to be pushed."""
+        reader = cursor.reader
+        assert reader.records is not None
+        seq = reader.records.seq
+        reader.advance()
+        reader.moved(seq + 1, reader.current)
+        self._node.counters.skipped["empty" if is_empty else "too large"] += 1
+        if is_empty:
+            cursor.finished(plan, seq)
+            return
+        if plan.retry:
+            self._let_go(None, seq, seq)
+            self._large.remove(seq, seq)
+        kept = self._large.count < LARGE_KEPT_MAX
+        if kept:
+            cursor.delivered(plan, seq, seq, now_ms)
+            self._large.add(seq, seq)
+        else:
+            cursor.finished(plan, seq)
+        if not kept or self._large.count == 1:
+            what = "waits for a reader that pulls" if kept else f"is left out, as {LARGE_KEPT_MAX} wait already"
+            log.warning(
+                "group %r of %s: record %d is larger than push_bytes_max and %s",
+                self._name.decode(errors="replace"), self.partition.title, seq, what,
+            )  # fmt: skip
+
+    def _return_large(self, cursor: Cursor, now_ms: int) -> None:
+        """What was too large to be pushed comes first now."""
+        large = list(self._large)
+        self._large.clear()
+        if cursor.alive:
+            with self.quiet():
+                for first, last in reversed(large):
+                    cursor.give_back(first, last, now_ms)
 
     def _fail(self, text: str) -> None:
         waiting, self._queue = list(self._queue), deque()

@@ -9,10 +9,17 @@ from engine.cursors.store import CursorPolicy
 from netserver.config.fujin import parse_start
 from netserver.fujin.codec import Options
 from netserver.fujin.groups import Group
-from netserver.fujin.limits import FETCH_BYTES_MAX, ROUTES_MAX, RUN_WRITES_MAX, TRANSACTIONS_BYTES_MAX
+from netserver.fujin.limits import (
+    DELETED_REMEMBERED_MAX,
+    FETCH_BYTES_MAX,
+    ROUTES_MAX,
+    RUN_WRITES_MAX,
+    TRANSACTIONS_BYTES_MAX,
+)
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
+    from engine.state.catalog import Change, Topic
     from netserver.config.fujin import FujinSection
     from netserver.config.sections import ServerConfig
     from netserver.shell.services import Services
@@ -71,6 +78,8 @@ class Node:
         self._fenced: dict[bytes, Holder] = {}
         self._routes: dict[bytes, Partition] = {}
         self._generation = -1
+        self._deleted: dict[bytes, None] = {}
+        self.log.catalog.listen(self._topic_changed)
         self.take_over(services.config)
 
     def take_over(self, config: ServerConfig) -> None:
@@ -117,8 +126,19 @@ class Node:
         )
 
     def reader_partition(self, topic: bytes, maker: str) -> Partition | None:
-        """What is read from a topic; None and errors as in ``writer_partition``."""
-        return self._partition(topic, maker)
+        """What is read from a topic; None and errors as in ``writer_partition``.
+
+        A reader that comes back does not bring a deleted topic back: that takes somebody who writes.
+        """
+        return None if topic in self._deleted else self._partition(topic, maker)
+
+    def _topic_changed(self, topic: Topic, change: Change) -> None:
+        if change == "deleted":
+            self._deleted[topic.name] = None
+            if len(self._deleted) > DELETED_REMEMBERED_MAX:
+                del self._deleted[next(iter(self._deleted))]
+        elif change == "created":
+            self._deleted.pop(topic.name, None)
 
     def _partition(self, topic_name: bytes, maker: str) -> Partition | None:
         topic = self.log.catalog.get(topic_name)

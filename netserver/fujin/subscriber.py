@@ -27,8 +27,8 @@ log = logging.getLogger("quintlog.fujin")
 RUN_RECORDS: Final = 4096
 OVERHEAD_BYTES: Final = 100
 """What a message counts in the prefetch beside its value."""
-REOPEN_S: Final = 0.5
-"""Pause before a reader is opened again whose stream the server has ended while the connection is up."""
+REOPEN_S, REOPEN_LONGEST_S = 0.5, 5.0
+"""Pause before a reader is opened again whose stream the server has ended while the connection is up; it doubles."""
 EMPTY_S: Final = 0.05
 """Pause after a FETCH that was answered at once with nothing."""
 
@@ -144,6 +144,8 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         self._acks: dict[tuple[Answer, int], list[Part]] = {}
         self._gathered: dict[Op, list[AckCall]] = {}
         self._retry: asyncio.TimerHandle | None = None
+        self._reopen_s = REOPEN_S
+        self._refused = ""
 
     # --- netserver.client.stream.SubscriptionBase
 
@@ -228,7 +230,8 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         self._fetching = False
         self._fail_acks(error)
         if not self._closed and self._client.working_link is not None:
-            self._retry = asyncio.get_running_loop().call_later(REOPEN_S, self._open_again)
+            self._retry = asyncio.get_running_loop().call_later(self._reopen_s, self._open_again)
+            self._reopen_s = min(2 * self._reopen_s, REOPEN_LONGEST_S)
 
     def _open_again(self) -> None:
         self._retry = None
@@ -248,10 +251,12 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
                 self._client.leave(self)
                 self._answer.set_exception(refused)
                 self._end(refused)
-            else:
-                log.warning("reader %r: %s", self.topic, event.error)
+            elif event.error != self._refused:
+                self._refused = event.error
+                log.warning("reader %r: %s; it is opened again when that is over", self.topic, event.error)
             return
         self._is_up = True
+        self._reopen_s, self._refused = REOPEN_S, ""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(None)
         self._fetch()

@@ -262,6 +262,22 @@ def test_pull_waits_for_messages_without_turning_in_circles() -> None:
     with_client(test, fetch_wait=100, fetch_empty="zero")
 
 
+def test_a_subscription_goes_on_when_somebody_writes_to_its_deleted_topic() -> None:
+    async def test(quintlog: Server, client: fujin.Client) -> None:
+        reader = client.subscribe("t")
+        await client.publish("t", b"old")
+        await (await reader.next(5)).ack()
+        topic = quintlog.log.catalog.get(b"t")
+        assert topic is not None
+        quintlog.log.catalog.delete(topic)
+        await until(lambda: reader._refused == "reader not found")
+        assert quintlog.log.catalog.get(b"t") is None
+        await client.publish("t", b"new")
+        assert (await reader.next(20)).value == b"new"
+
+    with_client(test)
+
+
 def test_an_unknown_reader_is_refused() -> None:
     async def main() -> None:
         async with (

@@ -13,7 +13,7 @@ import pytest
 
 from engine.errors import NotStored
 from netserver.app import Server
-from netserver.fujin import codec
+from netserver.fujin import codec, groups
 from netserver.fujin.codec import PUSH, Answer, Op
 from netserver.fujin.codec_answers import Acked, Fetched, Message
 from netserver.fujin.groups import OWNER
@@ -112,6 +112,56 @@ def test_the_answer_to_connect_travels_alone() -> None:
     serve(test)
 
 
+class Late:
+    """Reads a stream as a program does that has its turn only after its QUIC has acknowledged what came."""
+
+    DELAY_S = 0.05
+
+    def __init__(self, stream: Stream) -> None:
+        self.first: asyncio.Future[bytes] = stream.loop.create_future()
+        self._stream = stream
+        self._before = stream.peer.quic_event_received
+        stream.peer.quic_event_received = self._event  # type: ignore[method-assign]
+
+    def _event(self, event: Any) -> None:
+        self._before(event)
+        if self._stream.came and not self.first.done():
+            self._stream.peer.quic_event_received = self._before  # type: ignore[method-assign]
+            self._stream.loop.call_later(self.DELAY_S, self._read)
+
+    def _read(self) -> None:
+        self.first.set_result(bytes(self._stream.came))
+        self._stream.came.clear()
+
+
+def test_nothing_is_pushed_before_a_program_can_have_read_the_answer_to_connect() -> None:
+    async def test(server: Server, peer: Peer) -> None:
+        await peer.publish(b"t", b"m")
+        stream = peer.open()
+        late = Late(stream)
+        stream.send(codec.connect_reader(PUSH, True, b"t"))
+        assert await late.first == codec.connected()
+        assert await stream.messages(1, auto=True) == [Message(b"", b"m")]
+
+    serve(test)
+
+
+@pytest.mark.parametrize("role", ["writer", "reader"])
+def test_nothing_is_answered_before_a_program_can_have_read_stop(role: str) -> None:
+    async def test(server: Server, peer: Peer) -> None:
+        stream = peer.writer() if role == "writer" else await peer.puller(b"t")
+        stream.send(codec.write(1, b"t", b"m") if role == "writer" else codec.ack(Op.ACK, 1, []))
+        answer = await stream.take(6 if role == "writer" else 10)
+        (connection,) = server.listeners["fujin"]._connections.values()  # type: ignore[attr-defined]
+        late = Late(stream)
+        connection.stop()
+        stream.send(codec.write(1, b"t", b"m") if role == "writer" else codec.ack(Op.ACK, 1, []))
+        assert await late.first == codec.STOP
+        assert await stream.take(len(answer)) == answer
+
+    serve(test)
+
+
 def test_unacknowledged_pushes_are_bounded() -> None:
     async def test(server: Server, peer: Peer) -> None:
         await peer.publish(b"t", *numbered(30))
@@ -150,12 +200,85 @@ def test_records_that_cannot_be_pushed_are_left_out() -> None:
         assert [(seq(message), message.value) for message in messages] == [(1, b"a"), (4, b"b")]
         await acknowledge(reader, *(message.message_id for message in messages))
         assert server.counters["fujin"].skipped == {"empty": 2, "too large": 1}
-        puller = await peer.puller(b"t", auto=True)
         (cursor,) = server.log.cursors.loaded()
+        assert next(iter(cursor.deliveries.runs()))[:2] == (3, 3), "it is not done with"
+        puller = await peer.puller(b"t")
+        (large,) = await fetched(puller, 10)
+        assert (seq(large), len(large.value)) == (3, 3000)
+        await acknowledge(puller, large.message_id)
         assert cursor.deliveries.floor == 5
         await ended(puller)
 
     serve(test, push_bytes_max=2000)
+
+
+def test_a_fetch_that_waits_gets_what_is_too_large_to_be_pushed(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(server: Server, peer: Peer) -> None:
+        push, puller = await peer.reader(b"t", auto=True), await peer.puller(b"t")
+        puller.send(codec.fetch(1, 1))
+        await peer.publish(b"t", b"x" * 3000)
+        event = await puller.event()
+        assert isinstance(event, Fetched)
+        assert [len(message.value) for message in event.messages] == [3000]
+        await ended(push)
+
+    serve(test, push_bytes_max=2000)
+
+
+def test_what_is_too_large_to_be_pushed_survives_its_readers_and_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(groups, "LARGE_KEPT_MAX", 2)
+
+    async def test(server: Server, peer: Peer) -> None:
+        await peer.publish(b"t", *(b"%d" % number + b"x" * 3000 for number in range(3)), b"end")
+        push = await peer.reader(b"t", auto=True)
+        assert [message.value for message in await push.messages(1, auto=True)] == [b"end"]
+        await ended(push)
+        puller = await peer.puller(b"t")
+        assert [message.value[:1] for message in await fetched(puller, 10)] == [b"0", b"1"]
+
+    serve(test, push_bytes_max=2000)
+    told = [record.getMessage() for record in caplog.records if "push_bytes_max" in record.getMessage()]
+    assert len(told) == 2
+    assert "record 1 is larger" in told[0]
+    assert "record 3 is larger" in told[1]
+
+
+def test_who_waits_for_a_new_group_joins_it_though_the_first_reader_has_left() -> None:
+    async def test(server: Server, peer: Peer) -> None:
+        await peer.publish(b"t", b"m")
+        partition = server.log.partition(server.log.catalog.get(b"t"))  # type: ignore[arg-type]
+        group = server.listeners["fujin"].node.group(b"g", partition)  # type: ignore[attr-defined]
+        joined: list[object] = []
+        done = asyncio.Event()
+        group.open("oldest", lambda error: group.leave(object()))
+
+        def second(error: object) -> None:
+            joined.append((error, group.next_seq))
+            done.set()
+
+        group.open("oldest", second)
+        await asyncio.wait_for(done.wait(), 10)
+        assert joined == [(None, 1)]
+
+    serve(test)
+
+
+def test_a_reader_does_not_bring_a_deleted_topic_back() -> None:
+    async def test(server: Server, peer: Peer) -> None:
+        reader = await peer.reader(b"t")
+        topic = server.log.catalog.get(b"t")
+        assert topic is not None
+        server.log.catalog.delete(topic)
+        await reader.rest()
+        stream = peer.open(codec.connect_reader(PUSH, True, b"t"))
+        assert await stream.rest() == codec.connected("reader not found")
+        assert server.log.catalog.get(b"t") is None
+        await peer.publish(b"t", b"new")
+        assert await pushed(await peer.reader(b"t"), 1) == [b"new"]
+
+    serve(test)
 
 
 # --- pull
