@@ -244,6 +244,10 @@ HALF_OPEN_MAX: Final = 1024
 HALF_OPEN_HOST_MAX: Final = 256
 """The same for one host, so that a single one cannot keep everybody else from connecting."""
 
+QUIC_RESETS_MAX: Final = 64
+"""Datagrams of unknown QUIC connections that are answered in a quarter of a second: a client sends several, and one
+answer ends its connection; a flood gets no more."""
+
 QUIC_TICK_S: Final = 0.25
 """How often QUIC connections are looked at for pings and timeouts."""
 

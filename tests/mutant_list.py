@@ -733,6 +733,27 @@ MUTANTS = (
         f"{HOSTILE} -k gaps_in_a_stream",
     ),
     Mutant(
+        "let an error in the timer of a connection out",
+        "netserver/quic/peer.py",
+        "    @fenced\n    def _time(self)",
+        "    def _time(self)",
+        "tests/unit/test_quic_strangers.py -k given_up_alone",
+    ),
+    Mutant(
+        "take acknowledgements of what was never sent",
+        "netserver/quic/core.py",
+        "        if buf.pull_uint_var() >= self._packet_number:\n",
+        "        if buf.pull_uint_var() < 0:\n",
+        "tests/unit/test_quic_strangers.py -k never_sent",
+    ),
+    Mutant(
+        "give an IPv6 host as many handshakes as it has addresses",
+        "netserver/quic/datagrams.py",
+        '    if ":" not in host:\n',
+        "    if True:\n",
+        "tests/unit/test_quic_strangers.py -k gives_way",
+    ),
+    Mutant(
         "take a handshake of any length",
         "netserver/quic/core.py",
         "            if offset + size > QUIC_CRYPTO_BYTES_MAX:\n",

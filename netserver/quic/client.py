@@ -191,6 +191,9 @@ class QuicDialer:
                 self._fail(error)
                 return
             for data in datagrams:
+                if peer.quic.is_reset(data):
+                    peer.forget("the server does not know the connection any more")
+                    return
                 peer.datagram(data, self._address, now)
         peer.process()
 

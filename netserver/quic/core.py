@@ -15,9 +15,12 @@ tests look at every name used). What is different:
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 from aioquic import tls
+from aioquic._buffer import Buffer
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import (
     CONNECTION_LIMIT_FRAME_CAPACITY,
@@ -42,6 +45,7 @@ from netserver.limits import (
     QUIC_PACING_S,
     QUIC_SENT_MAX,
 )
+from netserver.quic.datagrams import RESET_BYTES_LEAST, TOKEN_BYTES
 from netserver.quic.receive import STREAM_HAS_LENGTH, STREAM_HAS_OFFSET, QuickReceiving
 
 __all__ = ["BoundedQuic", "OutOfOrder", "PacketDropped", "QuicConfiguration"]
@@ -73,6 +77,7 @@ class BoundedQuic(QuickReceiving):
         configuration: ``max_data`` and ``max_stream_data`` are the first windows.
         streams_max: bidirectional streams that the peer may have open at once; unidirectional ones are refused.
         out_of_order: shared with the other connections of a server; without it this one is not bounded by it.
+        reset_token: of a connection id, see ``netserver.quic.datagrams``.
 
     Attributes:
         windows_opened: streams on which the peer has allowed more data since the set was last cleared.
@@ -83,9 +88,12 @@ class BoundedQuic(QuickReceiving):
         configuration: QuicConfiguration,
         streams_max: int,
         out_of_order: OutOfOrder | None = None,
+        reset_token: Callable[[bytes], bytes] | None = None,
         **arguments: Any,
     ) -> None:
         super().__init__(configuration=configuration, **arguments)
+        self._reset_token = reset_token
+        self._give_reset_tokens()
         self._loss._pacer = _Pacer(max_datagram_size=self._max_datagram_size)
         self._ack_delay = QUIC_ACK_S
         self._ack_hurries = False
@@ -103,6 +111,19 @@ class BoundedQuic(QuickReceiving):
     def peer_certificate(self) -> x509.Certificate | None:
         """What the server has shown, once the handshake is complete."""
         return self.tls._peer_certificate
+
+    def is_reset(self, data: bytes) -> bool:
+        """Whether a datagram says that the server does not know the connection any more."""
+        return data[-TOKEN_BYTES:] == self._peer_cid.stateless_reset_token and len(data) >= RESET_BYTES_LEAST
+
+    def _give_reset_tokens(self) -> None:
+        if self._reset_token is not None:
+            for one in self._host_cids:
+                one.stateless_reset_token = self._reset_token(one.cid)
+
+    def _replenish_connection_ids(self) -> None:
+        super()._replenish_connection_ids()
+        self._give_reset_tokens()
 
     # --- receiving
 
@@ -305,6 +326,33 @@ class BoundedQuic(QuickReceiving):
                 return
             buf.seek(start)
         super()._handle_crypto_frame(context, frame_type, buf)
+
+    def _handle_ack_frame(self, context: QuicReceiveContext, frame_type: int, buf: Any) -> None:
+        start = buf.tell()
+        if buf.pull_uint_var() >= self._packet_number:
+            raise QuicConnectionError(
+                error_code=QuicErrorCode.PROTOCOL_VIOLATION,
+                frame_type=frame_type,
+                reason_phrase="acknowledgement of a packet that was never sent",
+            )
+        buf.seek(start)
+        super()._handle_ack_frame(context, frame_type, buf)
+
+    def _parse_transport_parameters(self, data: bytes, from_session_ticket: bool = False) -> None:
+        buf = Buffer(data=data)
+        seen: set[int] = set()
+        with contextlib.suppress(ValueError):  # cut off: which is told next
+            while not buf.eof():
+                parameter = buf.pull_uint_var()
+                if parameter in seen:
+                    raise QuicConnectionError(
+                        error_code=QuicErrorCode.TRANSPORT_PARAMETER_ERROR,
+                        frame_type=QuicFrameType.CRYPTO,
+                        reason_phrase="a transport parameter comes twice",
+                    )
+                seen.add(parameter)
+                buf.pull_bytes(buf.pull_uint_var())
+        super()._parse_transport_parameters(data, from_session_ticket)
 
     def _handle_max_stream_data_frame(self, context: QuicReceiveContext, frame_type: int, buf: Any) -> None:
         start = buf.tell()

@@ -18,9 +18,10 @@ import logging
 import os
 import socket
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
-from typing import Final
+from itertools import groupby
+from typing import Any, Final, NamedTuple
 
 from aioquic._buffer import Buffer
 from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE
@@ -36,15 +37,15 @@ from aioquic.quic.retry import QuicRetryTokenHandler
 from netserver.config.settings import Address
 from netserver.errors import ListenError
 from netserver.limits import (
-    HALF_OPEN_HOST_MAX,
-    HALF_OPEN_MAX,
-    HALF_OPEN_RETRY,
     QUIC_BATCH_S,
+    QUIC_RESETS_MAX,
     QUIC_TICK_S,
     QUIC_TURN_S,
     QUIC_UNSENT_DATAGRAMS,
 )
 from netserver.quic.core import BoundedQuic, OutOfOrder, QuicConfiguration
+from netserver.quic.datagrams import LONG_HEADER, ResetTokens, parse_long_header
+from netserver.quic.handshakes import Handshakes
 from netserver.quic.peer import QuicPeer
 from netserver.quic.stream import Bounds, PeerHandler
 from netserver.quic.udp import Datagram, UdpSocket
@@ -54,7 +55,15 @@ from netserver.turns import Turns
 log = logging.getLogger(__name__)
 
 CONNECTION_ID_BYTES: Final = 8
-LONG_HEADER: Final = 0x80
+ABANDONED_TOLD_S: Final = 60.0
+"""Handshakes that were given up are told so often."""
+
+
+class Path(NamedTuple):
+    """Where a datagram came from and went to: what is sent back goes through the same socket."""
+
+    channel: _Channel
+    address: Any
 
 
 class QuicEndpoint:
@@ -108,7 +117,6 @@ class QuicEndpoint:
         self._by_id: dict[bytes, QuicPeer] = {}
         self._ids: dict[QuicPeer, set[bytes]] = {}
         self._channels: list[_Channel] = []
-        self._of: dict[QuicPeer, _Channel] = {}
         self._out_of_order = OutOfOrder()
         self._retry = QuicRetryTokenHandler()
         self._accepting = True
@@ -116,8 +124,11 @@ class QuicEndpoint:
         self._taking_s = 0.0  # for how long datagrams have been taken that are not handled yet
         self._dirty: deque[QuicPeer] = deque()
         self._flushing = False
-        self._handshaking: dict[QuicPeer, str] = {}  # and the hosts that they say they are
-        self._handshaking_of: Counter[str] = Counter()
+        self._under_way = Handshakes()
+        self._tokens = ResetTokens(configuration.private_key)
+        self._resets_left = QUIC_RESETS_MAX
+        self._abandoned = 0
+        self._abandoned_told_at = -ABANDONED_TOLD_S
         self._ticker: asyncio.TimerHandle | None = None
 
     # --- life
@@ -183,9 +194,8 @@ class QuicEndpoint:
                 self._loop.call_soon(self._flush)
 
     def send(self, peer: QuicPeer, datagrams: list[Datagram]) -> None:
-        channel = self._of.get(peer)
-        if channel is not None:
-            channel.send(datagrams)
+        for channel, group in groupby(datagrams, _channel_of):
+            channel.send([(data, path.address) for data, path in group])
 
     def connection_id_issued(self, peer: QuicPeer, connection_id: bytes) -> None:
         self._by_id[connection_id] = peer
@@ -201,24 +211,13 @@ class QuicEndpoint:
         self.peers.discard(peer)
         for connection_id in self._ids.pop(peer):
             self._by_id.pop(connection_id, None)
-        del self._of[peer]
-        if self._handshake_over(peer):
+        if self._under_way.over(peer):
             self.handshakes["failed"] += 1
 
     def handshake_completed(self, peer: QuicPeer) -> None:
         """To be called by the protocol when a peer is connected."""
-        if self._handshake_over(peer):
+        if self._under_way.over(peer):
             self.handshakes["completed"] += 1
-
-    def _handshake_over(self, peer: QuicPeer) -> bool:
-        """Whether it was under way."""
-        host = self._handshaking.pop(peer, None)
-        if host is None:
-            return False
-        self._handshaking_of[host] -= 1
-        if not self._handshaking_of[host]:
-            del self._handshaking_of[host]
-        return True
 
     # --- turns
 
@@ -254,12 +253,13 @@ class QuicEndpoint:
     def _receive(self, channel: _Channel) -> bool:
         """Whether there are datagrams that can be taken now."""
         try:
-            datagrams, channel.address = channel.udp.receive()
+            datagrams, address = channel.udp.receive()
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:  # an ICMP error for something sent before; QUIC's timers deal with it
             log.debug("%s: receive: %s", self.name, error)
             return False  # what is behind it keeps the socket readable
+        channel.path = Path(channel, address)
         channel.taken.extend(datagrams)
         return True
 
@@ -267,36 +267,30 @@ class QuicEndpoint:
         if len(data) < 1 + CONNECTION_ID_BYTES:
             return
         is_short = data[0] < LONG_HEADER
-        peer = self._by_id.get(data[1:9]) if is_short else self._peer_of_long(channel, data, channel.address)
-        if peer is None:
-            return
-        try:
-            peer.datagram(data, channel.address, now)
-        except Exception:  # it ends this connection
-            log.exception("%s %s: error while a datagram was handled; given up", self.name, peer.address)
-            self._bounds.counters.session_errors += 1
-            peer.forget()
-        else:
+        peer = self._by_id.get(data[1:9]) if is_short else self._peer_of_long(channel.path, data)
+        if peer is not None:
+            peer.datagram(data, channel.path, now)
             self._touched[peer] = None
+        elif is_short:
+            self._reset(channel.path, data)
+
+    def _reset(self, path: Path, data: bytes) -> None:
+        """Tell a client that its connection is not known (any more)."""
+        if self._resets_left:
+            self._resets_left -= 1
+            answer = self._tokens.reset(data[1:9], len(data))
+            if answer:
+                path.channel.send([(answer, path.address)])
 
     def _handle(self) -> None:
         """Handle what the datagrams have brought."""
         self._taking_s = 0.0
         touched, self._touched = self._touched, {}
         for peer in touched:
-            self._process(peer)
+            if peer in self.peers:
+                self._turns.mark(peer)
+                peer.process()
             self._look_up()
-
-    def _process(self, peer: QuicPeer) -> None:
-        if peer not in self.peers:
-            return
-        self._turns.mark(peer)
-        try:
-            peer.process()
-        except Exception:
-            log.exception("%s %s: error in the connection; given up", self.name, peer.address)
-            self._bounds.counters.session_errors += 1
-            peer.forget()
 
     def _flush(self) -> None:
         self._flushing = False
@@ -326,44 +320,56 @@ class QuicEndpoint:
         now = time.monotonic()
         for peer in tuple(self.peers):
             if not peer.is_connected and now - peer.started_at >= self._handshake_timeout_s:
-                log.info("%s %s: handshake not complete in time; given up", self.name, peer.address)
-                peer.forget()
+                self._abandon(peer, "handshake not complete in time")
+        if self._abandoned and now - self._abandoned_told_at >= ABANDONED_TOLD_S:
+            log.info("%s: %d more handshakes were given up", self.name, self._abandoned)
+            self._abandoned, self._abandoned_told_at = 0, now
+        self._resets_left = QUIC_RESETS_MAX
         self._on_tick(now)
+
+    def _abandon(self, peer: QuicPeer, why: str) -> None:
+        """Give a handshake up; the first one is told, further ones are counted for a while."""
+        now = time.monotonic()
+        if now - self._abandoned_told_at >= ABANDONED_TOLD_S and not self._abandoned:
+            log.info("%s %s: %s; given up", self.name, peer.address, why)
+            self._abandoned_told_at = now
+        else:
+            self._abandoned += 1
+        peer.forget(why)
 
     # --- new connections
 
-    def _peer_of_long(self, channel: _Channel, data: bytes, address: tuple[str, int]) -> QuicPeer | None:
+    def _peer_of_long(self, path: Path, data: bytes) -> QuicPeer | None:
         """The connection of a datagram with a long header, which may begin one."""
+        begins = parse_long_header(data)
+        if begins is None:
+            return None
+        peer = self._by_id.get(begins.destination_id)
+        if peer is not None:
+            if begins.destination_id == peer.quic.host_cid:  # which it has from us
+                self._under_way.answered(peer)
+            return peer
+        if begins.version == 0 or len(data) < SMALLEST_MAX_DATAGRAM_SIZE:  # 0: it is about versions itself
+            return None
+        versions = self.configuration.supported_versions
+        if begins.version not in versions:
+            answer = encode_quic_version_negotiation(begins.destination_id, begins.source_id, versions)
+            path.channel.send([(answer, path.address)])
+            return None
         try:
             header = pull_quic_header(Buffer(data=data), host_cid_length=CONNECTION_ID_BYTES)
         except ValueError:
             return None
-        peer = self._by_id.get(header.destination_cid)
-        if peer is not None:
-            return peer
-        if header.packet_type == QuicPacketType.VERSION_NEGOTIATION or len(data) < SMALLEST_MAX_DATAGRAM_SIZE:
-            return None
-        if header.version not in self.configuration.supported_versions:
-            answer = encode_quic_version_negotiation(
-                source_cid=header.destination_cid,
-                destination_cid=header.source_cid,
-                supported_versions=self.configuration.supported_versions,
-            )
-            channel.send([(answer, address)])
-            return None
         if header.packet_type != QuicPacketType.INITIAL or len(header.destination_cid) < CONNECTION_ID_BYTES:
             return None
-        if (
-            not self._accepting
-            or len(self._handshaking) >= HALF_OPEN_MAX
-            or self._handshaking_of[address[0]] >= HALF_OPEN_HOST_MAX
-            or len(self.peers) >= self.connections_max
-        ):
+        return self._begin(path, header)
+
+    def _begin(self, path: Path, header: QuicHeader) -> QuicPeer | None:
+        """A new connection; None: there is no room for it, or its address has to be shown to be its own first."""
+        if not self._accepting or len(self.peers) >= self.connections_max:
             self.handshakes["refused"] += 1
             return None
-        return self._begin(channel, header, address)
-
-    def _begin(self, channel: _Channel, header: QuicHeader, address: tuple[str, int]) -> QuicPeer | None:
+        address = path.address
         original_id, retry_id = header.destination_cid, None
         if header.token:
             with contextlib.suppress(ValueError):  # a token of somebody else
@@ -371,13 +377,20 @@ class QuicEndpoint:
                     address=address, destination_cid=header.destination_cid, token=header.token, now=time.monotonic()
                 )
                 retry_id = header.destination_cid
-        if retry_id is None and len(self._handshaking) >= HALF_OPEN_RETRY:
-            self._send_retry(channel, header, address)
+        if retry_id is None and self._under_way.need_tokens:
+            self._send_retry(path, header)
             return None
+        if self._under_way.is_full(address[0]):
+            oldest = self._under_way.gives_way(address[0])
+            if oldest is None:
+                self.handshakes["refused"] += 1
+                return None
+            self._abandon(oldest, "handshake gave way to a newer one")
         quic = BoundedQuic(
             self.configuration,
             self._streams_max,
             self._out_of_order,
+            self._tokens.token,
             original_destination_connection_id=original_id,
             retry_source_connection_id=retry_id,
         )
@@ -385,18 +398,16 @@ class QuicEndpoint:
         peer.address = str(Address(address[0], address[1]))
         self.peers.add(peer)
         self._ids[peer] = set()
-        self._of[peer] = channel
-        self._handshaking[peer] = address[0]
-        self._handshaking_of[address[0]] += 1
+        self._under_way.begun(peer, address[0])
         self.connection_id_issued(peer, header.destination_cid)
         self.connection_id_issued(peer, quic.host_cid)
         return peer
 
-    def _send_retry(self, channel: _Channel, header: QuicHeader, address: tuple[str, int]) -> None:
+    def _send_retry(self, path: Path, header: QuicHeader) -> None:
         assert header.version is not None
         source_id = os.urandom(CONNECTION_ID_BYTES)
         token = self._retry.create_token(
-            address=address,
+            address=path.address,
             original_destination_connection_id=header.destination_cid,
             retry_source_connection_id=source_id,
             now=time.monotonic(),
@@ -408,7 +419,7 @@ class QuicEndpoint:
             original_destination_cid=header.destination_cid,
             retry_token=token,
         )
-        channel.send([(answer, address)])
+        path.channel.send([(answer, path.address)])
 
 
 class _Channel:
@@ -416,7 +427,7 @@ class _Channel:
 
     Attributes:
         is_blocked: it takes nothing at the moment.
-        taken: datagrams read from it that are not given to their connections yet, from `address`.
+        taken: datagrams read from it that are not given to their connections yet; they came by `path`.
         goes_on: it has a turn soon.
     """
 
@@ -424,7 +435,7 @@ class _Channel:
         self.udp = UdpSocket(bound)
         self.is_blocked = False
         self.taken: deque[bytes] = deque()
-        self.address: tuple[str, int] = ("", 0)
+        self.path = Path(self, ("", 0))
         self.goes_on = False
         self._socket = bound
         self._endpoint = endpoint
@@ -466,6 +477,11 @@ class _Channel:
         self.send(waiting)
         if not self.is_blocked:
             self._endpoint.flush_again()
+
+
+def _channel_of(datagram: Datagram) -> _Channel:
+    channel: _Channel = datagram[1].channel
+    return channel
 
 
 def _bound(family: int, kind: int, proto: int, where: tuple[str | int, ...]) -> socket.socket:

@@ -17,11 +17,12 @@ the peer's windows allow, so that no turn of the loop has to build more packets 
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Concatenate, Final, ParamSpec
 
 from aioquic.quic import events
 
@@ -36,9 +37,25 @@ from netserver.quic.core import GONE, BoundedQuic, PacketDropped
 from netserver.quic.stream import Bounds, Host, PeerHandler, QuicStream, StreamSession
 
 log = logging.getLogger(__name__)
+Args = ParamSpec("Args")
 
 TIMER_SLACK_S: Final = 0.001
 """The loop's timers are no finer."""
+
+
+def fenced(method: Callable[Concatenate[QuicPeer, Args], None]) -> Callable[Concatenate[QuicPeer, Args], None]:
+    """An error in a connection ends that connection and nothing else: what the loop and the host call is fenced."""
+
+    @functools.wraps(method)
+    def run(peer: QuicPeer, /, *args: Args.args, **more: Args.kwargs) -> None:
+        try:
+            method(peer, *args, **more)
+        except Exception:
+            log.exception("%s %s: error in the connection; given up", peer.bounds.counters.name, peer.address)
+            peer.bounds.counters.session_errors += 1
+            peer.forget("internal error")
+
+    return run
 
 
 class QuicPeer:
@@ -55,6 +72,7 @@ class QuicPeer:
         is_connected: the handshake is complete.
         heard_at: loop time of the latest data on a stream.
         closing: it was closed, or is being closed by the other side.
+        end_reason: what streams are told that break off with it.
     """
 
     def __init__(
@@ -75,6 +93,7 @@ class QuicPeer:
         self.barriers: set[QuicStream] = set()
         self.waiting_output: set[QuicStream] = set()
         self.is_dirty = False
+        self.end_reason = "the connection is gone"
         self._own_streams = 0 if quic.configuration.is_client else 1
         self._finished: set[int] = set()
         self._ready: deque[QuicStream] = deque()
@@ -83,7 +102,7 @@ class QuicPeer:
         self._delivered_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._is_gone = False
+        self._is_gone = self._is_forgotten = False
         self._now = self.started_at
         self.handler = handler(self)
 
@@ -118,6 +137,7 @@ class QuicPeer:
 
     # --- for the host
 
+    @fenced
     def datagram(self, data: bytes, address: object, now: float) -> None:
         """Take a datagram; ``process`` must follow soon."""
         self._now = now
@@ -126,6 +146,7 @@ class QuicPeer:
         except PacketDropped:
             return
 
+    @fenced
     def process(self) -> None:
         """Handle what the datagrams of this turn, or a timer, have brought."""
         quic = self.quic
@@ -160,9 +181,12 @@ class QuicPeer:
         elif self._timer is None or self._timer_at > at + TIMER_SLACK_S:
             self._set_timer(at)
 
+    @fenced
     def flush(self) -> None:
         """Send what there is to send, as far as this turn allows."""
         self.is_dirty = False
+        if self._is_forgotten:
+            return
         if not self.closing:
             self._give_output()
         self._flush_output()
@@ -321,6 +345,7 @@ class QuicPeer:
         self._timer_at = at
         self._timer = self.loop.call_at(at, self._time)
 
+    @fenced
     def _time(self) -> None:
         self._timer = None
         at = self.quic.get_timer()
@@ -345,12 +370,14 @@ class QuicPeer:
         if self._is_gone:
             return
         self._is_gone = True
+        self.end_reason = reason or self.end_reason
         for stream in tuple(self.streams.values()):
             self._drop(stream)
         self._ready.clear()
         self.handler.gone(code, reason)
 
     def _forget(self) -> None:
+        self._is_forgotten = True
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

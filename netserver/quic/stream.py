@@ -306,7 +306,7 @@ class QuicStream:
     def gone(self) -> None:
         """The connection, or this stream as a whole, is over."""
         if not self._ending:
-            self._break("the connection is gone")
+            self._break(self.peer.end_reason)
         self.closed = True
         self.stop_reading()
         self._drop_output()

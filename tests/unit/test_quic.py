@@ -25,6 +25,7 @@ from netserver.fujin.codec import Answer
 from netserver.fujin.listener import FujinListener
 from netserver.limits import PEER_WINDOW_BYTES, STREAM_WINDOW_BYTES
 from netserver.quic import endpoint as quic_server
+from netserver.quic import handshakes
 from netserver.quic.core import BoundedQuic
 from netserver.quic.peer import QuicPeer
 from netserver.quic.udp import Datagram
@@ -280,7 +281,7 @@ def initial() -> tuple[QuicConnection, bytes]:
 
 
 def test_many_unfinished_handshakes_ask_for_a_token_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quic_server, "HALF_OPEN_RETRY", 3)
+    monkeypatch.setattr(handshakes, "HALF_OPEN_RETRY", 3)
 
     async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
@@ -296,14 +297,15 @@ def test_many_unfinished_handshakes_ask_for_a_token_first(monkeypatch: pytest.Mo
 
 
 def test_no_more_handshakes_are_begun_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quic_server, "HALF_OPEN_MAX", 2)
+    monkeypatch.setattr(handshakes, "HALF_OPEN_MAX", 2)
 
     async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
             for _ in range(10):
                 udp.sendto(initial()[1], address)
-            await until(lambda: listener.endpoint.handshakes["refused"] == 8)
+            await until(lambda: listener.endpoint.handshakes["failed"] == 8)
             assert len(listener.endpoint.peers) == 2
+            assert listener.endpoint.handshakes["refused"] == 0, "the oldest give way"
 
     serve(test)
 
