@@ -77,7 +77,7 @@ ACKNOWLEDGED_S: Final = 5.0
 """The Go client drops what shares a read with the answer to CONNECT READER, or with STOP: what follows waits until the
 client has acknowledged the packet, or for so long."""
 
-READ_GRACE_S: Final = 0.1
+READ_GRACE_S: Final = 0.25
 """And so much longer, since its QUIC acknowledges a packet before the goroutine that reads the stream has its turn."""
 
 TRANSACTIONS_BYTES_MAX: Final = 256 * MIB
