@@ -24,8 +24,10 @@ from pathlib import Path
 
 import quintlog
 from tests.mutant_list import MUTANTS, Mutant
+from tests.mutant_list_quic import QUIC_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
+ALL_MUTANTS = (*MUTANTS, *QUIC_MUTANTS)
 PACKAGES = ("engine", "netserver", "tools")
 TIMEOUT_S = 300
 
@@ -86,7 +88,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--list", action="store_true")
     arguments = parser.parse_args()
-    chosen = [mutant for mutant in MUTANTS if not arguments.names or mutant.name in arguments.names]
+    chosen = [mutant for mutant in ALL_MUTANTS if not arguments.names or mutant.name in arguments.names]
     missed = 0
     for mutant in chosen:
         if arguments.list:
