@@ -6,14 +6,17 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
+from click.shell_completion import CompletionItem
 
 from netserver.testing import ServerProcess, server
 from tests.unit.conftest import Logtool
 from tests.unit.test_logtool_sessions import stream
+from tools.logtool.completing import complete_protocol, complete_setting
 from tools.logtool.output import count_text, printable
 
 EVIL = "a\x1b[31mb\u009bc\u202ed"
@@ -154,3 +157,15 @@ def test_pages_are_not_written_to_a_folder_named_dash(
     monkeypatch.chdir(tmp_path)
     assert logtool("generate", "man", "-")[0] == 2
     assert list(tmp_path.iterdir()) == []
+
+
+def test_settings_and_protocols_are_completed() -> None:
+    context = click.Context(click.Command("x"))
+    argument = click.Argument(["x"])
+
+    def offered(complete: Callable[..., list[CompletionItem]], beginning: str) -> list[str]:
+        return [str(item.value) for item in complete(context, argument, beginning)]
+
+    assert offered(complete_protocol, "f") == ["figg", "fujin"]
+    assert offered(complete_setting, "retention_") == ["retention_ms=", "retention_bytes=", "retention_records="]
+    assert offered(complete_setting, "durability=i") == ["durability=interval"]

@@ -66,3 +66,19 @@ def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str)
     # A thread that is still busy, with a directory on a server that does not answer perhaps, ends with the process.
     threading.Thread(target=look, daemon=True).start()
     return [CompletionItem(name) for name in found] if done.wait(PATIENCE_S) else []
+
+
+def complete_protocol(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For `--via`."""
+    from tools.logtool.address import DEFAULT_LISTENERS
+
+    return [CompletionItem(name) for name in DEFAULT_LISTENERS if name.startswith(incomplete)]
+
+
+def complete_setting(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For KEY=VALUE of topics: the names, and the words of those that take words."""
+    from engine.config import TopicConfig, settings
+
+    known = settings(TopicConfig)
+    offered = [f"{name}={word}" for name, one in known.items() for word in one.choices or ("",)]
+    return [CompletionItem(text) for text in offered if text.startswith(incomplete)]

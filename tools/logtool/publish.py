@@ -24,7 +24,7 @@ from netserver.errors import Refused, WrongServer
 from tools.logtool import errors
 from tools.logtool.address import DEFAULT_LISTENERS, admin_of, listener_of
 from tools.logtool.cli import Command, Settings
-from tools.logtool.completing import complete_topic
+from tools.logtool.completing import complete_protocol, complete_topic
 from tools.logtool.errors import Failure
 from tools.logtool.limits import READ_BYTES
 from tools.logtool.output import Column, Output, bytes_fields, count_text
@@ -305,7 +305,13 @@ def _opened(path: Path) -> BinaryIO:
 @click.command(cls=Command)
 @click.argument("topic", metavar="TOPIC[:PARTITION]", shell_complete=complete_topic)
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--via", metavar="PROTOCOL[=HOST:PORT]", default="figg", help="figg (default), tank, blipmq or fujin.")
+@click.option(
+    "--via",
+    metavar="PROTOCOL[=HOST:PORT]",
+    default="figg",
+    shell_complete=complete_protocol,
+    help="figg (default), tank, blipmq or fujin.",
+)
 @click.option("--lines", "framing", flag_value="lines", default=True, help="A record is a line (default).")
 @click.option("--nul", "framing", flag_value="nul", help="A record ends with a zero byte.")
 @click.option("--length", "framing", flag_value="length", help="4 bytes of length (big-endian) before each record.")

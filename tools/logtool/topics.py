@@ -16,7 +16,7 @@ from tools.logtool import errors
 from tools.logtool.address import admin_of
 from tools.logtool.changes import changes, topic_path
 from tools.logtool.cli import Group, Settings
-from tools.logtool.completing import complete_topic
+from tools.logtool.completing import complete_setting, complete_topic
 from tools.logtool.errors import Failure
 from tools.logtool.output import Column, Output, name_text, number, say, size_text, time_text
 from tools.logtool.positions import POSITION, Extent, Position
@@ -161,7 +161,7 @@ def _parse_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 @topics.command()
 @click.argument("topic")
-@click.argument("pairs", metavar="[KEY=VALUE]...", nargs=-1)
+@click.argument("pairs", metavar="[KEY=VALUE]...", nargs=-1, shell_complete=complete_setting)
 @click.option("--partitions", type=click.IntRange(1), default=1, metavar="N", help="How many partitions; 1.")
 @click.pass_obj
 def create(settings: Settings, topic: str, pairs: tuple[str, ...], partitions: int) -> None:
@@ -178,7 +178,7 @@ def create(settings: Settings, topic: str, pairs: tuple[str, ...], partitions: i
 
 @topics.command("set")
 @click.argument("topic", shell_complete=complete_topic)
-@click.argument("pairs", metavar="KEY=VALUE...", nargs=-1, required=True)
+@click.argument("pairs", metavar="KEY=VALUE...", nargs=-1, required=True, shell_complete=complete_setting)
 @click.pass_obj
 def set_settings(settings: Settings, topic: str, pairs: tuple[str, ...]) -> None:
     """Change settings of TOPIC; KEY=default follows the server's default again. Through the server, or on the files."""
