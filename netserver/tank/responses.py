@@ -298,7 +298,14 @@ def _encode_consume(response: ConsumeResponse) -> bytes:
     return bytes(head) + b"".join(chunks)
 
 
-def _encode_range(partition: PartitionRange) -> bytes:
+def discovered_frame(request_id: int, topic: bytes, count: int, ranges: bytes | bytearray) -> bytes:
+    """A DiscoverPartitions answer of ``count`` ranges that are encoded already."""
+    head = U32.pack(request_id) + str8(topic) + U16.pack(count)
+    return b"".join((bytes((MessageId.DISCOVER_PARTITIONS,)), U32.pack(len(head) + len(ranges)), head, ranges))
+
+
+def encode_range(partition: PartitionRange) -> bytes:
+    """First and last number of a partition, or why they are not known."""
     if not partition.fault:
         return _RANGE.pack(partition.first_seq, partition.last_seq)
     fault = _RANGE.pack(SEQ_END, SEQ_END) + bytes((partition.fault,))
@@ -350,7 +357,7 @@ def _encode_payload(
             return MessageId.PRODUCE, U32.pack(request_id) + codes
         case DiscoverPartitionsResponse(request_id, topic, partitions):
             head = U32.pack(request_id) + str8(topic) + U16.pack(len(partitions))
-            return MessageId.DISCOVER_PARTITIONS, head + b"".join(map(_encode_range, partitions))
+            return MessageId.DISCOVER_PARTITIONS, head + b"".join(map(encode_range, partitions))
         case CreateTopicResponse(request_id, topic, code):
             return MessageId.CREATE_TOPIC, U32.pack(request_id) + str8(topic) + bytes((code,))
         case ReloadConfResponse(request_id, topic, partition_id, code):

@@ -57,6 +57,7 @@ APPENDING: Final = "a large publish is being appended"
 OPENING: Final = "a partition is being opened"
 DEFERRED: Final = "requests wait for earlier publishes"
 BUSY: Final = "requests wait for the disk"
+DISCOVERING: Final = "partitions are looked at"
 OUTPUT: Final = "answers wait for the peer to read"
 
 
@@ -250,7 +251,8 @@ class TankSession:
                 job.start()
             case DiscoverPartitionsRequest():
                 self._unanswered += 1
-                DiscoverJob(self.node, request, self._write_late).start()
+                self.connection.hold(DISCOVERING)  # its answer may have 1 MiB: one after the other
+                DiscoverJob(self.node, request, self._discovered).start()
             case CreateTopicRequest():
                 self._unanswered += 1
                 self.node.create_topic(request, self.connection.maker, partial(self._created, request))
@@ -280,6 +282,10 @@ class TankSession:
 
     def _created(self, request: CreateTopicRequest, code: CreateCode) -> None:
         self._write_late(encode_response(CreateTopicResponse(request.request_id, request.topic, code)))
+
+    def _discovered(self, frame: bytes) -> None:
+        self.connection.release(DISCOVERING)
+        self.connection.call(partial(self._write_late, frame))
 
     def _write_late(self, frame: bytes) -> None:
         self._unanswered -= 1
