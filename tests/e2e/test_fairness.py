@@ -28,6 +28,7 @@ from netserver.testing import ServerProcess, server
 from tests.blipmq_peer import Peer
 from tests.figg_peer import FiggPeer
 from tests.prober import Prober, percentile
+from tests.tank_peer import produce, sparse
 
 NIGHTLY = bool(os.environ.get("QUINTLOG_NIGHTLY"))
 SCALE = 5 if NIGHTLY else 1
@@ -192,6 +193,33 @@ def a_large_transaction(process: ServerProcess) -> None:
     process.admin("POST", "/v1/commits", {"writer": "w", "batch": 1, "names": [name]})
 
 
+def questions_about_many_partitions(process: ServerProcess) -> None:
+    with TankPeer(process) as peer:
+        peer.send(messages.CreateTopicRequest(1, b"many-partitions", 65_535, b""))
+        assert peer.answer()[-1] == messages.CreateCode.CREATED
+        count = 20 * SCALE
+        peer.send(*(messages.DiscoverPartitionsRequest(number, b"many-partitions", ()) for number in range(count)))
+        for number in range(count):
+            answer = peer.answer()
+            assert int.from_bytes(answer[:4], "little") == number
+            assert len(answer) > 65_535 * 16
+
+
+def numbers_left_out(process: ServerProcess) -> None:
+    """Each record 2^32 behind the one before; then a reader from the start."""
+    with TankPeer(process) as peer:
+        peer.send(messages.CreateTopicRequest(1, b"gaps", 1, b""))
+        assert peer.answer()[-1] == messages.CreateCode.CREATED
+        for number in range(1, 31 * SCALE):
+            peer.send(produce(number, b"gaps", sparse(number << 32)))
+            peer.answer()
+    with Peer(process.address("blipmq"), version=2) as reader:
+        reader.send(codec_v2.subscribe(5, b"gaps", 0, offset=0))
+        with reader.socket.makefile("rb") as file:
+            for _ in range(31 * SCALE):  # the answer, and each record
+                assert file.read(int.from_bytes(file.read(4), "big"))
+
+
 LOADS: list[tuple[Load, str]] = [
     (blipmq_patterns, "figg"),
     (very_many_small_frames_of_two_topics, "figg"),
@@ -204,6 +232,8 @@ LOADS: list[tuple[Load, str]] = [
     (packed_admin_bodies, "figg"),
     (admin_patterns, "figg"),
     (held_admin_connections, "figg"),
+    (questions_about_many_partitions, "figg"),
+    (numbers_left_out, "figg"),
 ]
 """Each load, and the protocol of the client beside it."""
 
