@@ -37,6 +37,11 @@ log = logging.getLogger("tools.engine_server")  # also when it runs as __main__
 
 SWITCH_INTERVAL_S = 0.0005
 """The committer's thread gets the interpreter within this time of asking for it, not within 5 ms."""
+COLLECT_AFTER = 5000, 5, 20
+"""When the interpreter looks for circles of objects: after so many new ones; after so many such looks, at older ones;
+after so many of these, at all. A look at all takes 50 to 150 ms with thousands of topics, and by default a burst of new
+ones brings several; a look at 25,000 takes 10."""
+
 EXIT_NOT_COMMITTED = 1
 EXIT_UNWRITTEN = 1
 EXIT_UNUSABLE = 3
@@ -139,6 +144,7 @@ class Process:
             say(f"{name} {address}")
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*COLLECT_AFTER)
         say("ready")
         await self._stop.wait()
         started = time.monotonic()
