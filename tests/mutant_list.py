@@ -703,13 +703,6 @@ MUTANTS = (
         pure=True,
     ),
     Mutant(
-        "answer a large publish when its first part is stored",
-        "netserver/tank/produce.py",
-        "        answer.pending = 1  # until all is appended\n",
-        "",
-        "tests/unit/test_tank_large.py -k slices",
-    ),
-    Mutant(
         "leave the records of a transaction where they were numbered",
         "engine/segments/chunk.py",
         "        renumber(self.buffer, self.end, behind_seq, append_time_ms)\n",
