@@ -380,6 +380,7 @@ class Log:
         self.watermarks.close()
         self.index.close()
         self.cursors.close()
+        self.clock.save(self.state, is_last=True)
         self.state.close()
         self.handles.close()
         self.lock.close()

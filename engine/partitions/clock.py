@@ -7,7 +7,7 @@ nobody sets (time since boot, sleep included), and the system's clock is only lo
 - off by up to `CLOCK_SLEW_MS`: that is followed, it is the usual correction.
 - off by more, in either direction: it jumped. That is believed once it has lasted ``clock_doubt_ms``; a jump that is
   taken back before has no effect at all. One from a time before this program existed to one behind it is believed
-  at once.
+  at once, and so is the first one to a time that is likely when the start's was not.
 - a jump that is believed makes nothing older: what was stamped before it, or is dated behind it, counts as stamped at
   the moment of belief (a *leap*). It is kept longer, by no more than the time that things of its kind are kept.
 
@@ -91,12 +91,15 @@ class DoubtedClock:
         self.held_ms = 0
         self.leap_ms = 0
         self._doubted: _Doubted | None = None
+        self._is_lost = False
+        """The time at the start was not likely."""
         self._saved: Known | None = None
         now_ms = wall_ms()
         if known is not None:
             self.leap_ms = known.leap_ms
             off_ms = now_ms - known.now_ms
-            if not -CLOCK_SLEW_MS <= off_ms <= CLOCK_OFF_MAX_MS:
+            self._is_lost = not -CLOCK_SLEW_MS <= off_ms <= CLOCK_OFF_MAX_MS
+            if self._is_lost:
                 now_ms = known.now_ms
             elif off_ms > CLOCK_STEP_MS:
                 self.held_ms = off_ms
@@ -140,17 +143,18 @@ class DoubtedClock:
         jump_ms = offset_ms - self._offset_ms
         if steady_now_ms - self.started_ms >= self._doubt_ms:
             self.held_ms = 0
+        if abs(self.doubted_ms) > CLOCK_STEP_MS >= abs(jump_ms):
+            self._report("the system's clock is right again: what it said meanwhile had no effect")
         if abs(jump_ms) <= CLOCK_SLEW_MS:
-            if abs(self.doubted_ms) > CLOCK_STEP_MS:
-                self._report("the system's clock is right again: what it said meanwhile had no effect")
             self._doubted = None
+            self._is_lost = False
             self._offset_ms = offset_ms
         elif -self.held_ms <= jump_ms < 0:
             self.held_ms += jump_ms
             self._report(f"the system's clock was {-jump_ms // 1000} s ahead at the start; it was set back")
             self._believe(offset_ms, steady_now_ms)
             return -jump_ms
-        elif jump_ms > 0 and self._offset_ms + steady_now_ms < CLOCK_PLAUSIBLE_MS <= offset_ms + steady_now_ms:
+        elif self._is_found_by(jump_ms):
             self._believe(offset_ms, steady_now_ms)
         elif self._doubted is None or abs(offset_ms - self._doubted.offset_ms) > CLOCK_SLEW_MS:
             self._doubted = _Doubted(offset_ms, steady_now_ms)
@@ -163,10 +167,18 @@ class DoubtedClock:
             self._believe(offset_ms, steady_now_ms)
         return 0
 
+    def _is_found_by(self, jump_ms: int) -> bool:
+        """Whether a jump leads from a time that is not likely to one that is."""
+        now_ms = self.now_ms()
+        if self._is_lost and 0 < jump_ms <= CLOCK_OFF_MAX_MS:
+            return True
+        return now_ms < CLOCK_PLAUSIBLE_MS <= now_ms + jump_ms
+
     def _believe(self, offset_ms: int, steady_now_ms: int) -> None:
         jump_ms = offset_ms - self._offset_ms
         self._offset_ms = offset_ms
         self._doubted = None
+        self._is_lost = False
         if abs(jump_ms) > CLOCK_STEP_MS:
             self.leap_ms = steady_now_ms + offset_ms
             self._report(
@@ -174,11 +186,12 @@ class DoubtedClock:
                 "the time so far; the age of all that was stored before counts from now on"
             )
 
-    def save(self, state: StateStore) -> None:
-        """Writes down what the next process has to know, if that is due."""
+    def save(self, state: StateStore, *, is_last: bool = False) -> None:
+        """Writes down what the next process has to know, if that is due; at the end it is."""
         known = Known(self.now_ms() - self.held_ms, self.leap_ms)
         saved = self._saved
-        if saved is not None and saved.leap_ms == known.leap_ms and known.now_ms - saved.now_ms < CLOCK_SAVE_MS:
+        is_new = saved is None or saved.leap_ms != known.leap_ms or known.now_ms - saved.now_ms >= CLOCK_SAVE_MS
+        if not is_new and not is_last:
             return
         self._saved = known
 
