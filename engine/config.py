@@ -238,7 +238,7 @@ class EngineConfig:
     )
     clock_doubt_ms: int = _setting(
         limits.CLOCK_DOUBT_MS, "duration", SECOND_MS, DAY_MS,
-        help="How long a jump of the system's clock has to last before it is believed.",
+        help="How long a jump of the system's clock has to last before it is believed (docs/clocks.md).",
     )  # fmt: skip
     watermarks_sync_interval_ms: int = _setting(
         SECOND_MS, "duration", 10, MINUTE_MS, help="Longest time that changed watermarks stay unsynced."

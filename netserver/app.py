@@ -159,6 +159,7 @@ class Server:
         self.config = config = _fitted(config, self.descriptors)
         self.data_dir = Path(config.server.data_dir)
         self.started_at = time.time()
+        self.started_s = time.monotonic()
         self.open_seconds = 0.0
         self.ready = False
         self.counters: dict[str, Counters] = {}

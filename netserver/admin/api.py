@@ -91,7 +91,7 @@ class Api:
             "ready": not self.not_ready_reason(),
             "started": server.started_at,
             "restart_needed": server.restart_needed,
-            "uptime_seconds": time.time() - server.started_at,
+            "uptime_seconds": time.monotonic() - server.started_s,
             "data_dir": str(server.data_dir.absolute()),
             "listeners": {name: str(address) for name, address in server.addresses.items()},
             "failed_listeners": {name: str(error) for name, error in server.failed.items()},

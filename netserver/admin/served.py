@@ -26,6 +26,7 @@ class Served(Protocol):
     data_dir: Path
     ready: bool
     started_at: float
+    started_s: float
     restart_needed: list[str]
     open_seconds: float
     shell: Shell

@@ -45,6 +45,33 @@ CHANGES = (
 )
 FILE_CALLS = {f"os.{name}" for name in CHANGES.split()} | {"open"}
 
+WALL_TIME = frozenset(
+    [
+        "engine/partitions/clock.py",
+        "engine/partitions/housekeeping.py",
+        "engine/segments/recovery.py",
+        "netserver/access/auth.py",
+        "netserver/admin/staging.py",
+        "netserver/app.py",
+        "netserver/logs.py",
+        "netserver/shell/connection.py",
+        "netserver/shell/tls.py",
+        "netserver/tank/node.py",
+        "netserver/tank/publisher.py",
+        "tools/engine_server.py",
+        "tools/logtool/copying.py",
+        "tools/logtool/debug.py",
+        "tools/logtool/positions.py",
+        "tools/logtool/repair.py",
+    ]
+)
+"""Files that read the system's clock or times of files; docs/clocks.md says for each what for."""
+WALL_NAMES = {
+    "wall_ms",
+    *(f"time.{name}" for name in ["time", "time_ns", "gmtime", "localtime", "strftime", "ctime", "asctime"]),
+}
+WALL_ENDS = (".now", ".utcnow", ".today", ".fromtimestamp")
+
 pytestmark = pytest.mark.skipif(not (ROOT / "engine").is_dir(), reason="looks at a checkout, not at an installation")
 
 
@@ -269,6 +296,27 @@ def stray_file_calls(source: Source) -> list[str]:
     return found
 
 
+def stray_wall_time(source: Source) -> list[str]:
+    """What is kept for a time goes by the clock of the log, timers by the steady one: few places read the system's."""
+    if source.package not in PACKAGES or source.path in WALL_TIME:
+        return []
+    return [source.at(node, f"reads the system's clock ({text})") for node, text in wall_time(source)]
+
+
+def wall_time(source: Source) -> Iterator[tuple[ast.AST, str]]:
+    """Every place of a file that reads the system's clock, or the time of a file."""
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            is_given = bool(node.args) and name.rpartition(".")[2] in ("gmtime", "localtime", "fromtimestamp", "ctime")
+            if not is_given and (name in WALL_NAMES or ("date" in name and name.endswith(WALL_ENDS))):
+                yield node, f"{name}()"
+        elif isinstance(node, ast.Attribute) and node.attr in ("st_mtime", "st_mtime_ns", "CLOCK_REALTIME"):
+            yield node, node.attr
+        elif isinstance(node, ast.ImportFrom) and node.module == "time":
+            yield from ((node, alias.name) for alias in node.names if f"time.{alias.name}" in WALL_NAMES)
+
+
 RULES: tuple[Callable[[Source], list[str]], ...] = (
     long_lines,
     long_files,
@@ -280,6 +328,7 @@ RULES: tuple[Callable[[Source], list[str]], ...] = (
     upward_imports,
     codec_imports,
     stray_file_calls,
+    stray_wall_time,
 )
 
 
@@ -299,6 +348,7 @@ BAD: dict[str, tuple[str, str]] = {
     "stray_limits": ("engine/x.py", '"""D."""\nRECORD_BYTES_MAX = 5\n'),
     "upward_imports": ("engine/x.py", '"""D."""\nfrom netserver import figg\n'),
     "codec_imports": ("netserver/figg/codec.py", '"""D."""\nfrom netserver.shell.connection import Connection\n'),
+    "stray_wall_time": ("engine/x.py", '"""D."""\nimport time\nprint(time.gmtime(5), time.monotonic(), time.time())\n'),
     "stray_file_calls": ("engine/x.py", '"""D."""\nimport os\nos.rename("a", "b")\n'),
 }
 
@@ -306,6 +356,25 @@ BAD: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_rule_can_fail(rule: Callable[[Source], list[str]]) -> None:
     assert len(rule(parse(*BAD[rule.__name__]))) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "time.time_ns()", "datetime.now(UTC)", "datetime.datetime.utcnow()", "date.today()", "wall_ms()",
+        "time.gmtime()",
+        "from time import time", "os.stat('x').st_mtime", "time.clock_gettime(time.CLOCK_REALTIME)",
+    ],
+)  # fmt: skip
+def test_every_way_to_read_the_systems_clock_is_found(text: str) -> None:
+    assert len(list(wall_time(parse("engine/x.py", text)))) == 1
+
+
+def test_the_page_on_clocks_has_every_place_that_reads_the_systems() -> None:
+    page = (ROOT / "docs" / "clocks.md").read_text()
+    assert sorted(re.findall(r"^\| ((?:engine|netserver|tools)/\S+\.py) \|", page, re.M)) == sorted(WALL_TIME)
+    assert {source.path for source in sources() if source.path in WALL_TIME and not list(wall_time(source))} == set()
+    assert {source.path for source in sources()} >= WALL_TIME
 
 
 def reachable(start: str) -> set[str]:

@@ -107,7 +107,7 @@ def reload(settings: Settings) -> None:
     deadline = time.monotonic() + settings.timeout_s
     while time.monotonic() < deadline:
         now = figures(admin.text("/metrics"))
-        if now["config_reload_time_seconds"] > before["config_reload_time_seconds"]:
+        if now["config_reload_time_seconds"] != before["config_reload_time_seconds"]:
             later = admin.call("GET", "/v1/status").get("restart_needed", [])
             if settings.output.form == "table":
                 also = f"; a restart is needed for {', '.join(later)}" if later else ""
