@@ -80,6 +80,7 @@ class BoundedQuic(QuickReceiving):
         reset_token: of a connection id, see ``netserver.quic.datagrams``.
 
     Attributes:
+        new_ids: connection ids that are told to the peer with the next datagrams.
         windows_opened: streams on which the peer has allowed more data since the set was last cleared.
     """
 
@@ -93,6 +94,7 @@ class BoundedQuic(QuickReceiving):
     ) -> None:
         super().__init__(configuration=configuration, **arguments)
         self._reset_token = reset_token
+        self.new_ids: list[bytes] = []
         self._give_reset_tokens()
         self._loss._pacer = _Pacer(max_datagram_size=self._max_datagram_size)
         self._ack_delay = QUIC_ACK_S
@@ -122,8 +124,10 @@ class BoundedQuic(QuickReceiving):
                 one.stateless_reset_token = self._reset_token(one.cid)
 
     def _replenish_connection_ids(self) -> None:
+        known = len(self._host_cids)
         super()._replenish_connection_ids()
         self._give_reset_tokens()
+        self.new_ids += [one.cid for one in self._host_cids[known:]]
 
     # --- receiving
 

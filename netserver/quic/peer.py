@@ -157,8 +157,6 @@ class QuicPeer:
                 self._stream_reset(event.stream_id)
             elif isinstance(event, events.StopSendingReceived):
                 self._stream_refused(event.stream_id)
-            elif isinstance(event, events.ConnectionIdIssued):
-                self.host.connection_id_issued(self, event.connection_id)
             elif isinstance(event, events.ConnectionIdRetired):
                 self.host.connection_id_retired(self, event.connection_id)
             elif isinstance(event, events.HandshakeCompleted):
@@ -327,6 +325,10 @@ class QuicPeer:
         quic = self.quic
         now = time.monotonic()
         datagrams = quic.datagrams_to_send(now)
+        if quic.new_ids:  # before the peer can use them
+            for connection_id in quic.new_ids:
+                self.host.connection_id_issued(self, connection_id)
+            quic.new_ids.clear()
         if datagrams:
             self.host.send(self, datagrams)
         self._arm()

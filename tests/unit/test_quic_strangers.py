@@ -233,3 +233,23 @@ def test_resets_are_shorter_than_what_they_answer_and_outlive_the_server(tmp_pat
     assert found[0].token(b"12345678") == found[1].token(b"12345678") != found[0].token(b"12345679")
     assert [len(found[0].reset(b"12345678", size)) for size in (21, 22, 40, 1200)] == [0, 21, 39, 43]
     assert found[0].reset(b"12345678", 30)[0] >> 6 == 1
+
+
+def test_no_id_is_given_out_before_it_is_known() -> None:
+    """Its first packets would be dropped, or answered with a reset."""
+
+    async def test(server: Server, listener: FujinListener) -> None:
+        endpoint = listener.endpoint
+        real = endpoint.send
+        unknown: list[bytes] = []
+
+        def send(peer: Any, datagrams: Any) -> None:
+            unknown.extend(one.cid for one in peer.quic._host_cids if one.was_sent and one.cid not in endpoint._by_id)
+            real(peer, datagrams)
+
+        endpoint.send = send  # type: ignore[method-assign]
+        async with connect(place(listener)) as peer:
+            await peer.publish(b"t", b"x")
+        assert unknown == []
+
+    serve(test)
