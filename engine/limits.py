@@ -271,6 +271,12 @@ SLICES_S = 0.005
 """Time in one turn of the owner's loop for work that is done in slices, of all together: nobody waits for long, and the
 turns themselves cost nothing beside it. 9,000 subscribers woken in one turn stalled it for 94 ms."""
 
+STRETCHES_MAX = 1024
+"""Places in a partition where numbers are known to be left out; above, older ones are joined (100 KB of memory)."""
+
+STRETCH_BATCHES_MAX = 64
+"""Batches of one chunk whose headers are looked at for numbers left out between them; else it is one stretch."""
+
 # --- cursors (engine/cursors/deliveries.py, engine/cursors/store.py) ---
 
 UNACKNOWLEDGED_MAX = 16384

@@ -32,6 +32,7 @@ from engine.formats.segment import (
     read_footer,
 )
 from engine.limits import SMALL_FILE_BYTES_MAX
+from engine.partitions.gaps import Gaps
 from engine.segments.scan import Damage, Found, walk
 from engine.segments.watermarks import Owner, Watermark, Watermarks
 
@@ -260,6 +261,25 @@ class PartitionReader:
             if before:
                 return before
         return 0
+
+    def gaps(self) -> Gaps:
+        """How many records ranges of its numbers hold. Of segments that are not sealed every batch is read for it."""
+        gaps, follows = Gaps(), 0
+        for segment in self.segments:
+            first_seq, footer = segment.header.first_seq, segment.footer
+            gaps.add(follows or first_seq, first_seq - 1)
+            follows = first_seq
+            if footer is not None:
+                gaps.add(first_seq, footer.last_seq, footer.records)
+                follows = footer.last_seq + 1
+                continue
+            for item in walk_segment(self.files, segment):
+                for header in headers_of(item, segment.header.segment_id) if isinstance(item, Found) else ():
+                    gaps.add(follows, header.first_seq - 1)
+                    gaps.add(header.first_seq, header.last_seq, header.count)
+                    follows = header.last_seq + 1
+                follows = max(follows, item.last_seq + 1)
+        return gaps
 
     def batches(self, first_seq: int, end_seq: int) -> Iterator[tuple[Segment, Found | Damage]]:
         """Verified batches that hold any number from `first_seq` up to `end_seq` (exclusive), and damage met there."""

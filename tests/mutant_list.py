@@ -637,6 +637,21 @@ MUTANTS = (
         "tests/unit/test_cursors_stored.py -k does_not_stop_the_start",
     ),
     Mutant(
+        "take numbers for records in a queue with a capacity",
+        "engine/cursors/deliveries.py",
+        "        if first > self.next_seq and gaps:\n",
+        "        if False:\n",
+        "tests/unit/test_cursor_trouble.py -k counts_records",
+        pure=True,
+    ),
+    Mutant(
+        "take numbers for records that wait",
+        "engine/cursors/documents.py",
+        "gaps.count(deliveries.next_seq, committed_seq).most",
+        "committed_seq - deliveries.next_seq + 1",
+        "tests/unit/test_cursor_trouble.py -k counts_records",
+    ),
+    Mutant(
         "cross numbers that are left out step by step",
         "engine/cursors/cursor.py",
         "            self.finished(plan, min(last, plan.last) if plan.retry else last)\n",

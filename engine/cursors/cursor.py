@@ -107,7 +107,7 @@ class Cursor:
             return None
         deliveries = self.deliveries
         while True:
-            plan = deliveries.plan(partition.committed_seq, now_ms)
+            plan = deliveries.plan(partition.committed_seq, now_ms, partition.gaps)
             if deliveries.dropped:
                 self.totals.dropped += deliveries.dropped
                 deliveries.dropped = 0
@@ -183,7 +183,7 @@ class Cursor:
             last = min(last, plan.last)
         self._store.log.report(f"{self.partition.title}: records {plan.first} to {last} cannot be decoded: {problem}")
         self.reader.close()
-        self._lose(last - plan.first + 1, f"records {plan.first} to {last} cannot be decoded")
+        self._lose(self._most(plan.first, last), f"records {plan.first} to {last} cannot be decoded")
         self.finished(plan, last)
 
     # --- acknowledging
@@ -249,10 +249,13 @@ class Cursor:
             beyond = self.deliveries.cut(partition.last_seq)
             self.base -= beyond  # as in reset()
             if beyond:
-                self._store.log.report(f"{self.title} was {beyond} records beyond the end of the log; set to its end")
+                self._store.log.report(
+                    f"{self.title} was beyond the end of the log by {beyond} numbers; set to its end"
+                )
                 self.touch()
         self.log_start = partition.log_start
-        lost = self.deliveries.jump(partition.log_start)
+        passed_seq = self.deliveries.next_seq
+        lost = self.deliveries.jump(partition.log_start) + self._most(passed_seq, partition.log_start - 1)
         if lost:
             self._lose(lost, f"retention removed {lost} records before they were acknowledged")
             self.touch()
@@ -263,7 +266,11 @@ class Cursor:
         for lost_first, lost_last in self.reader.lost:
             low, high = max(first, lost_first), min(last, lost_last)
             if low <= high:
-                self._lose(high - low + 1, f"damage took records {low} to {high}")
+                self._lose(self._most(low, high), f"damage took records {low} to {high}")
+
+    def _most(self, first: int, last: int) -> int:
+        """How many records have these numbers, at most."""
+        return self.partition.gaps.count(first, last).most
 
     def _lose(self, count: int, what: str) -> None:
         self.lost += count

@@ -36,11 +36,11 @@ cdef class Deliveries:
     @cython.locals(index=Py_ssize_t)
     cpdef bint covers(self, long long first, long long last) except -1
     @cython.locals(barrier="long long", last="long long")
-    cpdef Plan plan(self, long long committed_seq, long long now_ms)
+    cpdef Plan plan(self, long long committed_seq, long long now_ms, gaps=*)
     @cython.locals(queue=list, first="long long", last="long long", index=Py_ssize_t)
     cdef Plan _next_retry(self)
-    @cython.locals(room="long long", dropped="long long")
-    cdef int _drop_oldest(self, long long committed_seq) except -1
+    @cython.locals(room="long long", first="long long")
+    cdef int _drop_oldest(self, long long committed_seq, gaps) except -1
     @cython.locals(head_last="long long", index=Py_ssize_t, attempts="long long")
     cpdef delivered(self, Plan plan, long long first, long long last, long long now_ms)
     cpdef finished(self, Plan plan, long long last)

@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.limits import OVERTAKEN_MAX, UNACKNOWLEDGED_MAX
+from engine.partitions.gaps import NO_GAPS, Gaps
 
 QUEUED = 0  # Run.due_ms of runs that are not in flight
 GIVEN_UP = -1
@@ -166,12 +167,12 @@ class Deliveries:
 
     # --- delivering
 
-    def plan(self, committed_seq: int, now_ms: int) -> Plan | None:
+    def plan(self, committed_seq: int, now_ms: int, gaps: Gaps = NO_GAPS) -> Plan | None:
         """What to deliver now; None = nothing. Say what was done with :meth:`delivered` or :meth:`finished`."""
         if now_ms >= self._next_due_ms:
             self.fall_due(committed_seq, now_ms)
         if self._capacity:
-            self._drop_oldest(committed_seq)
+            self._drop_oldest(committed_seq, gaps)
         last = self.next_seq - 1 + self._unacknowledged_max - self.unacknowledged
         if last > committed_seq:
             last = committed_seq
@@ -196,12 +197,14 @@ class Deliveries:
                 index += 1
             del queue[0]
 
-    def _drop_oldest(self, committed_seq: int) -> None:
+    def _drop_oldest(self, committed_seq: int, gaps: Gaps) -> None:
         room = max(self._capacity - self.unacknowledged, 1)
-        dropped = committed_seq - self.next_seq + 1 - room
-        if dropped > 0:
-            self.dropped += dropped
-            self.next_seq += dropped
+        first = committed_seq + 1 - room  # if every number were a record
+        if first > self.next_seq and gaps:
+            first = gaps.newest(self.next_seq, committed_seq, room)
+        if first > self.next_seq:
+            self.dropped += gaps.count(self.next_seq, first - 1).most
+            self.next_seq = first
 
     def delivered(self, plan: Plan, first: int, last: int, now_ms: int) -> None:
         """The records ``first`` to ``last`` of a plan were delivered and are to be acknowledged.
@@ -331,12 +334,10 @@ class Deliveries:
         """Retention removed what is below ``log_start``.
 
         Returns:
-            how many numbers that were unacknowledged or never delivered went away
+            how many unacknowledged records went away
         """
         lost = self.acknowledge(0, log_start - 1)
-        if self.next_seq < log_start:
-            lost += log_start - self.next_seq
-            self.next_seq = log_start
+        self.next_seq = max(self.next_seq, log_start)
         return lost
 
     def cut(self, end_seq: int) -> int:

@@ -14,6 +14,7 @@ from engine.cursors.entries import CURSOR, CursorJournal, Entry, id_of, parse_en
 from engine.cursors.reader import BatchError, BundleError, Reader
 from engine.errors import Corrupt, EngineError
 from engine.limits import REDRIVE_BYTES, REDRIVE_RECORDS
+from engine.partitions.gaps import NO_GAPS, Gaps
 from engine.segments.chunk import COMMITTED, PENDING, Chunk, outcome
 from engine.state.store import OnDone, StateReader, StateStore
 
@@ -57,7 +58,7 @@ def stored_entries(state: StateReader, report: Callable[[Exception], None]) -> l
     return [entry for entry in found if entry.owner != REDRIVE_OWNER]
 
 
-def entry_item(entry: Entry, topic: bytes | None, committed_seq: int | None) -> dict[str, Any]:
+def entry_item(entry: Entry, topic: bytes | None, committed_seq: int | None, gaps: Gaps = NO_GAPS) -> dict[str, Any]:
     """A subscription::
 
         {"id", "protocol", "group": its name or null, "topic": null when it was deleted, "partition", "qos",
@@ -68,12 +69,13 @@ def entry_item(entry: Entry, topic: bytes | None, committed_seq: int | None) -> 
 
     Args:
         committed_seq: the last number that readers may see; None: nobody has looked.
+        gaps: of the partition. Where they give bounds, the lag is the upper one.
 
     Raises:
         Corrupt: its numbers are not those of a subscription
     """
     deliveries = _deliveries(entry)
-    waiting = None if committed_seq is None else max(committed_seq - deliveries.next_seq + 1, 0)
+    waiting = None if committed_seq is None else gaps.count(deliveries.next_seq, committed_seq).most
     return {
         "id": entry.id,
         "protocol": entry.owner,

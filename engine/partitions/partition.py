@@ -12,14 +12,15 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine.callbacks import call_each
-from engine.errors import DiskFull, EngineError, NotStored, ReadOnly, TooLarge
+from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
 from engine.formats.batch import BatchWriter
 from engine.formats.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
 from engine.formats.bundle import BundleInfo
 from engine.formats.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RECORD_OVERHEAD_BYTES, SEQ_RESERVATION
 from engine.partitions import reads as reading
-from engine.segments.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter
+from engine.partitions.gaps import NO_GAPS, gaps_of
+from engine.segments.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter, check_records
 from engine.segments.discovery import Place
 from engine.segments.recovery import Recovered
 from engine.state.store import Put
@@ -47,7 +48,7 @@ class Partition:
     __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
         "__weakref__", "_active", "_append_ms", "_chunk_bytes", "_log", "_open_callbacks", "_open_chunk", "_pending",
         "_phase", "_reserved", "_reserving", "_told_failure", "committed_end", "committed_s", "committed_seq", "error",
-        "failing", "fetching", "index", "last_seq", "leaves_out_numbers", "log_start", "mark_failed",
+        "failing", "fetching", "gaps", "index", "last_seq", "leaves_out_numbers", "log_start", "mark_failed",
         "marked_log_start", "position_hints", "queued", "readers", "roll_wanted", "sealed", "tail", "tail_head",
         "tail_next", "told_damage", "topic",
     )  # fmt: skip
@@ -66,6 +67,8 @@ class Partition:
         """Last sequence number that readers may see."""
         self.committed_s = 0.0
         """When something was last committed (`time.monotonic()`): how late a live reader is told."""
+        self.gaps = NO_GAPS
+        """How many records a range of committed numbers holds."""
         self.committed_end = 0
         """End of the committed batches in the active segment's file."""
         self.sealed: list[SealedSegment] = []
@@ -237,6 +240,7 @@ class Partition:
         self.committed_end = result.active.position
         self._append_ms = result.active.last_append_ms
         self.log_start = self.marked_log_start = result.log_start
+        self.gaps = gaps_of(result.sealed, result.active)
         self._phase = OPEN
         if result.next_seq - 1 > max(result.committed_seq, self._reserved):
             self._log.state.submit([Put(self._reserved_key, result.next_seq)])
@@ -345,13 +349,13 @@ class Partition:
             their chunks, oldest first. Each is committed or fails by itself: `engine.segments.chunk.outcome` sums up.
 
         Raises:
-            ValueError: no records.
-            TooLarge: a record is larger than the topic allows; nothing was appended.
-            NotStored: see `writer`.
+            ValueError: no records, or a key of more than 255 bytes.
+            TooLarge: a record is larger than the topic allows.
+            NotStored: see `writer`. Whatever is raised, nothing was appended.
         """
         if not values:
             raise ValueError("no records")
-        self._check_sizes(values, headers)
+        check_records(self, values, keys, headers)  # all of them first: behind it none can be refused
         attributes = QOS0_ATTRIBUTE if qos0 else 0
         now_ms = self._log.now_ms()
         chunks: list[Chunk] = []
@@ -426,13 +430,6 @@ class Partition:
         assert stored, "writer() made room"
         return self.appended(waiter, end - start)
 
-    def _check_sizes(self, values: Sequence[bytes], headers: Sequence[tuple[bytes, ...]] | None) -> None:
-        limit = self.config.record_bytes_max
-        for row, value in enumerate(values):
-            size = len(value) + (sum(map(len, headers[row])) if headers is not None else 0)
-            if size > limit:
-                raise TooLarge(f"a record of {size} bytes; {self.title} takes up to {limit}", limit)
-
     def _register(self, chunk: Chunk) -> None:
         """Gives out the numbers of what is in the open chunk; it waits for a round from now on."""
         self.last_seq = chunk.writer.next_seq - 1
@@ -488,9 +485,11 @@ class Partition:
         self.failing = None
         for chunk in part.chunks:
             self.settle(chunk, COMMITTED, None)
+            if chunk.last_seq - self.committed_seq != chunk.records:
+                self.gaps = self.gaps.behind(self.committed_seq, chunk)
+            self.committed_seq = chunk.last_seq
             log.tail.add(chunk)
         if part.chunks:
-            self.committed_seq = part.chunks[-1].last_seq
             self.committed_s = time.monotonic()
         self.committed_end = part.active.position
         if self.readers:

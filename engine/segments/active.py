@@ -15,6 +15,7 @@ from engine.files.descriptors import Handles
 from engine.files.system import Files, free_path
 from engine.formats.batch import seal
 from engine.formats.segment import HEADER_BYTES, INDEX_INTERVAL_BYTES, Footer, IndexEntry, SegmentHeader, segment_name
+from engine.partitions.gaps import Gaps
 from engine.segments.chunk import Chunk
 
 
@@ -59,6 +60,8 @@ class ActiveSegment:
     last_append_ms: int = 0
     appended_steady_ms: int = 0
     index: list[IndexEntry] = field(default_factory=list)
+    gaps: Gaps = field(default_factory=Gaps)
+    """Numbers that the batches found by recovery leave out."""
     has_rest: bool = False
     """A write has begun that may have left something behind `position`: nothing is written there before it is cut."""
     path: Path = field(init=False)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from engine.errors import EngineError
+from engine.errors import EngineError, TooLarge
 from engine.formats.batch import BatchWriter
 from engine.formats.batch_header import renumber
+from engine.limits import EXTENSION_BYTES_MAX, KEY_BYTES_MAX
 
 if TYPE_CHECKING:
     from engine.commit.transactions import Transaction
@@ -95,6 +96,29 @@ class Chunk:
         self.last_seq += behind_seq
         self.append_time_ms = append_time_ms
         renumber(self.buffer, self.end, behind_seq, append_time_ms)
+
+
+HEADER_ROOM_BYTES = 16
+"""More than each part of a header takes beside its own bytes."""
+
+
+def check_records(
+    partition: Partition,
+    values: Sequence[bytes],
+    keys: Sequence[bytes] | None,
+    headers: Sequence[tuple[bytes, ...]] | None,
+) -> None:
+    """Raises TooLarge or ValueError if the partition can take one of these records in no case."""
+    limit = partition.config.record_bytes_max
+    for row, value in enumerate(values):
+        flat = headers[row] if headers is not None else ()
+        size = len(value) + sum(map(len, flat))
+        if size > limit:
+            raise TooLarge(f"a record of {size} bytes; {partition.title} takes up to {limit}", limit)
+        if size + HEADER_ROOM_BYTES * len(flat) > EXTENSION_BYTES_MAX:
+            raise TooLarge(f"a record with {len(flat) // 2} headers; a batch cannot hold them", limit)
+    if keys is not None and max(map(len, keys), default=0) > KEY_BYTES_MAX:
+        raise ValueError(f"a key of more than {KEY_BYTES_MAX} bytes")
 
 
 def outcome(chunks: Sequence[Chunk]) -> tuple[int, EngineError | None]:

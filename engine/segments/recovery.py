@@ -392,15 +392,18 @@ class _Recovery:
         """
         segment = ActiveSegment(path.parent, header, last_seq=header.first_seq - 1)
         read = careful_read(self.files, fd, self.report.notes.append, path)
+        follows = header.first_seq
         for item in walk(read, HEADER_BYTES, size_bytes, header.segment_id, header.first_seq):
             if isinstance(item, Found):
-                if not self._count(segment, item, floor):
+                if not self._count(segment, item, floor, follows):
                     break
+                follows = segment.last_seq + 1
                 continue
             assert item is not None, "these reads wait for the disk"
             if item.end == size_bytes or (floor is not None and item.position >= max(floor, segment.durable_position)):
                 return segment, True
             self._found_damaged(path, item)
+            follows = max(follows, item.last_seq + 1)  # there were records of these numbers
         return segment, False
 
     def _found_damaged(self, path: Path, damage: Damage) -> None:
@@ -408,7 +411,7 @@ class _Recovery:
             where = (damage.position, damage.end, damage.first_seq, damage.last_seq)
             self.report.isolated.append(Lost(path, *where, f"damaged {damage.reason}"))
 
-    def _count(self, segment: ActiveSegment, found: Found, floor: int | None) -> bool:
+    def _count(self, segment: ActiveSegment, found: Found, floor: int | None, follows: int) -> bool:
         """Adds verified batches to the counts of `segment`; False at a transaction that was not committed."""
         position = found.start
         while position < found.end:
@@ -419,6 +422,9 @@ class _Recovery:
             if floor is not None and is_torn and at >= max(floor, segment.durable_position):
                 return False
             segment.note(header.first_seq, at, header.max_timestamp_ms)
+            segment.gaps.add(follows, header.first_seq - 1)
+            segment.gaps.add(header.first_seq, header.last_seq, header.count)
+            follows = header.last_seq + 1
             segment.records += header.count
             segment.batches += 1
             segment.max_timestamp_ms = max(segment.max_timestamp_ms, header.max_timestamp_ms)

@@ -132,7 +132,8 @@ class SubscriptionsApi:
         if topic is None:
             return subscriptions.entry_item(entry, None, None)
         partition = log.partition(topic, entry.partition)
-        return subscriptions.entry_item(entry, topic.name, partition.committed_seq if partition.is_open else None)
+        committed_seq = partition.committed_seq if partition.is_open else None
+        return subscriptions.entry_item(entry, topic.name, committed_seq, partition.gaps)
 
 
 class NoKeyFile(Exception):

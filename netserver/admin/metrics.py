@@ -252,7 +252,8 @@ class ServerCollector(Collector):
         for cursor in cursors.loaded():  # those that nobody has used for a minute would have to be read from the disk
             if cursor.owner in unacked:
                 unacked[cursor.owner] += cursor.deliveries.unacknowledged
-                waiting = cursor.partition.committed_seq - cursor.deliveries.next_seq + 1
+                partition = cursor.partition
+                waiting = partition.gaps.count(cursor.deliveries.next_seq, partition.committed_seq).most
                 lag[cursor.owner] = max(lag[cursor.owner], waiting + cursor.deliveries.unacknowledged)
         text = "Records delivered and not acknowledged, of subscriptions in use."
         yield gauge("unacked_records", text, label, [((owner,), unacked[owner]) for owner in owners])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from dataclasses import dataclass
 
 from hypothesis import settings
@@ -11,9 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from engine.cursors.deliveries import NEVER_MS, Deliveries, DeliveryPolicy, load
 from engine.limits import OVERTAKEN_MAX
+from engine.partitions.gaps import Gaps
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 NUMBERS = st.integers(1, 60)
+GAPS = st.sampled_from([0, 0, 0, 0, 0, 0, 1, 7, 5000, 1 << 32, 1 << 40])
 
 
 @dataclass
@@ -45,7 +48,9 @@ class CursorMachine(RuleBasedStateMachine):
         self.subject = Deliveries(1, self.policy)
         self.now_ms = 0
         self.committed = 0
-        self.gaps: set[int] = set()
+        self.records: list[int] = []
+        self.gaps = Gaps()
+        self.dropped = 0
         self.next_seq = 1
         self.items: dict[int, Item] = {}
         self.queue: list[tuple[int, int]] = []  # (seq, barrier)
@@ -71,22 +76,31 @@ class CursorMachine(RuleBasedStateMachine):
         self.fall_due()
         if self.policy.queue_capacity:
             room = max(self.policy.queue_capacity - len(self.items), 1)
-            self.next_seq = max(self.next_seq, self.committed - room + 1)
+            waiting = self.waiting()
+            if len(waiting) > room:
+                self.dropped += len(waiting) - room
+                self.next_seq = waiting[-room]
         self.queue = [(seq, barrier) for seq, barrier in self.queue if self.is_queued(seq)]
         is_new = self.next_seq <= self.committed and len(self.items) < self.policy.unacknowledged_max
         if is_new and (not self.queue or self.next_seq <= self.queue[0][1]):
             return self.next_seq, False
         return (self.queue[0][0], True) if self.queue else None
 
+    def waiting(self) -> list[int]:
+        """The records that were never delivered."""
+        return self.records[bisect_left(self.records, self.next_seq) :]
+
     def is_queued(self, seq: int) -> bool:
         return seq in self.items and self.items[seq].state == "queued"
 
     # --- the rules
 
-    @rule(count=st.integers(1, 10), gaps=st.sets(st.integers(0, 9), max_size=2))
-    def commit(self, count: int, gaps: set[int]) -> None:
-        self.gaps |= {self.committed + 1 + gap for gap in gaps if gap < count}
-        self.committed += count
+    @rule(count=st.integers(1, 10), gaps=st.lists(GAPS, min_size=10, max_size=10))
+    def commit(self, count: int, gaps: list[int]) -> None:
+        for gap in gaps[:count]:
+            self.gaps.add(self.committed + 1, self.committed + gap)
+            self.committed += gap + 1
+            self.records.append(self.committed)
 
     @rule(wait_ms=st.sampled_from([1, 30, 100, 115, 400, 5000]))
     def wait(self, wait_ms: int) -> None:
@@ -95,41 +109,41 @@ class CursorMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 20), qos0=st.booleans())
     def deliver(self, limit: int, qos0: bool) -> None:
         while limit > 0:
-            plan = self.subject.plan(self.committed, self.now_ms)
+            plan = self.subject.plan(self.committed, self.now_ms, self.gaps)
             expected = self.next_in_model()
             if plan is None or expected is None:
                 assert plan is None and expected is None  # noqa: PT018  (both or neither)
                 return
             assert (plan.first, plan.retry) == expected
-            seqs = [seq for seq in range(plan.first, plan.last + 1) if seq not in self.gaps]
-            if not seqs:
-                self.subject.finished(plan, plan.last)
-                self.model_finished(plan.first, plan.last)
+            at = bisect_left(self.records, plan.first)
+            assert at < len(self.records), "the last committed number is a record's"
+            first = last = self.records[at]
+            if first > plan.last:  # at once, as the readers do it
+                assert not plan.retry
+                self.subject.finished(plan, first - 1)
+                self.model_finished(plan.first, first - 1)
             elif qos0 and not plan.retry:
-                self.subject.finished(plan, seqs[0])
-                self.model_finished(plan.first, seqs[0])
+                self.subject.finished(plan, first)
+                self.model_finished(plan.first, first)
             else:
                 # one stretch without a gap at a time, as the readers do it
-                last = seqs[0]
-                while last + 1 in seqs and last - seqs[0] + 1 < limit:
+                while last + 1 in self.records[at : at + limit + 1] and last < plan.last and last - first + 1 < limit:
                     last += 1
-                self.subject.delivered(plan, seqs[0], last, self.now_ms)
-                self.model_delivered(seqs[0], last, plan.retry)
-                limit -= last - seqs[0]
+                self.subject.delivered(plan, first, last, self.now_ms)
+                self.model_delivered(first, last, plan.retry)
+                limit -= last - first
             limit -= 1
 
     def model_finished(self, first: int, last: int) -> None:
-        for seq in range(first, last + 1):
-            self.items.pop(seq, None)
+        for seq in [seq for seq in self.items if first <= seq <= last]:
+            del self.items[seq]
         self.next_seq = max(self.next_seq, last + 1)
 
     def model_delivered(self, first: int, last: int, retry: bool) -> None:
+        if not retry:
+            self.next_seq = first  # what lies before it names no record
         for seq in range(first, last + 1):
-            expected = self.next_in_model()
-            while expected is not None and expected[0] in self.gaps:
-                self.model_finished(expected[0], expected[0])
-                expected = self.next_in_model()
-            assert expected == (seq, retry)
+            assert self.next_in_model() == (seq, retry)
             self.queue = [entry for entry in self.queue if entry[0] != seq]
             item = self.items.setdefault(seq, Item(0, 0, "flight"))
             item.state = "flight"
@@ -137,8 +151,14 @@ class CursorMachine(RuleBasedStateMachine):
             item.due_ms = self.subject.due_ms(self.now_ms, item.attempts)
             self.next_seq = max(self.next_seq, seq + 1)
 
+    def some(self, index: int, length: int) -> tuple[int, int]:
+        """The numbers of some records, if there are any, else some numbers."""
+        at = self.records[index % len(self.records)] if self.records else index
+        return at, at + length - 1
+
     @rule(first=NUMBERS, length=st.integers(1, 8))
     def acknowledge(self, first: int, length: int) -> None:
+        first, _ = self.some(first, length)
         known = [seq for seq in range(first, first + length) if seq in self.items]
         assert self.subject.covers(first, first + length - 1) == (len(known) == length)
         assert self.subject.acknowledge(first, first + length - 1) == len(known)
@@ -147,6 +167,7 @@ class CursorMachine(RuleBasedStateMachine):
 
     @rule(first=NUMBERS, length=st.integers(1, 8), delay_ms=st.sampled_from([0, 50]))
     def release(self, first: int, length: int, delay_ms: int) -> None:
+        first, _ = self.some(first, length)
         known = [seq for seq in range(first, first + length) if seq in self.items and self.items[seq].state == "flight"]
         assert self.subject.release(first, first + length - 1, self.now_ms, delay_ms) == len(known)
         back = []
@@ -175,13 +196,14 @@ class CursorMachine(RuleBasedStateMachine):
     def trim(self, ahead: int) -> None:
         log_start = max(min(self.subject.floor + 1 + ahead, self.committed + 1), 1)
         lost = [seq for seq in self.items if seq < log_start]
-        assert self.subject.jump(log_start) == len(lost) + max(log_start - self.next_seq, 0)
+        assert self.subject.jump(log_start) == len(lost)
         for seq in lost:
             del self.items[seq]
         self.next_seq = max(self.next_seq, log_start)
 
     @rule()
     def restart(self) -> None:
+        self.dropped -= self.subject.dropped
         self.subject = load(self.subject.dump(), self.policy)
         self.queue = []
         for seq in sorted(self.items):
@@ -196,6 +218,9 @@ class CursorMachine(RuleBasedStateMachine):
             return
         runs = list(self.subject.runs())
         assert [seq for run in runs for seq in range(run.first, run.last + 1)] == sorted(self.items)
+        assert self.subject.dropped == self.dropped
+        waiting = len(self.waiting())
+        assert self.gaps.count(self.subject.next_seq, self.committed) == (waiting, waiting), "what lag is"
         assert self.subject.unacknowledged == len(self.items)
         assert self.subject.queued == sum(item.state == "queued" for item in self.items.values())
         assert self.subject.next_seq == self.next_seq

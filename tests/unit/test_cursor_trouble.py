@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from engine.cursors.deliveries import DeliveryPolicy
+from engine.cursors.documents import entry_item
+from engine.cursors.entries import entry_of
 from engine.cursors.store import CursorPolicy
 from engine.errors import EngineError
 from engine.formats.bundle import check_bundle
@@ -172,4 +174,16 @@ def test_numbers_that_are_left_out_are_passed_at_once(tmp_path: Path, unacknowle
     for number in numbers:
         assert log.seqs(cursor, 1) == [number], "from the files, too"
         cursor.acknowledge(number, number)
+    log.close()
+
+
+def test_a_queue_with_a_capacity_counts_records(tmp_path: Path) -> None:
+    log = CursorLog(tmp_path / "d", policy=CursorPolicy(DeliveryPolicy(queue_capacity=1000)))
+    cursor = log.subscribe(after_seq=0)
+    log.engine.append([b"x"] * 10)
+    append_at(log, 5000)
+    partition = log.engine.partition()
+    assert entry_item(entry_of(cursor), b"t", partition.committed_seq, partition.gaps)["lag"] == 11
+    assert log.seqs(cursor) == [*range(1, 11), 5000]
+    assert log.store.totals(OWNER).dropped == 0
     log.close()

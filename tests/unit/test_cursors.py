@@ -160,8 +160,8 @@ def test_an_older_log_puts_the_cursor_at_its_end(cursor_log: CursorLog, caplog: 
         assert cursor_log.seqs(cursor) == list(range(1, 11))
         assert cursor_log.seqs(ahead) == []
     assert [record.message for record in caplog.records] == [
-        "blipmq subscription 1 of topic 't' partition 0 was 5 records beyond the end of the log; set to its end",
-        "blipmq subscription 2 of topic 't' partition 0 was 10 records beyond the end of the log; set to its end",
+        "blipmq subscription 1 of topic 't' partition 0 was beyond the end of the log by 5 numbers; set to its end",
+        "blipmq subscription 2 of topic 't' partition 0 was beyond the end of the log by 10 numbers; set to its end",
     ]
     cursor_log.engine.append([b"new"])
     assert cursor_log.poll(ahead) == [(11, b"new")]

@@ -19,6 +19,7 @@ from tools.logtool.topics import confirm, extent, topic_of
 
 if TYPE_CHECKING:
     from engine.cursors.entries import Entry
+    from engine.partitions.gaps import Gaps
 
 
 def _known(value: Any) -> str:
@@ -69,7 +70,7 @@ class Stored:
         data_dir = settings.need_directory()
         self._reader = DirectoryReader(data_dir)
         self._topics = {topic.id: topic for topic in stored_topics(self._reader)}
-        self._ends: dict[tuple[int, int], int] = {}
+        self._ends: dict[tuple[int, int], tuple[int, Gaps]] = {}
         state = StateReader.open(data_dir / STATE)
         try:
             self.entries = stored_entries(state, lambda problem: settings.output.warn(f"logtool: {problem}"))
@@ -85,8 +86,9 @@ class Stored:
             return entry_item(entry, None, None)
         place = (entry.topic_id, entry.partition)
         if place not in self._ends:
-            self._ends[place] = self._reader.partition(topic, entry.partition).committed_seq
-        return entry_item(entry, topic.name, self._ends[place])
+            partition = self._reader.partition(topic, entry.partition)
+            self._ends[place] = partition.committed_seq, partition.gaps()
+        return entry_item(entry, topic.name, *self._ends[place])
 
 
 def _ask(settings: Settings, path: str) -> dict[str, Any] | None:
