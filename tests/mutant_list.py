@@ -645,13 +645,6 @@ MUTANTS = (
         pure=True,
     ),
     Mutant(
-        "take numbers for records that wait",
-        "engine/cursors/documents.py",
-        "gaps.count(deliveries.next_seq, committed_seq).most",
-        "committed_seq - deliveries.next_seq + 1",
-        "tests/unit/test_cursor_trouble.py -k counts_records",
-    ),
-    Mutant(
         "cross numbers that are left out step by step",
         "engine/cursors/cursor.py",
         "            self.finished(plan, min(last, plan.last) if plan.retry else last)\n",
@@ -665,13 +658,6 @@ MUTANTS = (
         "                self._retry_ms[cursor] = now_ms + RETRY_MS\n            except Exception",
         "                self.forget(cursor)\n            except Exception",
         "tests/unit/test_dead_letters.py -k wait_for_room",
-    ),
-    Mutant(
-        "settle what was reset while its dead letter was stored",
-        "engine/cursors/dead_letters.py",
-        "                if entry.era == cursor.era:\n",
-        "                if True:\n",
-        "tests/unit/test_dead_letters.py -k behind_a_reset",
     ),
     Mutant(
         "give tags to other records after a reset",

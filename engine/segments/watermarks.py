@@ -101,6 +101,7 @@ class Watermarks:
         self._sync_lock = threading.Lock()
         self._failed_syncs = 0
         self._written_after: dict[int, int] = {}
+        self._prepared_after: dict[int, int] = {}  # the same of a slot that is being written
         """Partition number -> how many syncs had failed when its slot was last written; 0 where there is none."""
         try:
             self.fd = files.open(path, write=not read_only)
@@ -181,12 +182,15 @@ class Watermarks:
         counter += 1
         slot = _pack_slot(self._seed(owner), counter, mark)
         if self._failed_syncs:
-            self._written_after[owner.number] = self._failed_syncs
+            self._prepared_after[owner.number] = self._failed_syncs
         return slot, owner.number * PAIR_BYTES + (counter & 1) * SLOT_BYTES
 
     def written(self, owner: Owner) -> None:
         """What `prepare` gave last for this partition is in the file."""
         self._counters[owner.number] += 1
+        after = self._prepared_after.pop(owner.number, 0)
+        if after:
+            self._written_after[owner.number] = after
         self.dirty = True
 
     def clear(self, number: int) -> None:

@@ -30,6 +30,7 @@ class SubscriptionsApi:
     def __init__(self, server: Served, api: Api) -> None:
         self._server = server
         self._api = api
+        self._redrives: dict[int, asyncio.Future[tuple[int, EngineError | None]]] = {}
 
     def route(self, method: str, rest: Sequence[bytes], glob: str | None, body: Document) -> Route | None:
         """What a request asks for; ``rest`` is the path behind ``/v1/subscriptions``."""
@@ -101,18 +102,23 @@ class SubscriptionsApi:
             raise BadRequest("from and to are the same topic")
         partition = await self._api.opened(self._api.find(source), 0)
         target = await self._api.opened(self._api.find(wanted), 0)
-        finished: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        limit = int_field(body, "limit", 2**62)
+        while (running := self._redrives.get(cursor.id)) is not None:  # whoever asks again goes on where that one ends
+            await asyncio.wait([running])
+        finished: asyncio.Future[tuple[int, EngineError | None]] = asyncio.get_running_loop().create_future()
 
         def done(count: int, error: EngineError | None) -> None:
-            if finished.done():
-                return
-            if error is None:
-                finished.set_result(count)
-            else:
-                finished.set_exception(error)
+            del self._redrives[cursor.id]
+            if not finished.done():
+                finished.set_result((count, error))
 
-        Redrive(log, cursor.id, partition, target, int_field(body, "limit", 2**62), done).work()
-        return {"redriven": await finished}
+        redrive = Redrive(log, cursor.id, partition, target, limit, done)
+        self._redrives[cursor.id] = finished  # until its end, though nobody may wait for the answer any more
+        redrive.work()
+        count, error = await asyncio.shield(finished)
+        if error is not None:
+            raise error
+        return {"redriven": count}
 
     async def delete(self, number: bytes) -> Document:
         """Remove a subscription."""

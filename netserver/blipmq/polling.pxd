@@ -14,6 +14,7 @@ cdef int _END
 cdef int _FULL
 cdef int _SKIP
 cdef u64 _MASK
+cdef Py_ssize_t _PASSED_MAX
 
 cdef class ConsumingSession:
     cdef public bint is_ready
@@ -32,6 +33,7 @@ cdef class ConsumingSession:
     cdef Cursor _waiting
     cdef bytearray _buffer
     cdef Py_ssize_t _used
+    cdef Py_ssize_t _passed
 
     @cython.locals(position=Py_ssize_t, before=Py_ssize_t)
     cpdef Py_ssize_t received(self, data, Py_ssize_t length) except -1

@@ -11,7 +11,7 @@ from engine.formats.record import BatchError, BundleError
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FramingError
 from netserver.blipmq.frames import END, FULL, SKIP, ack_ranges, deliver, scan
-from netserver.blipmq.limits import AUTH_LENGTH_MAX, FRAME_LENGTH_MAX, PUBLISH_HEAD_BYTES
+from netserver.blipmq.limits import AUTH_LENGTH_MAX, FRAME_LENGTH_MAX, PASSED_RECORDS_MAX, PUBLISH_HEAD_BYTES
 from netserver.errors import ProtocolError
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ COMPILED = not __file__.endswith(".py")
 BARRIER = "publishes in front are not stored yet"
 DISK = "records are being read from the disk"
 OUTPUT = "the peer does not read its deliveries"
+TURN = "records that are not to be delivered are being passed"
 
 UNKNOWN = "unknown subscription or delivery tag"
 FORBIDDEN = "not allowed by this API key"
@@ -41,6 +42,7 @@ _END = END
 _FULL = FULL
 _SKIP = SKIP
 _MASK = (1 << 64) - 1
+_PASSED_MAX = PASSED_RECORDS_MAX
 
 
 class ConsumingSession:
@@ -76,6 +78,7 @@ class ConsumingSession:
         self._waiting: Cursor | None = None  # one whose record is being read from the disk
         self._buffer = node.out  # deliveries are gathered here, all within one call
         self._used = 0
+        self._passed = 0  # records that could not be delivered, in this turn
 
     def received(self, data: memoryview, length: int) -> int:
         position = 0
@@ -170,7 +173,7 @@ class ConsumingSession:
                 position = behind  # messages come by themselves
             elif kind == _POLL:
                 position = self._poll(cursor, data, position, count)
-                if position != behind:
+                if position != behind and self.connection.held:
                     return position
             else:
                 self._ack(cursor, data, position, count)
@@ -218,8 +221,13 @@ class ConsumingSession:
         connection = self.connection
         now_ms = int(monotonic() * 1000)  # the clock of cursors
         answered = 0
+        self._passed = 0
         try:
             while answered < count:
+                if self._passed >= _PASSED_MAX:
+                    connection.hold(TURN)
+                    connection.loop.call_soon(connection.release, TURN)
+                    break
                 if not connection.writable:
                     connection.hold(OUTPUT)
                     break
@@ -274,6 +282,7 @@ class ConsumingSession:
                 reader.advance()
                 reader.moved(first + 1, reader.current)
                 cursor.finished(plan, first)
+                self._passed += 1
                 return 0
         except (BatchError, BundleError) as problem:
             cursor.skip_slab(plan, problem)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OWNER = "fujin"
-SKIPPED_BYTES = 64
+SKIPPED_BYTES = 256
 """What a record that is left out counts in a turn."""
 
 

@@ -191,13 +191,13 @@ class ReliablySession:
         uuid = request.uuid
         sessions = self._node.sessions
         sessions.resume(uuid, request.id, self)
+        self._own(uuid)  # first: whatever fails from here on, the session ends with the connection
         state = sessions.state(uuid)
         if isinstance(state, NumbersState):
             self._start(uuid, NumbersStream(self, self._node, uuid, request.id))
             return
         topic = self._node.log.catalog.by_id(state.topic_id)
         if topic is None or topic.deleting:
-            self._own(uuid)
             self.fail(GONE, "topic")
             return
         self._start(uuid, TopicStream(self, self._node, uuid, request.id, self._node.log.partition(topic)))

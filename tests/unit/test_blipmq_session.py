@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import socket
 import time
 from pathlib import Path
@@ -12,12 +13,14 @@ import pytest
 
 from engine.cursors.documents import entry_item
 from engine.cursors.entries import entry_of
+from engine.errors import EngineError
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
 from engine.partitions.retention import trim
 from netserver.admin.metrics import Metrics
 from netserver.blipmq import codec
 from netserver.blipmq.codec import Frame, FrameType
+from netserver.blipmq.limits import PASSED_RECORDS_MAX
 from netserver.testing import server
 from tests.blipmq_peer import Peer
 from tests.blipmq_place import UNKNOWN, Disk, Place, with_server
@@ -535,3 +538,45 @@ def test_deliveries_of_before_a_reset_acknowledge_nothing_behind_it() -> None:
         assert cursor.deliveries.unacknowledged == 0
 
     with_server(test)
+
+
+def test_a_failed_read_refuses_one_poll_of_a_run() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        subscription = await peer.subscribe(b"t")
+        await peer.publish(b"t", b"a", b"b")
+        partition = place.partition(b"t")
+        partition.tail.clear()
+        partition.tail_head = 0
+        place.server.log.fetched[partition, 1] = EngineError("the disk cannot be read")
+        peer.send(b"".join(codec.poll(cid, subscription) for cid in (7, 8, 9, 10)))
+        refused, *delivered = await peer.until_pong()
+        assert (refused.type, refused.cid) == (FrameType.NACK, 7)
+        assert codec.parse_nack(refused.payload) == (500, "the disk cannot be read")
+        assert [codec.parse_publish(frame.payload).body for frame in delivered] == [b"a", b"b"]
+
+    with_server(test)
+
+
+def test_records_that_are_too_old_are_passed_in_slices() -> None:
+    """One POLL over any number of them holds nobody up."""
+
+    async def test(place: Place) -> None:
+        peer, publisher = await place.peer(), await place.peer()
+        count = 5 * PASSED_RECORDS_MAX
+        await publisher.publish(b"t", *[b""] * count)
+        skipped = place.server.services["blipmq"].counters.skipped
+        steps = [0]
+        subscription = await peer.subscribe(b"t")
+        cursor = place.server.log.cursors.get(subscription)
+        assert cursor is not None
+        cursor.reset(0)
+        peer.send(codec.poll(1, subscription))
+        while steps[-1] < count:
+            await asyncio.sleep(0)
+            if skipped["expired"] != steps[-1]:
+                steps.append(skipped["expired"])
+        assert max(after - before for before, after in itertools.pairwise(steps)) <= PASSED_RECORDS_MAX
+        assert await peer.until_pong() == []
+
+    with_server(test, blipmq={"message_ttl": "1ms"})

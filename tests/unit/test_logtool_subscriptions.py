@@ -7,6 +7,7 @@ import json
 import time
 import urllib.error
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,22 @@ def test_what_was_in_flight_is_queued_in_the_files(tmp_path: Path, logtool: Logt
     assert [(run["first_offset"], run["last_offset"], run["state"]) for run in json.loads(text)["items"]] == [
         (1, 1, "queued"), (3, 3, "queued"),
     ]  # fmt: skip
+
+
+def test_redrives_at_the_same_time_append_each_dead_letter_once(tmp_path: Path) -> None:
+    """As of one who gave up waiting and asked again."""
+    with server(tmp_path / "data", SETTINGS) as process, Peer(process.address("blipmq")) as peer:
+        subscription = peer.subscribe(b"t")
+        peer.publish(b"t", *(b"%d" % n for n in range(2000)))
+        assert len(peer.poll(subscription, 2000)) == 2000
+        until(lambda: published(process, "t.dead") == 2000)
+
+        def redrive(_: int) -> int:
+            return int(process.admin("POST", f"/v1/subscriptions/{subscription}/redrive", {})["redriven"])
+
+        with ThreadPoolExecutor(4) as pool:
+            assert sorted(pool.map(redrive, range(4))) == [0, 0, 0, 2000]
+        assert published(process, "t") == 4000
 
 
 def test_redrive(tmp_path: Path, logtool: Logtool) -> None:

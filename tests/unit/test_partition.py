@@ -15,7 +15,7 @@ import pytest
 from engine.commit import committer
 from engine.commit.committer import segment_age_ms, segment_bytes
 from engine.config import TopicConfig
-from engine.errors import DataDirectoryError, DiskFull, NotStored, ReadOnly
+from engine.errors import DataDirectoryError, DiskFull, NotStored, ReadOnly, TooLarge
 from engine.files.system import SystemFiles
 from engine.formats.segment import HEADER_BYTES
 from engine.inbox import Inbox
@@ -600,3 +600,15 @@ def test_a_defect_in_front_of_a_round_stops_that_partition_and_nobody_else(
         assert isinstance(chunks[0].error, ReadOnly)
         assert chunks[1].state == COMMITTED
         assert not engine.log.pending_chunks
+
+
+@pytest.mark.parametrize("options", [{"keys": [b""] * 9 + [b"k" * 256]}, {"headers": [()] * 9 + [(b"",) * (1 << 24)]}])
+def test_records_that_cannot_be_appended_take_none_of_the_others_along(tmp_path: Path, options: dict[str, Any]) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        partition = engine.partition()
+        with pytest.raises((ValueError, TooLarge)):
+            partition.append_many([b"x" * 100_000] * 10, **options)
+        assert not engine.log.pending_chunks
+        assert partition.last_seq == 0
+        engine.append([b"1"])
+        assert engine.values() == [b"1"]

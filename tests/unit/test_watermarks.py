@@ -11,6 +11,7 @@ import xxhash
 from engine.errors import Corrupt, UnsupportedFormat
 from engine.files.system import SystemFiles
 from engine.segments.watermarks import PAIR_BYTES, SLOT_BYTES, Owner, Watermark, Watermarks
+from tests.hooked_files import HookedFiles
 
 
 def mark(seq: int) -> Watermark:
@@ -159,4 +160,23 @@ def test_cleared_slots_are_empty_and_start_again(tmp_path: Path) -> None:
     assert marks.read(owner(4)) is None
     marks.write(owner(4), mark(1))
     assert marks.read(owner(4)) == mark(1)
+    marks.close()
+
+
+def test_a_slot_counts_once_it_is_written(tmp_path: Path) -> None:
+    """One whose writing fails behind a failed sync is not taken for covered by the next sync."""
+    files = HookedFiles()
+    marks = Watermarks(files, tmp_path / "watermarks", 5)
+    marks.write(owner(1), mark(1))
+    files.failing_once("sync_data", "watermarks")
+    with pytest.raises(OSError, match="Input/output"):
+        marks.sync()
+    files.failing_once("write", "watermarks")
+    with pytest.raises(OSError, match="Input/output"):
+        marks.write(owner(1), mark(2))
+    marks.sync()
+    assert not marks.covers(1)
+    marks.write(owner(1), mark(2))
+    marks.sync()
+    assert marks.covers(1)
     marks.close()
