@@ -52,7 +52,8 @@ class Client(ClientBase):
     """A connection to a Figg server that is kept up. Made by :func:`connect`; ``await`` it or use ``async with``.
 
     :meth:`events` also tells ``gap``: a subscription could not go on where it stood, because those records are no
-    longer kept (or the server has lost them); ``detail`` is (topic, offset before, offset now).
+    longer kept (or the server has lost them), or because the topic was deleted and made anew; ``detail`` is (topic,
+    offset before, offset now).
 
     Attributes:
         round_trip_s: of the last ping that was answered.
@@ -397,7 +398,9 @@ class Client(ClientBase):
         subscription = self._subscriptions.get(topic)
         if subscription is None or subscription.is_shed or (self._awaited.get(topic) and not subscription.is_first):
             return behind  # of a subscription that has ended, or from a place that it has left
-        subscription.take(offsets, values)
+        before = subscription.tracked
+        if subscription.take(offsets, values):
+            self._tell(ClientEvent("gap", detail=(topic, before, offsets[0] - 1)))
         if subscription.is_full:
             self._flow()
         return behind
@@ -406,10 +409,11 @@ class Client(ClientBase):
         left = self._awaited.get(topic, 0) - 1
         self._awaited[topic] = max(left, 0)
         subscription = self._subscriptions.get(topic)
-        if left == 0 and subscription is not None:
-            before = subscription.tracked
-            if subscription.attached(offset):
-                self._tell(ClientEvent("gap", detail=(topic, before, offset)))
+        if left > 0 or subscription is None:
+            return
+        before = subscription.tracked
+        if subscription.attached(offset) if left == 0 else subscription.made_anew(offset):
+            self._tell(ClientEvent("gap", detail=(topic, before, offset)))
 
 
 def connect(

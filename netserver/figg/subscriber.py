@@ -119,11 +119,22 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
             self._answer.set_result(None)
         return moved
 
-    def take(self, offsets: list[int], values: list[bytes]) -> None:
-        """DATA has come. What was received before is left out."""
+    def made_anew(self, offset: int) -> bool:
+        """An ATTACHED that nobody asked for: the topic was deleted and made anew. True: it goes on elsewhere."""
+        moved = not self.is_shed and offset != self.tracked
+        if moved:
+            self.tracked = offset
+        return moved
+
+    def take(self, offsets: list[int], values: list[bytes]) -> bool:
+        """DATA has come. What an old server repeats is left out.
+
+        True: the numbers have fallen though nothing can be repeated: it is another topic of the same name.
+        """
         self._received_since_asking = True
         tracked = self.tracked
-        if self._may_repeat or (tracked is not None and offsets[0] <= tracked):
+        fallen = tracked is not None and offsets[0] <= tracked and not self._may_repeat
+        if self._may_repeat:
             highest = -1 if tracked is None else tracked
             fresh = []
             for offset, value in zip(offsets, values, strict=True):
@@ -131,10 +142,11 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
                     highest = offset
                     fresh.append((offset, value))
             if not fresh:
-                return
+                return False
             offsets, values = [offset for offset, _ in fresh], [value for _, value in fresh]
         self.tracked = offsets[-1]
         self._queue.put(RecordBatch(offsets, values))
+        return fallen
 
     def end(self, error: QuintlogError) -> None:
         """The client is over."""

@@ -97,7 +97,8 @@ class Subscription:
         topic: its name.
         next_seq: number of the record that it reads next.
         stopped: it is over.
-        attached, queued: marks of its connection: ATTACHED was answered; it stands in the queue.
+        attached, queued: marks of its connection: ATTACHED was answered (for a topic made anew: again);
+            it stands in the queue.
     """
 
     __slots__ = (
@@ -183,7 +184,10 @@ class Subscription:
                 self._counters.skipped["expired"] += gap.first - seq
                 framed = Framed(b"", gap.first)
             except EngineError:
-                self._offset = 0 if partition.topic.deleting else seq - 1
+                self._offset = seq - 1
+                if partition.topic.deleting:  # another topic of this name begins again with number 1
+                    self._offset = 0
+                    self.attached = False
                 self._leave()
                 raise
             else:

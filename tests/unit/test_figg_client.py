@@ -545,3 +545,33 @@ def test_messages_that_only_clients_send_are_skipped() -> None:
             await client.publish("t", b"x")
 
     run("asyncio", main())
+
+
+# --- a topic that is deleted and made anew
+
+
+@pytest.mark.parametrize("announced", [True, False], ids=["announced", "as an old server"])
+def test_a_topic_made_anew_is_read_from_its_beginning(announced: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(place: Place) -> None:
+        events: list[ClientEvent] = []
+        async with at(place) as client, at(place) as publisher:
+            listening = asyncio.ensure_future(listen(client, events))
+            subscription = await client.subscribe("t", start=figg.EARLIEST)
+            await publisher.publish_many("t", [b"old %d" % n for n in range(10)])
+            assert [(await subscription.next(10)).offset for _ in range(10)] == list(range(1, 11))
+            if not announced:
+                monkeypatch.setattr(codec, "attached", lambda topic, position: b"")
+            catalog = place.server.log.catalog
+            topic = catalog.get(b"t")
+            assert topic is not None
+            catalog.delete(topic)
+            await until(lambda: catalog.get(b"t") is None)
+            await publisher.publish_many("t", [b"new %d" % n for n in range(12)])
+            found = [await subscription.next(10) for _ in range(12)]
+            assert found == [(n + 1, b"new %d" % n) for n in range(12)]
+            assert subscription.position == 12
+            await until(lambda: any(event.name == "gap" for event in events))
+            assert [event.detail for event in events if event.name == "gap"] == [(b"t", 10, 0)]
+            listening.cancel()
+
+    with_server(test)

@@ -440,6 +440,7 @@ def test_a_deleted_topic_stays_away_until_somebody_publishes() -> None:
         assert catalog.get(b"t") is None
         publisher.publish(b"t", 1, b"new")
         await publisher.acked(1)
+        assert await peer.next() == Attached(b"t", 0), "its numbers begin again"
         assert await peer.read(b"t", 1) == [(1, b"new")]
         assert catalog.get(b"t") is not old
 
