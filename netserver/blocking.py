@@ -22,6 +22,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import inspect
+import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from importlib import import_module
@@ -42,14 +43,17 @@ class _Loop:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._pid = os.getpid()
         self._thread = threading.Thread(target=self._loop.run_forever, name="quintlog-client", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Waits for it; when the waiting is interrupted the work is cancelled."""
-        if self._loop.is_closed():
+        if self._loop.is_closed() or os.getpid() != self._pid:
             work.close()
-            raise Closed("the client is closed")
+            if self._loop.is_closed():
+                raise Closed("the client is closed")
+            raise Closed("the client belongs to the process that was forked: a child has to connect anew")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -67,7 +71,7 @@ class _Loop:
 
     def stop(self) -> None:
         """Ends the thread; nothing may be run after it."""
-        if not self._loop.is_closed():
+        if not self._loop.is_closed() and os.getpid() == self._pid:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()

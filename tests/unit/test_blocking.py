@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -94,6 +96,24 @@ def test_fujin_transaction_and_batches(process: ServerProcess) -> None:
 def test_reliably(process: ServerProcess, tmp_path: Path) -> None:
     with blocking.connect("reliably", place(process, "reliably"), params={"count": 5}) as numbers:
         assert [message.id for message in numbers] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("protocol", ["figg", "tank", "blipmq", "fujin"])
+def test_a_forked_child_is_told_and_the_parent_goes_on(process: ServerProcess, protocol: str) -> None:
+    with blocking.connect(protocol, place(process, protocol)) as client:
+        if protocol == "tank":
+            client.create_topic("forked", exist_ok=True)
+        client.publish("forked", b"before")
+        child = os.fork()
+        if not child:
+            signal.alarm(30)  # it may not wait for ever, whatever happens
+            with contextlib.suppress(Closed):
+                client.publish("forked", b"by the child")
+                os._exit(1)
+            client.close()
+            os._exit(0)
+        assert os.waitpid(child, 0) == (child, 0)
+        client.publish("forked", b"behind")
 
 
 def test_nobody_there_and_no_such_protocol() -> None:
