@@ -93,9 +93,8 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
 
     async def _do_open(self) -> None:
         self._client._check_open()
-        await self._resolve(self._start)
+        self._begin(await self._resolve(self._start))
         self._client._subscriptions.add(self)
-        self._polling = asyncio.get_running_loop().create_task(self._poll())
 
     async def _do_close(self) -> None:
         self._client._subscriptions.discard(self)
@@ -105,13 +104,13 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
             await asyncio.wait({polling})
 
     async def _do_seek(self, start: Any) -> None:
-        polling, self._polling = self._polling, None
-        if polling is not None:
-            polling.cancel()
-            await asyncio.wait({polling})
-        await self._resolve(start)
+        ranges = await self._resolve(start)  # where that fails it goes on where it stands
+        if self._closed:
+            raise Closed("the subscription has ended")
+        if self._polling is not None:
+            self._polling.cancel()
         self._restart(None)
-        self._polling = asyncio.get_running_loop().create_task(self._poll())
+        self._begin(ranges)
 
     def _do_room(self) -> None:
         self._room.set()
@@ -133,8 +132,20 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
 
     # --- reading
 
-    async def _resolve(self, start: StartsAt) -> None:
-        """Find out the numbers to begin with."""
+    def _begin(self, places: dict[int, tuple[int, int]]) -> None:
+        """Read from these numbers on; see ``_resolve``."""
+        for index, (seq, mark) in places.items():
+            self._asked[index] = self._taken[index] = seq
+            self._marks[index] = mark
+        self._polling = asyncio.get_running_loop().create_task(self._poll())
+
+    async def _resolve(self, start: StartsAt) -> dict[int, tuple[int, int]]:
+        """Partition -> (number to begin with, last number that is there).
+
+        Raises:
+            QuintlogError, ValueError: they cannot be found out, or there is no such partition
+        """
+        places = {}
         starts = {index: start[index] if isinstance(start, dict) else start for index in self.partitions}
         ranges = await self._client.discover(self.topic)
         for index, where in starts.items():
@@ -147,8 +158,8 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
                 seq = max(where, 1)
             else:
                 seq = max(known.first_seq, 1) if where is EARLIEST else known.last_seq + 1
-            self._asked[index] = self._taken[index] = seq
-            self._marks[index] = known.last_seq
+            places[index] = (seq, known.last_seq)
+        return places
 
     async def _poll(self) -> None:
         try:

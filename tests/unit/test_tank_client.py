@@ -426,7 +426,7 @@ def test_numbers_by_time() -> None:
 def test_a_server_that_restarts(tmp_path: Path) -> None:
     async def main(quintlog: ServerProcess) -> None:
         host, port = quintlog.address("tank")
-        client = await tank.connect(f"{host}:{port}", backoff=lambda _: 0.5)
+        client = await tank.connect(f"{host}:{port}", backoff=lambda failures: failures / 2)  # a start may take long
         await client.create_topic("t")
         subscription = await client.subscribe("t", start=tank.EARLIEST)
         await client.publish("t", b"before")
@@ -443,6 +443,30 @@ def test_a_server_that_restarts(tmp_path: Path) -> None:
         await client.close()
         with pytest.raises(errors.Closed):
             await subscription.next(1)
+
+    with server(tmp_path) as quintlog:
+        asyncio.run(asyncio.wait_for(main(quintlog), 60))
+
+
+def test_a_seek_that_fails_leaves_the_subscription_where_it_stands(tmp_path: Path) -> None:
+    async def main(quintlog: ServerProcess) -> None:
+        host, port = quintlog.address("tank")
+        client = await tank.connect(f"{host}:{port}", backoff=lambda _: 0.1)
+        await client.create_topic("t")
+        subscription = await client.subscribe("t", start=tank.EARLIEST)
+        await client.publish("t", b"before")
+        assert (await subscription.next(10)).value == b"before"
+        await asyncio.to_thread(quintlog.kill)
+        await until(lambda: not client.connected)
+        with pytest.raises(errors.ConnectionFailed):
+            await subscription.seek(tank.EARLIEST)
+        await asyncio.to_thread(quintlog.restart)
+        await until(lambda: client.connected)
+        await client.publish("t", b"after")
+        assert (await subscription.next(30)).value == b"after"
+        await subscription.seek(tank.EARLIEST)
+        assert (await subscription.next(30)).value == b"before"
+        await client.close()
 
     with server(tmp_path) as quintlog:
         asyncio.run(asyncio.wait_for(main(quintlog), 60))
