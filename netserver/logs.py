@@ -25,13 +25,22 @@ def _time(record: logging.LogRecord) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
 
 
+def _message(record: logging.LogRecord) -> tuple[str, bool]:
+    """What is told, and whether a traceback belongs to it: not to a want of memory, which is no defect of the place."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, MemoryError):
+        return f"{record.getMessage()}: not enough memory", False
+    return record.getMessage(), error is not None
+
+
 class TextFormatter(logging.Formatter):
     """``2026-11-28T10:00:00.123Z INFO    figg 127.0.0.1:4711: closed``; other lines of a traceback are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         """One line, and those of the traceback."""
-        text = f"{_time(record)} {record.levelname:<7} {record.getMessage()}"
-        if record.exc_info:
+        message, is_defect = _message(record)
+        text = f"{_time(record)} {record.levelname:<7} {message}"
+        if is_defect and record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return text.translate(CONTROLS).replace("\n", "\n    ")
 
@@ -41,13 +50,14 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """One line."""
+        message, is_defect = _message(record)
         entry = {
             "time": _time(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": message,
         }
-        if record.exc_info:
+        if is_defect and record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)
 

@@ -64,7 +64,7 @@ class Files(Protocol):
         """Writes all bytes of all buffers from `position` on."""
 
     def read(self, fd: int, size_bytes: int, position: int) -> bytes:
-        """Reads up to `size_bytes` from `position`; less only at the end of the file."""
+        """Reads up to `size_bytes` from `position`; less only at the end of the file. An error names the file."""
 
     def read_nowait(self, fd: int, buffer: bytearray, position: int) -> int:
         """Fills `buffer` from the page cache alone; bytes read, 0 when the disk would have to be asked."""
@@ -162,6 +162,15 @@ class SystemFiles:
         return position
 
     def read(self, fd: int, size_bytes: int, position: int) -> bytes:
+        try:
+            return self._read(fd, size_bytes, position)
+        except OSError as problem:
+            with suppress(OSError):
+                problem.filename = os.readlink(f"/proc/self/fd/{fd}")
+            raise
+
+    @staticmethod
+    def _read(fd: int, size_bytes: int, position: int) -> bytes:
         data = os.pread(fd, size_bytes, position)
         if len(data) in (size_bytes, 0):
             return data

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from engine.commit.committer import is_aged
 from engine.errors import EngineError, LogLocked, ReadOnly
 from engine.files.lock import LOCK_FILE
-from engine.files.owners import told
+from engine.files.owners import told as why
 from engine.formats.segment import HEADER_BYTES
 from engine.limits import FILES_CHECKED_MS
 from engine.partitions import retention
@@ -66,6 +66,8 @@ class Housekeeping:
         self._graves: list[_Grave] = []
         self._burials_failing: dict[Partition, str] = {}
         self._passing = False
+        self._told: set[str] = set()
+        """Errors of the disk that the last pass met."""
         self._marks_failing = False
         self._lock_failing = False
         self._place_failing = False
@@ -173,6 +175,7 @@ class Housekeeping:
         now_ms = log.now_ms()
         failing = {partition.title: why for partition, why in self._burials_failing.items()}
         opened = 0
+        told: set[str] = set()
         for topic in log.catalog:
             for index in list(topic.numbers):
                 if topic.deleting:  # also since the last turn
@@ -186,15 +189,26 @@ class Housekeeping:
                         log.partition(topic, index).when_open(lambda: None)
                 except Exception as problem:  # noqa: BLE001 - one topic must not stop the others
                     failing[f"{topic} partition {index}"] = str(problem)
-                    log.report_exception(f"housekeeping of {topic} partition {index}", problem)
+                    self._tell(f"housekeeping of {topic} partition {index}", problem, told)
                 yield
         try:
             self._bury()
         except Exception as problem:  # noqa: BLE001 - one grave must not stop all that follows, for good
             failing["removal of old segments"] = str(problem)
-            log.report_exception("removal of old segments", problem)
+            self._tell("removal of old segments", problem, told)
+        self._told = told
         self.failing = failing
         self.last_success_ms = wall_ms()
+
+    def _tell(self, what: str, problem: Exception, told: set[str]) -> None:
+        """Tells what failed; a disk that fails is no defect, and may fail for every partition, in every pass: once."""
+        if not isinstance(problem, OSError):
+            self._log.report_exception(what, problem)
+            return
+        text = why(problem)
+        if text not in told | self._told:
+            self._log.report(f"{what}: {text}; it is tried again")
+        told.add(text)
 
     def date(self, partition: Partition) -> None:
         """Dates the segments of a partition that was just opened by the steady clock."""
@@ -318,7 +332,7 @@ class Housekeeping:
                 log.post(lambda: log.stop_writing(error))
             except OSError as problem:  # a failing disk: no sign that anything was moved
                 if not self._place_failing:
-                    log.report(f"cannot look whether all files are in their place: {told(problem)}; it is tried again")
+                    log.report(f"cannot look whether all files are in their place: {why(problem)}; it is tried again")
                 self._place_failing = True
             else:
                 self._place_failing = False

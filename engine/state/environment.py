@@ -257,10 +257,13 @@ class Environment:
             log.warning("cannot look for dead readers of %s: %s", self.path, error)
 
     def info(self) -> dict[str, int]:
-        """Figures for metrics: used_bytes (of the file), map_bytes, readers."""
+        """Figures for metrics: used_bytes (of the file), map_bytes, readers; 0 where LMDB tells none any more."""
         with self._lock:
-            info = self._environment.info()
-            page_bytes = self._environment.stat()["psize"]
+            try:
+                info = self._environment.info()
+                page_bytes = self._environment.stat()["psize"]
+            except lmdb.Error:
+                return {"used_bytes": 0, "map_bytes": self.map_bytes, "readers": 0}
         used_bytes = (info["last_pgno"] + 1) * page_bytes
         return {"used_bytes": used_bytes, "map_bytes": info["map_size"], "readers": info["num_readers"]}
 

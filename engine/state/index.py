@@ -11,8 +11,8 @@ is the highest timestamp of its partition up to the end of the batch that it nam
 An entry is a hint, never the truth: it counts only if the segment's random id matches and the batch at its position
 verifies. So an entry that is missing or stale costs a longer scan and nothing else, and every failure is met by giving
 entries up: a damaged, cut, foreign or old environment is moved aside and an empty one begun (`rebuilt`), entries that
-cannot be committed are dropped, and the environment is not synced further than its integrity needs (metasync off: a
-power cut may lose the last commit).
+cannot be committed are dropped, those that cannot be read are not there, and the environment is not synced further
+than its integrity needs (metasync off: a power cut may lose the last commit).
 
 Threads. `add`, `remove`, `truncate` and `drop` may be called from any thread and only touch memory: the current batch,
 under a lock that is held for a few microseconds. The index's own thread commits it about once a second: while that
@@ -120,6 +120,7 @@ class Index:
         self._flushes_wanted = 0
         self._flushes_done = 0
         self._stopping = False
+        self._told: set[str] = set()
         self._thread = threading.Thread(target=self._run, name="quintlog-index", daemon=True)
         self._thread.start()
 
@@ -292,14 +293,25 @@ class Index:
 
     def _stored_before(self, database: bytes, key: bytes, inclusive: bool) -> tuple[bytes, bytes] | None:
         """The last stored entry of the key's partition that is before the key (or at it)."""
-        with self._environment.read() as (transaction, databases):
-            cursor = transaction.cursor(databases[database])
-            found = cursor.set_range(key)
-            if not (found and inclusive and cursor.key() == key):
-                found = cursor.prev() if found else cursor.last()
-            if not found or cursor.key()[:4] != key[:4] or len(cursor.key()) != _KEY.size:
-                return None
-            return cursor.item()
+        try:
+            with self._environment.read() as (transaction, databases):
+                cursor = transaction.cursor(databases[database])
+                found = cursor.set_range(key)
+                if not (found and inclusive and cursor.key() == key):
+                    found = cursor.prev() if found else cursor.last()
+                if not found or cursor.key()[:4] != key[:4] or len(cursor.key()) != _KEY.size:
+                    return None
+                self._told.discard("read")
+                return cursor.item()
+        except (EngineError, lmdb.Error) as error:
+            self._tell("read", f"the index cannot be read, and is done without: {error}")
+            return None
+
+    def _tell(self, what: str, text: str) -> None:
+        """A failure, once until it works again: it costs time and nothing else."""
+        if what not in self._told:
+            self._told.add(what)
+            log.warning("%s", text)
 
     # --- committing ---
 
@@ -355,7 +367,9 @@ class Index:
         except NotStored as error:
             lost = sum(len(changes.seqs) for changes in batch.values())
             self.dropped += lost
-            log.warning("%d entries of the index were given up: %s", lost, error)
+            self._tell("write", f"{lost} entries of the index were given up, and more until it works again: {error}")
+        else:
+            self._told.discard("write")
         with self._lock:
             self._committing = {}
 

@@ -64,6 +64,7 @@ from aiohttp import web
 
 from engine.cursors.documents import UnknownSubscription
 from engine.errors import (
+    DataDirectoryError,
     DiskFull,
     EngineError,
     InvalidConfig,
@@ -115,6 +116,8 @@ STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (TooLarge, 413, "too_large"),
     (DiskFull, 507, "disk_full"),
     (NotStored, 503, "not_stored"),
+    (DataDirectoryError, 503, "unavailable"),
+    (OSError, 503, "unavailable"),
     (EngineError, 500, "engine_error"),
 )
 

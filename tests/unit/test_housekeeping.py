@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -265,3 +266,25 @@ def test_what_falls_due_while_the_thread_sleeps_long_is_synced(tmp_path: Path) -
             engine.append([b"x"])
             active = engine.partition().active_segment
             engine.inbox.run_until(lambda active=active: active.durable_position == active.position)  # type: ignore[misc]
+
+
+def test_a_disk_that_cannot_be_read_is_no_defect(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is told once, with the file's name, whatever number of partitions and passes meet it."""
+    with EngineLog(tmp_path / "d") as engine:
+        for topic in "abc":
+            engine.append([b"x"], topic=topic)
+    with EngineLog(tmp_path / "d") as engine:
+        marks = engine.log.watermarks
+        kept, directory = os.dup(marks.fd), os.open(tmp_path, os.O_RDONLY)
+        os.dup2(directory, marks.fd)  # reading it is an error
+        for _ in range(2):
+            engine.log.housekeeping.clean()
+        assert len(engine.log.housekeeping.failing) == 3
+        os.dup2(kept, marks.fd)
+        engine.log.housekeeping.clean()
+        assert engine.log.housekeeping.failing == {}
+        os.close(kept)
+        os.close(directory)
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+    assert caplog.text.count(f"partition 0: {tmp_path}: Is a directory; it is tried again") == 1
+    assert "Traceback" not in caplog.text

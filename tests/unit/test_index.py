@@ -22,6 +22,7 @@ from engine.errors import DataDirectoryError, LogLocked
 from engine.files.system import SystemFiles
 from engine.limits import INDEX_INTERVAL_BYTES
 from engine.state.index import FORMAT_KEY, SEQ, TIME, Index, SeqEntry, TimeEntry
+from tests.engine_log import EngineLog, fill
 from tests.lmdb_state import data_file_replaced
 
 STEP = INDEX_INTERVAL_BYTES
@@ -489,3 +490,30 @@ def test_it_is_not_synced_further_than_its_integrity_needs(tmp_path: Path) -> No
     with opened(tmp_path / "index") as index:
         flags = index._environment._environment.flags()
         assert [flags["sync"], flags["metasync"], flags["writemap"]] == [True, False, False]
+
+
+def test_an_index_that_cannot_be_read_costs_nothing_but_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """LMDB has given the environment up (it could not map the file again): records are stored, partitions opened."""
+    with EngineLog(tmp_path / "d") as engine:
+        fill(engine, 2, topic="closed")
+        fill(engine, 2, topic="open")
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"x"], topic="open")
+        index = engine.log.index
+        index.flush()
+        index._environment._environment.close()
+        assert [index.floor(1, 5), index.floor_time(1, 5)] == [None, None]
+        for topic in ("open", "closed", "new"):
+            fill(engine, 2, topic=topic)
+            partition = engine.partition(topic)
+            assert len(engine.read(topic)) == partition.last_seq
+            assert partition.seq_at_time(0) == 1
+            assert partition.error is None
+        for _ in range(3):
+            engine.append([b"." * STEP])
+            index.flush()
+        assert index.info()["used_bytes"] == 0
+    assert caplog.text.count("the index cannot be read") == 1
+    assert caplog.text.count("given up") == 1
+    with EngineLog(tmp_path / "d") as engine:
+        assert len(engine.read("closed")) == 40

@@ -104,3 +104,15 @@ def test_a_log_that_nobody_reads_holds_nothing_up(stream: io.StringIO) -> None:
         reading.close()
         log.error("to nobody")
         log.error("to nobody")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_want_of_memory_is_one_line(stream: io.StringIO, form: str) -> None:
+    """No traceback: it says nothing of the place where memory happened to run out."""
+    set_up(form, "info", stream)
+    try:
+        raise MemoryError
+    except MemoryError:
+        logging.getLogger("netserver").exception("%s: error in the session", "figg")
+    (line,) = stream.getvalue().splitlines()
+    assert "figg: error in the session: not enough memory" in line

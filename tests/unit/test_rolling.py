@@ -154,6 +154,7 @@ def test_a_roll_without_descriptors_is_tried_again(tmp_path: Path, then: str) ->
         assert active.has_rest, "as it was meant to be"
         if then == "goes on":
             engine.append([b"y"])
+            assert active.path.stat().st_size == active.position, "nothing is left behind the last record"
             assert [record.seq for record in engine.read()] == [*range(1, 11), 31]
         if then == "is killed":
             engine.image(tmp_path / "killed")

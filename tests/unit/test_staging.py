@@ -341,3 +341,18 @@ def test_commits_of_many_writers_at_once_are_each_whole() -> None:
         assert all(len(set(found[start : start + 300])) == 1 for start in range(0, 2400, 300))
 
     with_writer(test)
+
+
+def test_a_state_that_cannot_be_read_is_to_be_tried_again() -> None:
+    """After a failed commit LMDB refuses even to read, until a restart: no defect of the request."""
+
+    async def test(writer: Writer) -> None:
+        names = [await writer.stage(row(b"one"))]
+        await writer.commit(0, *names)
+        names = [await writer.stage(row(b"two"))]
+        writer.call.server.log.state._environment._environment.close()  # type: ignore[attr-defined]
+        assert await writer.call.error("GET", "/v1/commits/query") == (503, "unavailable")
+        status, document = await writer.try_commit(1, *names)
+        assert status == 503, document
+
+    with_writer(test)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from tools.spark.limits import SINK_ANSWER_BYTES_MAX, SINK_CALL_S, SINK_RETRY_PAUSE_S
 from tools.spark.sink_options import Place
 
-RETRIED = ("not_stored", "disk_full")
+RETRIED = ("not_stored", "unavailable", "disk_full")
 """Codes of errors that go away by themselves: a repeated call may succeed."""
 RETRIED_STAGING = (*RETRIED, "limit_reached")
 """Staged files of other batches make room when those are committed."""
