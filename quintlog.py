@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from importlib import import_module
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
@@ -47,17 +49,18 @@ class _OurPackages:
 
 def engine_server() -> None:
     """Entry point of ``engine-server``."""
-    _run("tools.engine_server", "engine-server")
+    _run("tools.engine_server", "engine-server", lambda signals: signals.KEPT.keep())
 
 
 def logtool() -> None:
     """Entry point of ``logtool``."""
-    _run("tools.logtool", "logtool")
+    _run("tools.logtool", "logtool", lambda signals: signals.leave_at_once())
 
 
-def _run(module: str, command: str) -> None:
+def _run(module: str, command: str, prepare: Callable[[ModuleType], None]) -> None:
     sys.meta_path.insert(0, _OurPackages)
     try:
+        prepare(import_module("tools.signals"))  # before the modules that take their time
         import_module(module).main()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in PACKAGES:

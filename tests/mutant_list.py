@@ -223,6 +223,13 @@ MUTANTS = (
         "tests/unit/test_files.py",
     ),
     Mutant(
+        "forget the signals that came while the server was loaded",
+        "tools/engine_server.py",
+        "        for number in signals.KEPT.taken():\n",
+        "        for number in ():\n",
+        "tests/crash/test_signals.py::test_a_server_that_starts[SIGTERM]",
+    ),
+    Mutant(
         "write behind what could not be taken back",
         "engine/commit/committer.py",
         "            part.active.cut(log.files, log.handles)  # what",

@@ -2,7 +2,7 @@
 
 On stdout it tells what an acknowledgement means, the data directory and each listener; the last line of a successful
 start is ``ready``. The log goes to stderr. SIGTERM and SIGINT stop it in good order, a second one at once; SIGHUP
-reloads the configuration.
+reloads the configuration. What comes while it starts is done when it can be.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from netserver.errors import ConfigError, ServerError
 from netserver.logs import set_up
 from netserver.malloc import keep_freed_buffers
 from netserver.version import product_version
+from tools import signals
 
 if TYPE_CHECKING:  # the server itself is imported when it runs: --help and checks answer at once
     from netserver.app import Server
@@ -46,7 +47,6 @@ EXIT_NOT_COMMITTED = 1
 EXIT_UNWRITTEN = 1
 EXIT_UNUSABLE = 3
 EXIT_BUG = 70
-EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141  # as a program that SIGPIPE ended
 
 CONTRACTS = {
@@ -129,15 +129,32 @@ class Process:
         self._reading = False
         self._read_again = False
 
-    async def run(self) -> int:
-        """Serve until a signal; the exit code."""
+    async def run(self) -> NoReturn:
+        """Serve until a signal, then end the process at once: with the log closed there is nothing left to do. To take
+        down what a server has in memory would take seconds with many topics, and a signal would then find nobody."""
+        code = EXIT_BUG
+        try:
+            code = await self._serve()
+        except Exception as error:  # noqa: BLE001 - told, and the process ends
+            code = failed(error)
+        finally:
+            logging.shutdown()
+            with contextlib.suppress(OSError):
+                sys.stdout.flush()
+            os._exit(code)
+
+    async def _serve(self) -> int:
+        """The exit code."""
         from netserver.app import Server
 
         server = Server(self._config)
         self._loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, self._stop_signal, number)
-        self._loop.add_signal_handler(signal.SIGHUP, self._reload, server)
+        for number in signals.HANDLED:
+            self._loop.add_signal_handler(number, self._signal, number, server)
+        for number in signals.KEPT.taken():
+            self._signal(number, server)
+        if self._stop.is_set():
+            return 0
         await server.start()
         say(f"quintlog {product_version()}\n{contract(self._config)}\ndata directory {server.data_dir.absolute()}")
         for name, address in server.addresses.items():
@@ -146,14 +163,20 @@ class Process:
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
         say("ready")
+        again, self._read_again = self._read_again, False
+        if again:  # asked for while it started
+            self._reload(server)
         await self._stop.wait()
         started = time.monotonic()
         committed = await server.drain()
         log.info("stopped after %.2f s", time.monotonic() - started)
-        if not committed:  # the log's threads hang in the disk: nothing would end them
-            logging.shutdown()
-            os._exit(EXIT_NOT_COMMITTED)
-        return 0
+        return 0 if committed else EXIT_NOT_COMMITTED  # the log's threads hang in the disk: nothing would end them
+
+    def _signal(self, number: signal.Signals, server: Server) -> None:
+        if number == signal.SIGHUP:
+            self._reload(server)
+        else:
+            self._stop_signal(number)
 
     def _stop_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
@@ -165,8 +188,11 @@ class Process:
 
     def _reload(self, server: Server) -> None:
         """Take over a changed configuration, all or nothing. It is read by a thread: a file may be large, or a pipe."""
-        if not server.ready:
-            log.warning("SIGHUP while starting or stopping: nothing is reloaded")
+        if self._stop.is_set():
+            log.warning("SIGHUP while stopping: nothing is reloaded")
+        elif not server.ready:
+            self._read_again = True
+            log.warning("SIGHUP while starting: the configuration is read again when it is done")
         elif self._reading:
             self._read_again = True
             log.warning("SIGHUP while the configuration is being read: it is read once more afterwards")
@@ -234,8 +260,6 @@ class ServerCommand(click.Command):
             return super().main(*args, **{**details, "standalone_mode": False})
         except click.exceptions.Exit as done:
             sys.exit(done.exit_code)
-        except click.Abort:  # Ctrl-C before the server's own handlers are there
-            sys.exit(EXIT_INTERRUPTED)
         except OSError as error:  # of --help and --version: the server itself tells its errors
             unwritten(error)
         except click.ClickException as error:
@@ -270,6 +294,7 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
     def load() -> ServerConfig:
         return config_reading.load(Path(config_file) if config_file else None, os.environ, _layer(flags))
 
+    signals.KEPT.keep()  # unless the entry point has done it
     open_standard_streams()
     try:
         config = load()
@@ -287,22 +312,28 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         set_up(config.server.log_format, config.server.log_level)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         keep_freed_buffers()
+        if signals.KEPT.ask_for_end:
+            log.info("asked to stop before anything was opened")
+            return
         import uvloop
 
         from netserver.watched_loop import WatchedLoop
 
-        sys.exit(uvloop.run(Process(config, load).run(), loop_factory=WatchedLoop))
-    except ServerError as error:
+        uvloop.run(Process(config, load).run(), loop_factory=WatchedLoop)
+    except Exception as error:  # noqa: BLE001 - told
+        sys.exit(failed(error))
+
+
+def failed(error: Exception) -> int:
+    """Tells why the server does not run; the exit code."""
+    if isinstance(error, ServerError):
         click.echo(f"engine-server: {error}", err=True)
-        sys.exit(error.exit_code)
-    except Exception as error:
-        if isinstance(error, MemoryError) or "start new thread" in str(error):
-            click.echo(
-                f"engine-server: not enough memory, or too many threads: {error}; see ulimit -v and -u", err=True
-            )
-            sys.exit(EXIT_UNUSABLE)
-        log.exception("internal error: %s", error)
-        sys.exit(EXIT_BUG)
+        return error.exit_code
+    if isinstance(error, MemoryError) or "start new thread" in str(error):
+        click.echo(f"engine-server: not enough memory, or too many threads: {error}; see ulimit -v and -u", err=True)
+        return EXIT_UNUSABLE
+    log.critical("internal error: %s", error, exc_info=error)
+    return EXIT_BUG
 
 
 def _layer(flags: dict[str, Any]) -> config_reading.Layer:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+from tools import signals
+
 __all__ = ["main"]
 
 
 def main() -> None:
     """Entry point of the command; ends the process with one of the exit codes of `tools.logtool.errors`."""
-    from tools.logtool.run import run
+    signals.leave_at_once()
+    from tools.logtool.run import interrupted, run
 
-    raise SystemExit(run())
+    try:
+        signals.interrupt()
+        code = run()
+    except KeyboardInterrupt as signal:  # a second one, while the first is being told
+        code = interrupted(signal)
+    finally:
+        signals.leave_at_once()
+    raise SystemExit(code)

@@ -29,6 +29,7 @@ User={user}
 ExecStart={program} --data-dir {data_dir}{config}
 ExecReload=/bin/kill -HUP $MAINPID
 Restart=on-failure
+RestartForceExitStatus=SIGHUP
 RestartPreventExitStatus=2
 TimeoutStopSec=30
 LimitNOFILE=65536

@@ -14,6 +14,7 @@ import click
 from tools.logtool import errors
 from tools.logtool.cli import COMPLETION_VARIABLE, Settings, root
 from tools.logtool.output import say
+from tools.signals import Ended
 
 
 def run(args: Sequence[str] | None = None) -> int:
@@ -30,9 +31,9 @@ def run(args: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except click.exceptions.Exit as done:
         return done.exit_code
-    except (KeyboardInterrupt, click.Abort):
+    except (KeyboardInterrupt, click.Abort) as signal:
         _flush_what_is_there()
-        return errors.INTERRUPTED
+        return interrupted(signal)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the exit's flush fails quietly
         return errors.CLOSED_PIPE
@@ -44,6 +45,11 @@ def run(args: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001 - whatever it is, the user gets a message and an exit code
         return _failed(error, settings, _wants_json(settings, arguments))
     return errors.DONE
+
+
+def interrupted(signal: BaseException) -> int:
+    """The exit code when a signal, or the answer to a question, has ended the command."""
+    return 128 + signal.number if isinstance(signal, Ended) else errors.INTERRUPTED
 
 
 def _wants_json(settings: Settings, arguments: Sequence[str]) -> bool:
