@@ -43,6 +43,7 @@ from engine.errors import (
 )
 from engine.files.descriptors import Handles
 from engine.files.lock import LOCK_FILE, DirectoryLock
+from engine.files.owners import told
 from engine.files.system import DIRECTORY_MODE, Files, SystemFiles, read_whole_file, write_new_file
 from engine.formats.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.histogram import Histogram
@@ -142,23 +143,21 @@ class Log:
             Corrupt: the state is damaged.
         """
         data_dir = data_dir.absolute()
+        files = files or SystemFiles()
         try:
             _make_directories(data_dir)
+            _known_id(files, data_dir)  # nothing is made in a directory that is refused
             lock = DirectoryLock(data_dir)
         except OSError as problem:
-            raise DataDirectoryError(
-                f"cannot use data directory {data_dir}: {problem.strerror or problem}"
-            ) from problem
+            raise DataDirectoryError(f"cannot use data directory {data_dir}: {told(problem)}") from problem
         with ExitStack() as stack:  # what was opened is closed again when something else cannot be
             stack.callback(lock.close)
             try:
-                log = cls(data_dir, config, post, files or SystemFiles(), lock)
+                log = cls(data_dir, config, post, files, lock)
                 log.soon = soon or post
                 log._open_parts(state, index, stack, watch)
             except OSError as problem:
-                raise DataDirectoryError(
-                    f"cannot use data directory {data_dir}: {problem.filename or ''} {problem.strerror or problem}"
-                ) from problem
+                raise DataDirectoryError(f"cannot use data directory {data_dir}: {told(problem)}") from problem
             stack.pop_all()
         return log
 
@@ -461,11 +460,13 @@ def _number_of(name: str) -> int | None:
     return int(name)
 
 
-def _check_version(files: Files, data_dir: Path) -> int:
-    """Reads ``VERSION`` (makes it in an empty directory) and returns the directory's id."""
-    path = data_dir / VERSION_FILE
-    if files.exists(path):
-        files.sync_dir(data_dir)  # a process that was killed may have left the entry unsynced; others come behind it
+def _known_id(files: Files, data_dir: Path) -> int | None:
+    """The id that ``VERSION`` gives the directory, None in an empty one.
+
+    Raises:
+        DataDirectoryError, UnsupportedFormat: it is no data directory of this version.
+    """
+    if files.exists(data_dir / VERSION_FILE):
         return read_version(files, data_dir)
     foreign = [name for name in files.list_dir(data_dir) if name != LOCK_FILE and not name.endswith(".new")]
     if foreign:
@@ -473,8 +474,18 @@ def _check_version(files: Files, data_dir: Path) -> int:
             f"{data_dir} has no {VERSION_FILE} file but holds {', '.join(foreign[:3])}: "
             "not a data directory of this server; choose an empty one"
         )
+    return None
+
+
+def _check_version(files: Files, data_dir: Path) -> int:
+    """Reads ``VERSION`` (makes it in an empty directory) and returns the directory's id."""
+    directory_id = _known_id(files, data_dir)
+    if directory_id is not None:
+        files.sync_dir(data_dir)  # a process that was killed may have left the entry unsynced; others come behind it
+        return directory_id
     directory_id = secrets.randbits(63)
-    write_new_file(files, path, json.dumps({"format": FORMAT_VERSION, "id": directory_id}).encode() + b"\n")
+    content = json.dumps({"format": FORMAT_VERSION, "id": directory_id}).encode() + b"\n"
+    write_new_file(files, data_dir / VERSION_FILE, content)
     return directory_id
 
 

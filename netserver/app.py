@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -212,10 +212,15 @@ class Server:
             receive_bytes_max=server.receive_bytes_max,
         )
         try:
-            await self._listen()
-            if self.config.admin.listen is not None:
-                self.admin = AdminServer(self)
-                self.admin_address = self.admin.start(self.config.admin.listen)
+            refused = await self._listen()
+            try:
+                if self.config.admin.listen is not None:
+                    self.admin = AdminServer(self)
+                    self.admin_address = self.admin.start(self.config.admin.listen)
+            except ServerError as error:
+                refused.append(error)
+            if refused:
+                raise _together(refused)
             self._write_server_json()
         except BaseException:
             await self._close_listeners()
@@ -307,18 +312,26 @@ class Server:
         self.open_seconds = time.monotonic() - started
         return opened
 
-    async def _listen(self) -> None:
+    async def _listen(self) -> list[ServerError]:
+        """Why some do not listen: all are told in one go."""
+        refused: list[ServerError] = []
         wanted = [name for name in PROTOCOL_SECTIONS if self.config.listener(name).listen is not None]
+        if not wanted and not self._further:
+            rest = "only the admin API takes records" if self.config.admin.listen else "nobody can reach this server"
+            log.warning("the listeners of all protocols are off: %s", rest)
         for name in wanted:
             try:
                 await self._listen_to(name)
             except CertificateError as error:
                 self.failed[name] = error
                 log.error("%s does not listen: %s; the others do, mend it and restart", name, error)
+            except ServerError as error:
+                refused.append(error)
         if wanted and len(self.failed) == len(wanted):
             raise self.failed[wanted[0]]
         for name, make in self._further.items():
             self._listen_tcp(name, Address("127.0.0.1", 0), make)
+        return refused
 
     async def _listen_to(self, name: str) -> None:
         address = self.config.listener(name).listen
@@ -402,6 +415,11 @@ class Server:
         now = asyncio.get_running_loop().time()
         self.loop_lag.observe(max(now - due, 0.0))
         self._later(LOOP_LAG_INTERVAL_S, self._measure_lag, now + LOOP_LAG_INTERVAL_S)
+
+
+def _together(errors: Sequence[ServerError]) -> ServerError:
+    """One error, of the first one's kind, that says all of several."""
+    return errors[0] if len(errors) == 1 else type(errors[0])("\n  ".join(map(str, errors)))
 
 
 def _fitted(config: ServerConfig, descriptors: int) -> ServerConfig:

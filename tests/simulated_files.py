@@ -311,6 +311,9 @@ class SimulatedFiles:
             except FileNotFoundError:
                 return False
 
+    def is_link(self, path: Path) -> bool:
+        return False
+
     def list_dir(self, path: Path) -> list[str]:
         with self.lock:
             try:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from engine.errors import LogLocked
+from engine.files import owners
 from engine.files.system import FILE_MODE, found_at
 
 LOCK_FILE = "LOCK"
@@ -49,7 +50,8 @@ class DirectoryLock:
             raise
 
     def _taken_file(self) -> int:
-        fd = self._taken(self._path / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        fd = self._taken(self._path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+        owners.belong_to(self._path, lambda uid, gid: os.fchown(fd, uid, gid))
         with suppress(OSError):  # only told to people; a full disk must not stop the start
             os.ftruncate(fd, 0)
             os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -143,7 +145,7 @@ def is_in_use(data_dir: Path) -> bool:
 
 def _is_locked(path: Path) -> bool:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return False
     try:

@@ -148,6 +148,9 @@ class DryFiles:
             return False
         return path in self._ghosts or path in self._directories or self._files.exists(path)
 
+    def is_link(self, path: Path) -> bool:
+        return self.exists(path) and self._files.is_link(path)
+
     def list_dir(self, path: Path) -> list[str]:
         names = set() if path in self._gone else set(self._files.list_dir(path))
         names -= {gone.name for gone in self._gone if gone.parent == path}

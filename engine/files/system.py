@@ -87,6 +87,9 @@ class Files(Protocol):
     def exists(self, path: Path) -> bool:
         """Whether there is a file or directory of this name; needs no descriptor. An error tells neither."""
 
+    def is_link(self, path: Path) -> bool:
+        """Whether there is a symbolic link of this name."""
+
     def list_dir(self, path: Path) -> list[str]:
         """Names in a directory, sorted; [] when there is no such directory."""
 
@@ -216,6 +219,10 @@ class SystemFiles:
 
     def exists(self, path: Path) -> bool:
         return found_at(path, os.lstat) is not None
+
+    def is_link(self, path: Path) -> bool:
+        found = found_at(path, os.lstat)
+        return found is not None and stat.S_ISLNK(found.st_mode)
 
     def list_dir(self, path: Path) -> list[str]:
         try:

@@ -7,6 +7,7 @@ new topics nor a long recovery holds up the owner's thread or anybody's acknowle
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
     from engine.log import Log
     from engine.partitions.partition import Partition
     from engine.state.topics import Topic
+
+
+_SEGMENT_FILE = re.compile(r"[0-9]{20}\.log(\.(unused|damaged).*)?")
+_TOPIC_FILE = re.compile(re.escape(TOPIC_FILE) + r"(\.(new|damaged).*)?")
+"""Names of files that we make, what was renamed aside among them: others are not removed with a topic."""
 
 
 def _description(log: Log, topic: Topic) -> bytes:
@@ -112,22 +118,39 @@ class Opener:
             self._log.report(str(result))
 
     def _remove_topic(self, directory: Path, numbers: list[int]) -> None:
-        files, handles = self._log.files, self._log.handles
-        for name in files.list_dir(directory):
-            if name.isdigit():
-                for segment in files.list_dir(directory / name):
-                    files.remove(directory / name / segment)
-                    handles.forget(directory / name / segment)  # after the removal: a reader would open it again
-                files.remove_dir(directory / name)
-            else:
-                files.remove(directory / name)
+        files = self._log.files
         self._maker.forget_topic(directory)
-        if directory.name in files.list_dir(directory.parent):
-            files.remove_dir(directory)
+        if not files.is_link(directory):
+            for name in files.list_dir(directory):
+                if name.isdigit():
+                    self._remove_directory(directory / name, _SEGMENT_FILE)
+        if self._remove_directory(directory, _TOPIC_FILE):
             files.sync_dir(directory.parent)
         for number in numbers:
             self._log.index.drop(number)
             self._log.watermarks.clear(number)
+
+    def _remove_directory(self, directory: Path, ours: re.Pattern[str]) -> bool:
+        """Removes what we have made in a directory, and the directory; whether there was one. What is not ours stays,
+        and so does what a link in the directory's place leads to."""
+        files, handles = self._log.files, self._log.handles
+        if not files.exists(directory):
+            return False
+        if files.is_link(directory):
+            files.remove(directory)
+            return True
+        foreign = []
+        for name in files.list_dir(directory):
+            if ours.fullmatch(name):
+                files.remove(directory / name)
+                handles.forget(directory / name)  # after the removal: a reader would open it again
+            else:
+                foreign.append(name)
+        if foreign:
+            self._log.report(f"{directory} stays, as not all in it is ours: {', '.join(foreign[:3])}")
+        else:
+            files.remove_dir(directory)
+        return True
 
     def submit(self, job: Callable[[], Any], done: Callable[[Any], None]) -> None:
         """Runs `job` on the thread and hands its result, or an EngineError, to `done` on the owner's thread."""

@@ -51,6 +51,7 @@ from engine.errors import (
     ReadOnly,
     UnsupportedFormat,
 )
+from engine.files.owners import told
 from engine.files.system import Files, found_at
 from engine.limits import LMDB_VERIFY_BYTES_MAX, MAP_BYTES_MAX, MAP_BYTES_MIN
 
@@ -122,6 +123,8 @@ class Environment:
             files.make_dir(path)
             was_closed = IN_USE_FILE not in files.list_dir(path)
             _fill_lock_file(path / LOCK_FILE, files)
+            if not data_path.exists():  # an empty one is as good as none to LMDB, and belongs to the right user
+                files.close(files.create(data_path))
         except OSError as error:
             raise _refusal(path, error) from error
         self._environment = self._open(create)
@@ -278,7 +281,8 @@ class Environment:
 
 
 class ReadOnlyEnvironment:
-    """An environment opened for reading only, also beside the process that writes it."""
+    """An environment opened for reading only, also beside the process that writes it. Nothing is made in its directory:
+    where LMDB's lock file is missing, nobody has the environment open, and it is read without one."""
 
     def __init__(self, path: Path, databases: Sequence[bytes] = ()) -> None:
         """Opens it.
@@ -287,25 +291,33 @@ class ReadOnlyEnvironment:
             Corrupt, UnsupportedFormat, DataDirectoryError: see Environment.
         """
         self.path = path
+        self._names = databases
         try:
-            self._environment = lmdb.open(
-                str(path), readonly=True, create=False, max_dbs=len(databases), readahead=False, max_readers=READERS,
-                lib_version=LIB_VERSION,
-            )  # fmt: skip
-            self._databases = {name: self._environment.open_db(name, create=False) for name in databases}
-        except lmdb.Error as error:
+            self._open()
+        except (lmdb.Error, OSError) as error:
             raise _refusal(path, error) from error
+
+    def _open(self) -> None:
+        self._has_lock_file = found_at(self.path / LOCK_FILE) is not None
+        self._environment = lmdb.open(
+            str(self.path), readonly=True, create=False, max_dbs=len(self._names), readahead=False, max_readers=READERS,
+            lib_version=LIB_VERSION, lock=self._has_lock_file,
+        )  # fmt: skip
+        self._databases = {name: self._environment.open_db(name, create=False) for name in self._names}
 
     @contextmanager
     def read(self) -> Iterator[Reader]:
         """A read transaction. Raises DataDirectoryError."""
         try:
+            if not self._has_lock_file and found_at(self.path / LOCK_FILE) is not None:
+                self._environment.close()
+                self._open()  # somebody writes it by now
             try:
                 transaction = self._environment.begin()
             except lmdb.MapResizedError:
                 self._environment.set_mapsize(0)  # the writer grew it: take its size over
                 transaction = self._environment.begin()
-        except lmdb.Error as error:
+        except (lmdb.Error, OSError) as error:
             raise DataDirectoryError(f"cannot read {self.path}: {error}") from error
         with transaction:
             yield transaction, self._databases
@@ -351,7 +363,18 @@ def _refusal(path: Path, error: lmdb.Error | OSError) -> EngineError:
         return Corrupt(str(path / DATA_FILE), None, f"not an LMDB file: {error}")
     if "already open" in str(error):
         return LogLocked(f"{path} is already open in this process")
+    if (error.code if isinstance(error, lmdb.Error) else error.errno) in (errno.EACCES, errno.EPERM):
+        return DataDirectoryError(f"cannot open {told(_named(path, error))}")
     return DataDirectoryError(f"cannot open {path}: {error}")
+
+
+def _named(path: Path, error: lmdb.Error | OSError) -> OSError:
+    """A refusal with the file that is refused: LMDB does not tell which."""
+    if isinstance(error, OSError) and error.filename:
+        return error
+    files = (path / LOCK_FILE, path / DATA_FILE)
+    refused = [file for file in files if not os.access(file, os.R_OK | os.W_OK, effective_ids=True)]
+    return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str((*refused, path)[0]))
 
 
 def _is_of_lmdb_1(path: Path) -> bool:

@@ -136,3 +136,33 @@ def test_default_configuration_of_the_object() -> None:
     server = Server(ServerConfig())
     assert not server.ready
     assert server.addresses == {}
+
+
+EVERY_LISTENER = ("figg", "reliably", "tank", "blipmq", "fujin", "admin")
+
+
+def test_all_addresses_in_use_are_told_in_one_go(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with running(tmp_path / "first") as first:
+            taken = {name: {"listen": str(first.addresses[name])} for name in EVERY_LISTENER}
+            with pytest.raises(ListenError) as caught:
+                async with running(tmp_path / "second", taken):
+                    pass
+        assert caught.value.exit_code == 6
+        lines = str(caught.value).splitlines()
+        assert len(lines) == len(EVERY_LISTENER), lines
+        for line, name in zip(lines, EVERY_LISTENER, strict=True):
+            assert str(first.addresses[name]) in line
+        assert not (tmp_path / "second").exists(), "what a start has made goes with it"
+
+    run("uvloop", main())
+
+
+@pytest.mark.parametrize(("admin", "rest"), [("127.0.0.1:0", "only the admin API"), ("off", "nobody can reach")])
+def test_a_server_without_listeners_says_so(caplog: pytest.LogCaptureFixture, admin: str, rest: str) -> None:
+    async def main() -> None:
+        async with running(settings={**ALONE, "admin": {"listen": admin}}):
+            pass
+
+    run("uvloop", main())
+    assert "the listeners of all protocols are off: " + rest in caplog.text

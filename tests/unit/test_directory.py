@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import LogLocked, NotStored, ReadOnly
+from engine.errors import DataDirectoryError, LogLocked, NotStored, ReadOnly
 from engine.files import lock as directory
 from engine.files.lock import LOCK_FILE, DirectoryLock, holder_of, is_in_use
 from engine.limits import FILES_CHECKED_MS
+from engine.reader import VERSION_FILE
 from tests.engine_log import EngineLog
 
 
@@ -163,3 +164,29 @@ def test_a_lock_file_that_was_removed_is_put_back(tmp_path: Path, caplog: pytest
             engine.log.housekeeping._check_place()
         assert caplog.text == "", "all is in place"
         engine.append([b"x"])
+
+
+def test_a_directory_that_is_refused_is_left_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "report.txt").write_bytes(b"mine")
+    for _ in range(2):
+        with pytest.raises(DataDirectoryError, match=r"holds report\.txt: not a data directory"):
+            EngineLog(tmp_path)
+        assert os.listdir(tmp_path) == ["report.txt"]
+    (tmp_path / "report.txt").rename(tmp_path / VERSION_FILE)
+    with pytest.raises(DataDirectoryError, match="is damaged"):
+        EngineLog(tmp_path)
+    assert os.listdir(tmp_path) == [VERSION_FILE]
+
+
+def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "treasure").write_bytes(b"precious")
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / LOCK_FILE).symlink_to(tmp_path / "treasure")
+    with pytest.raises(DataDirectoryError, match=f"{tmp_path}/d/{LOCK_FILE}: Too many levels of symbolic links"):
+        EngineLog(tmp_path / "d")
+    assert (tmp_path / "treasure").read_bytes() == b"precious"
+
+
+def test_a_pipe_in_the_place_of_the_lock_holds_nobody_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK_FILE)
+    assert not is_in_use(tmp_path)

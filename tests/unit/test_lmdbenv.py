@@ -99,7 +99,7 @@ def test_directories_are_synced_before_first_use(tmp_path: Path) -> None:
     files = RecordingFiles()
     Environment(tmp_path / "env", 1 << 30, files, create=True).close()
     assert files.calls == [
-        ("make_dir", "env"), ("create", LOCK_FILE), ("create", IN_USE_FILE), ("sync_dir", "env"),
+        ("make_dir", "env"), ("create", LOCK_FILE), ("create", DATA_FILE), ("create", IN_USE_FILE), ("sync_dir", "env"),
         ("sync_dir", tmp_path.name), ("remove", IN_USE_FILE),
     ]  # fmt: skip
 

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from engine.errors import DataDirectoryError
 from engine.files.owners import refused_by, told
 from engine.files.system import SystemFiles, write_new_file
+from engine.state.environment import LOCK_FILE
+from engine.state.store import StateReader
 from netserver.access.auth import add_key, revoke_key
+from tests.engine_log import EngineLog, segments
+from tests.unit.conftest import Logtool
 from tests.users import NOBODY, as_nobody, needs_root, open_folder, owner_and_mode
 
 FILES = SystemFiles()
@@ -121,3 +129,91 @@ def test_only_refusals_for_want_of_a_right_name_an_owner(tmp_path: Path) -> None
     assert refused_by(PermissionError(13, "Permission denied")) == ""
     assert told(FileNotFoundError(2, "No such file or directory", "x")) == "x: No such file or directory"
     assert told(OSError("odd")) == "odd"
+
+
+# --- a whole data directory of somebody else's
+
+
+@pytest.fixture
+def of_nobody() -> Iterator[Path]:
+    """A log that nobody has written and closed, with a torn end, and without LMDB's lock files, as a copy has none."""
+    with open_folder() as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        data = folder / "data"
+        with as_nobody(), EngineLog(data) as engine:
+            engine.append([b"one", b"two"])
+        with segments(data)[-1].open("ab") as file:
+            file.write(b"torn")
+        for name in ("state", "index"):
+            (data / name / LOCK_FILE).unlink()
+        yield data
+
+
+def everything(data: Path) -> dict[str, tuple[int, int]]:
+    return {str(path.relative_to(data)): owner_and_mode(path) for path in (data, *data.rglob("*"))}
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize(
+    "command",
+    ["status", "topics list", "cat t", "verify", "sessions list", "subscriptions list", "repair", "check",
+     "definitions export -"],
+)  # fmt: skip
+def test_reading_commands_leave_nothing_behind(of_nobody: Path, logtool: Logtool, command: str) -> None:
+    before = everything(of_nobody)
+    logtool("--data-dir", str(of_nobody), *command.split())
+    assert everything(of_nobody) == before
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize(
+    "command", ["repair --apply --yes", "topics create new", "topics delete t --yes", "topics set t retention_ms=1d"]
+)
+def test_what_root_changes_stays_the_owners(of_nobody: Path, logtool: Logtool, command: str) -> None:
+    code, _, err = logtool("--data-dir", str(of_nobody), *command.split())
+    assert code == 0, err
+    found = everything(of_nobody)
+    assert {name: owner for name, (owner, _) in found.items() if owner != NOBODY} == {}
+    if command.startswith("repair"):
+        assert any(name.startswith("set-aside/") for name in found)
+    with as_nobody(), EngineLog(of_nobody) as engine:
+        engine.append([b"three"])
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize("name", ["state/lock.mdb", "state/data.mdb", "watermarks", "VERSION", "LOCK"])
+def test_a_file_that_is_not_ours_is_named_with_its_owner(of_nobody: Path, name: str) -> None:
+    """As an older version left some, or a `cp` by root."""
+    path = of_nobody / name
+    path.touch()
+    os.chown(path, 0, 0)
+    path.chmod(0o600)
+    with as_nobody(), pytest.raises(DataDirectoryError, match=f"{path}: Permission denied; {path} belongs to root "):
+        EngineLog(of_nobody)
+
+
+def test_a_state_without_a_lock_file_is_read_while_somebody_begins_to_write(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"x"])
+    (tmp_path / "d" / "state" / LOCK_FILE).unlink()
+    state = StateReader.open(tmp_path / "d" / "state")
+    before = dict(state.scan(b""))
+    assert not (tmp_path / "d" / "state" / LOCK_FILE).exists()
+    child = subprocess.run(
+        [sys.executable, "-c", APPEND, str(tmp_path / "d")], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert child.returncode == 0, child.stderr
+    assert len(list(state.scan(b""))) > len(before)
+    state.close()
+
+
+APPEND = """
+import sys
+from pathlib import Path
+from tests.engine_log import EngineLog
+with EngineLog(Path(sys.argv[1])) as engine:
+    engine.append([b"y"], topic="new")
+"""

@@ -16,7 +16,7 @@ from engine.formats.segment import HEADER_BYTES
 from engine.partitions import retention
 from engine.reader import DirectoryReader
 from tests.crash.world import Life
-from tests.engine_log import SMALL, EngineLog, fill, segments
+from tests.engine_log import SMALL, EngineLog, delete, fill, segments
 from tests.hooked_files import HookedFiles, held
 from tests.simulated_files import LoseAll, disk_with
 
@@ -288,3 +288,29 @@ def test_a_closed_partition_is_trimmed_only_once_it_is_open(tmp_path: Path) -> N
         assert topic is not None
         assert retention.trim(engine.log, engine.log.partition(topic), 5) == 0
         assert engine.partition().log_start == 1
+
+
+# --- what is not ours
+
+
+def test_a_deletion_removes_nothing_that_is_not_ours(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A link in a partition's place leads elsewhere, and people put files anywhere."""
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "00000000000000000001.log").write_bytes(b"of another log")
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"x"])
+        engine.append([b"x"], topic="u")
+        topics = tmp_path / "d" / "topics"
+        (topics / "1" / "1").symlink_to(foreign)
+        (topics / "2" / "0" / "notes.txt").write_bytes(b"mine")
+        for topic in ("t", "u"):
+            delete(engine, engine.partition(topic))
+        engine.inbox.run_until(lambda: not engine.log.catalog.tombstones)
+    assert (foreign / "00000000000000000001.log").read_bytes() == b"of another log"
+    assert not (topics / "1").exists()
+    assert os.listdir(topics / "2" / "0") == ["notes.txt"]
+    assert f"{topics}/2/0 stays, as not all in it is ours: notes.txt" in caplog.text
+    with EngineLog(tmp_path / "d") as engine:
+        engine.append([b"y"])
+        assert engine.values() == [b"y"]
