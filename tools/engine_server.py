@@ -162,6 +162,7 @@ class Process:
         gc.collect()
         gc.freeze()
         gc.set_threshold(*COLLECT_AFTER)
+        gc.enable()
         say("ready")
         again, self._read_again = self._read_again, False
         if again:  # asked for while it started
@@ -312,6 +313,7 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         set_up(config.server.log_format, config.server.log_level)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         keep_freed_buffers()
+        gc.disable()  # until the server is ready: what is loaded stays, and need not be looked through again and again
         if signals.KEPT.ask_for_end:
             log.info("asked to stop before anything was opened")
             return

@@ -10,6 +10,13 @@
 
 from __future__ import annotations
 
-from netserver.figg.client import EARLIEST, LATEST, Client, Record, RecordBatch, Start, Subscription, connect
+from typing import TYPE_CHECKING
+
+from netserver.client.lazy import exported_from
+
+if TYPE_CHECKING:
+    from netserver.figg.client import EARLIEST, LATEST, Client, Record, RecordBatch, Start, Subscription, connect
 
 __all__ = ["EARLIEST", "LATEST", "Client", "Record", "RecordBatch", "Start", "Subscription", "connect"]
+
+__getattr__ = exported_from(__name__, "client")

@@ -11,6 +11,13 @@ exports.
 
 from __future__ import annotations
 
-from netserver.fujin.client import Client, Message, MessageBatch, Subscription, Transaction, connect
+from typing import TYPE_CHECKING
+
+from netserver.client.lazy import exported_from
+
+if TYPE_CHECKING:
+    from netserver.fujin.client import Client, Message, MessageBatch, Subscription, Transaction, connect
 
 __all__ = ["Client", "Message", "MessageBatch", "Subscription", "Transaction", "connect"]
+
+__getattr__ = exported_from(__name__, "client")

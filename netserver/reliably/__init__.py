@@ -11,7 +11,14 @@
 
 from __future__ import annotations
 
-from netserver.reliably.client import ChecksumMismatch, Position, Session, connect, patient_backoff
-from netserver.reliably.codec import Message
+from typing import TYPE_CHECKING
+
+from netserver.client.lazy import exported_from
+
+if TYPE_CHECKING:
+    from netserver.reliably.client import ChecksumMismatch, Position, Session, connect, patient_backoff
+    from netserver.reliably.codec import Message
 
 __all__ = ["ChecksumMismatch", "Message", "Position", "Session", "connect", "patient_backoff"]
+
+__getattr__ = exported_from(__name__, "client", "codec")

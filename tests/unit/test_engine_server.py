@@ -348,3 +348,19 @@ def test_an_answer_that_nobody_gets_is_no_success(option: str, closed: int) -> N
     done = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=30)
     os.close(writing)
     assert (done.returncode, done.stderr) == (closed, "")
+
+
+def test_a_start_loads_no_client() -> None:
+    """A start is mostly imports: about a tenth of them would be clients."""
+    code = (
+        "import sys, importlib, netserver.app as app\n"
+        "[importlib.import_module(name) for name in (*app.TCP_PROTOCOLS.values(), *app.OTHER_PROTOCOLS.values())]\n"
+        "print(*[name for name in sys.modules if name.startswith('netserver.') and name.endswith('.client')])\n"
+        "from netserver import blipmq, figg, fujin, reliably, tank\n"
+        "for package in (blipmq, figg, fujin, reliably, tank):\n"
+        "    assert all(getattr(package, name) is not None for name in package.__all__)\n"
+        "    assert not hasattr(package, 'nothing')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split() == ["netserver.client"]
