@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.errors import Corrupt, DataDirectoryError, UnknownPartition, UnknownTopic, UnsupportedFormat
-from engine.files.system import Files, SystemFiles, read_whole_file
+from engine.files.system import Files, NotAFile, SystemFiles, read_whole_file
 from engine.formats.batch import records
 from engine.formats.batch_header import BatchHeader, read_header
 from engine.formats.record import BatchError, BundleError, Record
@@ -211,7 +211,7 @@ class PartitionReader:
             try:
                 with opened(self.files, self.directory / name) as fd:
                     return parse_header(self.files.read(fd, HEADER_BYTES, 0), self.directory / name).number
-            except (Corrupt, FileNotFoundError):
+            except (Corrupt, FileNotFoundError, NotAFile):
                 continue
         return 0
 
@@ -233,6 +233,9 @@ class PartitionReader:
                 raise Corrupt(str(path), 0, f"is another place's file: its header says {whose}")
         except FileNotFoundError:
             return None  # removed by retention between listing and reading
+        except NotAFile as error:
+            self.unreadable.append(Corrupt(str(path), None, str(error.strerror)))
+            return None
         except Corrupt as error:
             self.unreadable.append(error)
             return None

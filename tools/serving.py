@@ -17,6 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from engine.files.lock import identity_of, is_in_use, told_holder
+from engine.files.system import SystemFiles, read_whole_file
 from netserver.admin.names import DIRECTORY_PATH, SERVER_FILE
 from tools.limits import IDENTITY_BYTES_MAX, SMALL_FILE_BYTES_MAX
 
@@ -56,8 +57,7 @@ def read_server_info(data_dir: Path) -> ServerInfo | None:
         PermissionError: whether there is one cannot be seen.
     """
     try:
-        with (data_dir / SERVER_FILE).open("rb") as file:
-            fields = json.loads(file.read(SMALL_FILE_BYTES_MAX))
+        fields = json.loads(read_whole_file(SystemFiles(), data_dir / SERVER_FILE, SMALL_FILE_BYTES_MAX) or b"")
         return ServerInfo(
             int(fields["pid"]),
             fields.get("admin"),

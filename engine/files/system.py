@@ -35,11 +35,12 @@ FILE_MODE = 0o640
 REMOVED = "the file was removed while it was in use"
 """What ENOENT means for a file that is open."""
 
-NOT_A_FILE = "not a regular file"
-"""What is said of a pipe, a device or a directory in a file's place."""
-
 IOV_BUFFERS = 512
 """Buffers given to one pwritev: half of Linux's IOV_MAX (1024), far above what a round needs."""
+
+
+class NotAFile(OSError):
+    """A pipe, a device or a directory is in a file's place."""
 
 
 class Files(Protocol):
@@ -138,7 +139,7 @@ class SystemFiles:
         fd = self._open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_NONBLOCK)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, NOT_A_FILE, str(path))
+                raise NotAFile(errno.EINVAL, "not a regular file", str(path))
         except OSError:
             os.close(fd)
             raise

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from engine.errors import Corrupt
 from engine.files.descriptors import Handles
-from engine.files.system import Files, free_path
+from engine.files.system import Files, NotAFile, free_path
 from engine.formats.batch_header import read_header
 from engine.formats.segment import (
     HEADER_BYTES,
@@ -69,8 +69,8 @@ def segment_files(
         path = place.directory / name
         try:
             header = _header(files, handles, place, path, first_seq, hints, note)
-        except IsADirectoryError:
-            note(f"{path} is a directory, left alone")
+        except (IsADirectoryError, NotAFile):
+            note(f"{path} is no file, left alone")
             continue
         except Corrupt as problem:
             with handles.use(path) as fd:

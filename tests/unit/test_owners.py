@@ -217,3 +217,25 @@ from tests.engine_log import EngineLog
 with EngineLog(Path(sys.argv[1])) as engine:
     engine.append([b"y"], topic="new")
 """
+
+
+def test_a_pipe_in_the_place_of_a_segment_is_a_finding(tmp_path: Path, logtool: Logtool) -> None:
+    """Commands do not wait for somebody at its other end; other topics are checked and served."""
+    data = tmp_path / "d"
+    with EngineLog(data) as engine:
+        engine.append([b"x"])
+        engine.append([b"x"], topic="other")
+    (path,) = segments(data)
+    path.unlink()
+    os.mkfifo(path)
+    os.mkfifo(data / "server.json")
+    code, out, err = logtool("--data-dir", str(data), "verify")
+    assert code == 1, err
+    assert str(path) in err
+    assert "not a regular file" in err
+    assert logtool("--data-dir", str(data), "cat", "other") == (0, "x\n", "")
+    assert logtool("--data-dir", str(data), "status")[0] in (0, 1)
+    with EngineLog(data) as engine:
+        with pytest.raises(DataDirectoryError, match="no segment files, but records 1 to 1 were committed"):
+            engine.partition()
+        assert engine.values("other") == [b"x"]
