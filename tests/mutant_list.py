@@ -223,27 +223,6 @@ MUTANTS = (
         "tests/unit/test_files.py",
     ),
     Mutant(
-        "forget the signals that came while the server was loaded",
-        "tools/engine_server.py",
-        "        for number in signals.KEPT.taken():\n",
-        "        for number in ():\n",
-        "tests/crash/test_signals.py::test_a_server_that_starts[SIGTERM]",
-    ),
-    Mutant(
-        "remove with a topic what is not ours",
-        "engine/partitions/file_worker.py",
-        "            if ours.fullmatch(name):\n",
-        "            if True:\n",
-        REMOVAL,
-    ),
-    Mutant(
-        "follow a link in a partition's place",
-        "engine/partitions/file_worker.py",
-        "        if files.is_link(directory):\n            files.remove(directory)\n            return True\n",
-        "",
-        REMOVAL,
-    ),
-    Mutant(
         "write behind what could not be taken back",
         "engine/commit/committer.py",
         "            part.active.cut(log.files, log.handles)  # what",
