@@ -229,7 +229,7 @@ def test_a_pipe_in_the_place_of_a_segment_is_a_finding(tmp_path: Path, logtool: 
     path.unlink()
     os.mkfifo(path)
     os.mkfifo(data / "server.json")
-    code, out, err = logtool("--data-dir", str(data), "verify")
+    code, _, err = logtool("--data-dir", str(data), "verify")
     assert code == 1, err
     assert str(path) in err
     assert "not a regular file" in err
