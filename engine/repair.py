@@ -27,6 +27,7 @@ from pathlib import Path
 from engine.commit.transactions import is_committed, read_markers
 from engine.errors import Corrupt, DataDirectoryError, EngineError, UnsupportedFormat
 from engine.files.descriptors import Handles
+from engine.files.lock import LOCK_FILE
 from engine.files.overlay import DryFiles
 from engine.files.system import Files, SystemFiles, free_path, read_whole_file, write_new_file
 from engine.formats.segment import HEADER_BYTES, parse_header, parse_segment_name
@@ -34,12 +35,13 @@ from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.reader import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE, read_version
 from engine.segments.active import SealedSegment
 from engine.segments.discovery import Place
-from engine.segments.recovery import Known, Recovered, Report, make_partition, recover_partition
+from engine.segments.recovery import NEVER_ACKNOWLEDGED, Known, Recovered, Report, make_partition, recover_partition
 from engine.segments.scan import Damage, careful_read, walk
 from engine.segments.watermarks import FILE_NAME, Owner, Watermark, Watermarks
 from engine.state.environment import DATA_FILE, faults, move_aside
 from engine.state.store import StateReader
 from engine.state.topics import Stored, Topic, describe, from_description
+from engine.state.writer_ledger import STAGED, read_entries, unusable
 
 OPEN_FILES = 64
 TOLD = "readers are told, and go on behind them"
@@ -52,7 +54,7 @@ class Step:
     """One thing that is wrong, and what is done about it."""
 
     kind: str
-    """``version``, ``watermarks``, ``state``, ``index``, ``topic``, ``records``, ``tail`` or ``file``."""
+    """``version``, ``watermarks``, ``state``, ``index``, ``staged``, ``topic``, ``records``, ``tail`` or ``file``."""
     path: Path
     problem: str
     action: str
@@ -63,6 +65,8 @@ class Step:
     """Numbers that are given up; none when it is below `first_seq`."""
     changes: bool = True
     """Whether applying changes anything; False: it is only told."""
+    is_wrong: bool = True
+    """Whether something is lost, damaged or missing; False: what any crash may leave, and the next start tidies up."""
 
 
 @dataclass(slots=True)
@@ -72,6 +76,8 @@ class Repair:
     data_dir: Path
     apply: bool = False
     now_ms: int = 0
+    read_through: bool = True
+    """Whether sealed segments are read, too; False: the caller does that."""
     steps: list[Step] = field(default_factory=list)
     _files: Files = field(init=False)
     _stored: Stored | None = None
@@ -110,8 +116,10 @@ class Repair:
                 dry.close_all()
         return self.steps
 
-    def _note(self, kind: str, path: Path, problem: str, action: str, *, changes: bool = True) -> None:
-        self.steps.append(Step(kind, path, problem, action, changes=changes))
+    def _note(
+        self, kind: str, path: Path, problem: str, action: str, *, changes: bool = True, is_wrong: bool = True
+    ) -> None:
+        self.steps.append(Step(kind, path, problem, action, changes=changes, is_wrong=is_wrong))
 
     # --- the directory
 
@@ -143,12 +151,15 @@ class Repair:
         path = self.data_dir / name
         if not (path / DATA_FILE).exists() or not (path / DATA_FILE).stat().st_size:
             if self._files.list_dir(self.data_dir / TOPICS):
-                self._note(name, path, "missing", action, changes=False)
+                # Where no log was ever opened it is a copy of topics alone; the index is a hint in any case.
+                is_lost = name == "state" and self._files.exists(self.data_dir / LOCK_FILE)
+                self._note(name, path / DATA_FILE, "missing or empty", action, changes=False, is_wrong=is_lost)
             return
         problems = faults(path)
         if problems:
             aside = move_aside(path, self._files)
-            self._note(name, path, f"{len(problems)} faults, the first: {problems[0]}", f"moved to {aside}; {action}")
+            problem = f"{len(problems)} faults in its structure, the first: {problems[0]}"
+            self._note(name, path / DATA_FILE, problem, f"moved to {aside}; {action}")
 
     def _read_state(self) -> None:
         """Topics, numbers and markers that the state knows; nothing without a sound one."""
@@ -157,13 +168,22 @@ class Repair:
             return
         reader = StateReader.open(self.data_dir / "state")
         try:
+            damaged: list[Corrupt] = []
+            for _ in reader.scan(b"", damaged.append):
+                continue
             self._stored = Stored(reader)
-            damaged = list(self._stored.damaged)
-            self._markers = read_markers(reader, damaged)
+            damaged += [problem for problem in self._stored.damaged if problem.key is None]
+            self._markers = read_markers(reader, [])
+            batches = [entry for entry in read_entries(reader) if not entry.is_complete]
         finally:
             reader.close()
         for problem in damaged:
             self._note("state", Path(problem.path), problem.reason, "the server does without it", changes=False)
+        for entry in batches:
+            for name, reason in unusable(self._files, self.data_dir / STAGED, entry):
+                problem_text = f"{reason}; batch {entry.batch} of {entry.writer!r} is partly in the log and needs it"
+                action = "stage the same rows again and repeat the batch, or give it up: logtool commits abandon"
+                self._note("staged", self.data_dir / STAGED / name, problem_text, action, changes=False)
 
     # --- topics
 
@@ -249,13 +269,15 @@ class Repair:
 
         told: set[tuple[Path, int]] = set()
 
-        def step(kind: str, path: Path, problem: str, action: str, first: int = 0, last: int = -1) -> None:
+        def step(
+            kind: str, path: Path, problem: str, action: str, first: int = 0, last: int = -1, *, is_wrong: bool = True
+        ) -> None:
             if kind == "records":
                 if (path, first) in told:
                     return
                 told.add((path, first))
             changes = action not in (TOLD, LEFT)
-            self.steps.append(Step(kind, path, problem, action, topic.name, index, first, last, changes))
+            self.steps.append(Step(kind, path, problem, action, topic.name, index, first, last, changes, is_wrong))
 
         if not self._files.list_dir(place.directory) and mark is None:
             return  # it never had a record
@@ -270,7 +292,7 @@ class Repair:
             step("file", place.directory, f"{problem.strerror or problem}", LEFT)
             return
         self._tell(recovered.report, place.directory, step)
-        for segment in recovered.sealed:
+        for segment in recovered.sealed if self.read_through else ():
             self._read_through(segment, handles, step)
         if number:
             active = recovered.active
@@ -297,7 +319,8 @@ class Repair:
             step("records", lost.path, lost.why, TOLD, lost.first_seq, lost.last_seq)
         for cut in report.cut:
             problem = f"bytes {cut.position} to {cut.end} are no whole, committed batches ({cut.judgement})"
-            step("tail", cut.path, problem, "cut off and kept in set-aside/", cut.first_seq, cut.last_seq)
+            action, is_wrong = "cut off and kept in set-aside/", cut.judgement != NEVER_ACKNOWLEDGED
+            step("tail", cut.path, problem, action, cut.first_seq, cut.last_seq, is_wrong=is_wrong)
         for note in report.notes:
             step("file", directory, note, "done as it says")
 

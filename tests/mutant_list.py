@@ -32,10 +32,25 @@ FAULTS = "tests/crash/test_faults.py"
 POWER = "tests/crash/test_power_cut.py"
 STATE = "tests/unit/test_state_lost.py"
 CLOCK = "tests/unit/test_clock.py"
+BACKUPS = "tests/crash/test_backups.py"
 QUICK = "tests/unit/test_quick_rounds.py"
 ADDRESSES = "tests/unit/test_logtool_addresses.py"
 
 MUTANTS = (
+    Mutant(
+        "copy batches of a transaction that the copied state does not know",
+        "tools/logtool/copied_partition.py",
+        "            if header.transaction_id and at >= durable and not self.is_committed(header.transaction_id):\n",
+        "            if False:\n",
+        f"{BACKUPS} -k transaction",
+    ),
+    Mutant(
+        "keep what is left of a topic that was deleted while it was copied",
+        "tools/logtool/copying.py",
+        "            self._take_out_deleted(topics)\n",
+        "",
+        f"{BACKUPS} -k deletion",
+    ),
     Mutant(
         "do not sync the directory that a first staged file makes",
         "netserver/admin/staging.py",

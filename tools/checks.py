@@ -89,6 +89,8 @@ def check_segment(segment: Segment) -> SegmentReport:
 
 class _SegmentCheck:
     def __init__(self, segment: Segment) -> None:
+        if segment.footer is not None:  # sealed, though the watermark that was read may not know of it yet
+            segment = replace(segment, end=segment.footer.end)
         self.segment = segment
         self.report = SegmentReport(segment.path, segment.header.first_seq, segment.end, segment.sealed)
         self.previous = segment.header.first_seq - 1
@@ -197,10 +199,7 @@ def check_partition(partition: PartitionReader, segments: Iterable[SegmentReport
 def _check_mark(partition: PartitionReader, report: PartitionReport) -> None:
     mark, found = partition.mark, report.findings
     if mark is None:
-        if partition.segments:
-            reason = "the watermarks file does not know this partition"
-            found.append(finding("watermark", partition.segments[-1].path, reason))
-        return
+        return  # a crash came before its first one, or the file was lost, which is told of the file
     if not partition.segments:
         if mark.committed_seq >= mark.log_start:
             reason = f"records {mark.log_start} to {mark.committed_seq} were committed; there are no segment files"

@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from engine.state.index import SeqEntry
 
 SET_ASIDE = "set-aside"
+NEVER_ACKNOWLEDGED = "never acknowledged"
+"""What is said of the rest of a write that a crash has interrupted."""
 
 Segments = list[tuple[Path, SegmentHeader]]
 
@@ -510,7 +512,7 @@ class _Recovery:
             return "possibly acknowledged: the watermarks file does not know them"
         if mark.committed_seq > segment.last_seq:
             return f"ACKNOWLEDGED: records {segment.last_seq + 1} to {mark.committed_seq} are damaged"
-        return "never acknowledged"
+        return NEVER_ACKNOWLEDGED
 
     def _write_again(self, fd: int, start: int, end: int) -> None:
         """See step 7."""

@@ -54,10 +54,11 @@ import msgpack
 import xxhash
 
 from engine.errors import Corrupt, EngineError, NotStored, ReadOnly, TooLarge
-from engine.files.system import Files
+from engine.files.system import Files, SystemFiles
 from engine.histogram import Histogram
 from engine.limits import (
     LMDB_KEY_BYTES_MAX,
+    MAP_BYTES_MIN,
     SLICES_S,
     STATE_ROUND_BYTES_MAX,
     STATE_VALUE_BYTES_MAX,
@@ -230,6 +231,25 @@ class StateReader:
         self._reading.close()
 
 
+def change_stored(path: Path, ops: Sequence[Op]) -> None:
+    """Makes changes, all or none, in the state in directory `path`, which nobody has open. Raises EngineError."""
+    changes = pack_submission(ops, None).changes
+
+    environment = Environment(path, MAP_BYTES_MIN, SystemFiles(), create=False)
+    try:
+        environment.write(lambda transaction, _: _change(transaction, changes))
+    finally:
+        environment.close()
+
+
+def _change(transaction: lmdb.Transaction[bytes], changes: Sequence[tuple[bytes, bytes | None]]) -> None:
+    for key, stored in changes:
+        if stored is None:
+            transaction.delete(key)
+        else:
+            transaction.put(key, stored)
+
+
 class LmdbState(StateReader):
     """The store on disk. Opened and used by the owner thread; belongs to this process (spawn children, never fork)."""
 
@@ -329,11 +349,7 @@ class LmdbState(StateReader):
     def _commit(self, batch: list[Submission]) -> EngineError | None:
         def work(transaction: lmdb.Transaction[bytes], _: Databases) -> None:
             for submission in batch:
-                for key, stored in submission.changes:
-                    if stored is None:
-                        transaction.delete(key)
-                    else:
-                        transaction.put(key, stored)
+                _change(transaction, submission.changes)
 
         started = time.monotonic()
         try:

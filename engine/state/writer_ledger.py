@@ -17,16 +17,22 @@ The partitions are those of the last transaction: after a crash its records can 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import xxhash
+
 from engine.errors import LimitReached
-from engine.limits import LEDGER_KEEP_MS, LEDGER_WRITERS_MAX
-from engine.state.store import Delete, Put, StateStore, hashed_key
+from engine.files.system import Files
+from engine.limits import LEDGER_KEEP_MS, LEDGER_WRITERS_MAX, SCAN_BYTES
+from engine.state.store import Delete, Put, StateReader, StateStore, hashed_key
 
 if TYPE_CHECKING:
     from engine.partitions.clock import DoubtedClock
 
 PREFIX = b"w/"
+STAGED = "staged"
+"""Folder of the data directory that has the files of batches."""
 
 
 class Entry(NamedTuple):
@@ -49,6 +55,48 @@ class Entry(NamedTuple):
         """Whether all of the batch is in the log."""
         return not self.files
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Files that the rest of the batch has to come from."""
+        return self.files[self.file :]
+
+
+def read_entries(state: StateStore | StateReader) -> Iterator[Entry]:
+    """All that can be read."""
+    for _, value in state.scan(PREFIX, lambda _: None):
+        yield _entry(value)
+
+
+def content_hash(name: str) -> str:
+    """The xxh3-64 of a staged file's content, which its name ends with."""
+    return name.rpartition("-")[2]
+
+
+def unusable(files: Files, directory: Path, entry: Entry) -> list[tuple[str, str]]:
+    """Names of staged files in `directory` that a batch still needs and cannot have, each with the reason."""
+    reasons = ((name, _fault(files, directory / name)) for name in entry.needed)
+    return [(name, reason) for name, reason in reasons if reason]
+
+
+def _fault(files: Files, path: Path) -> str:
+    """Why a staged file cannot be used; empty: it can be."""
+    try:
+        fd = files.open(path)
+    except FileNotFoundError:
+        return "it is missing"
+    except OSError as problem:
+        return f"it cannot be opened: {problem.strerror or problem}"
+    hashed, position = xxhash.xxh3_64(), 0
+    try:
+        while data := files.read(fd, SCAN_BYTES, position):
+            hashed.update(data)
+            position += len(data)
+    except OSError as problem:
+        return f"it cannot be read: {problem.strerror or problem}"
+    finally:
+        files.close(fd)
+    return "" if hashed.hexdigest() == content_hash(path.name) else "its checksum does not match"
+
 
 class Ledger:
     """The entries of all writers. Owner's thread only."""
@@ -64,8 +112,7 @@ class Ledger:
 
     def entries(self) -> Iterator[Entry]:
         """All that can be read."""
-        for _, value in self._state.scan(PREFIX, lambda _: None):
-            yield _entry(value)
+        return read_entries(self._state)
 
     def put(self, entry: Entry) -> Put:
         """The change that remembers `entry`, for `Transaction.also`."""

@@ -379,15 +379,20 @@ def test_verify_finds_what_is_wrong_with_state_and_index(whole: Path, logtool: L
         "garbage": b"\xff" * len(sound),
         "pages of zeros": sound[: 2 * 4096] + bytes(len(sound) - 2 * 4096),
         "cut off": sound[: 2 * 4096],
-        "nothing": b"",
     }
     for what, content in damages.items():
         path.write_bytes(content)
         (found,) = findings(logtool)
         assert (found["kind"], found["file"]) == (name, str(path)), what
-    path.unlink()
-    (found,) = findings(logtool)
-    assert "missing" in found["reason"]
+    for is_there in (True, False):
+        path.write_bytes(b"")
+        if not is_there:
+            path.unlink()
+        if name == "index":
+            assert logtool("verify")[0] == 0, "it is made anew, and nothing is lost"
+        else:
+            (found,) = findings(logtool)
+            assert "missing" in found["reason"]
     path.write_bytes(sound)
     assert logtool("verify")[0] == 0
 

@@ -1,10 +1,16 @@
 """A consistent copy of a data directory while a server writes to it, with a hash of every file.
 
-Order is what makes it consistent. First the watermarks are read: what they call committed was acknowledged, or is about
-to be. Then one moment of `state` is copied, which says of every transaction up to there whether it was committed. Then
-the segments follow, each as long as it has become by then. So the copy is a log after a crash: everything that was
-acknowledged before the copy began is in it, a transaction is in all of its partitions or in none, and what was
-appended meanwhile may be in it. `index` is left out: a server makes it anew.
+Order is what makes it consistent:
+
+1. The watermarks: what they call committed was acknowledged, or is about to be.
+2. Staged files of sinks, then one moment of ``state``. If that names a staged file that was not there, the file is
+   copied, or, when it is gone because its batch was finished meanwhile, the state is taken again.
+3. The segments, each as long as it has become by then, and the end of each partition
+   (`tools.logtool.copied_partition`): a transaction is in all of its partitions or in none.
+4. Topics that were deleted meanwhile are deleted in the copy, too.
+
+So the copy is a log that was stopped in good order: everything that was acknowledged before the copy began is in it,
+what was appended meanwhile may be in it. ``index`` is left out: a server makes it anew.
 
 A copy is a data directory with one file more, ``backup.json``, written last::
 
@@ -16,23 +22,29 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from engine.errors import EngineError
-from engine.files.system import DIRECTORY_MODE, FILE_MODE, SystemFiles
-from engine.formats.segment import HEADER_BYTES, parse_segment_name
-from engine.reader import DirectoryReader, StoredTopic, read_segment, walk_segment
-from engine.segments.scan import Found
-from engine.segments.watermarks import Owner, Watermark, Watermarks
-from engine.state.environment import ReadOnlyEnvironment
-from tools.logtool.errors import FINDING, UNREACHABLE, Failure
-from tools.logtool.limits import COPY_BYTES, MANIFEST_BYTES_MAX
-from tools.logtool.stored import topics_of_state
+from engine.commit.transactions import is_committed, read_markers
+from engine.errors import Corrupt
+from engine.files.lock import is_in_use
+from engine.files.system import DIRECTORY_MODE, FILE_MODE, SystemFiles, write_new_file
+from engine.formats.segment import parse_segment_name
+from engine.reader import TOPIC_FILE, TOPICS, DirectoryReader
+from engine.segments.watermarks import Owner, Watermarks
+from engine.state.environment import DATA_FILE, LOCK_FILE, ReadOnlyEnvironment
+from engine.state.store import StateReader, change_stored
+from engine.state.topics import Stored, Topic, bury_topic
+from engine.state.writer_ledger import STAGED, Entry, read_entries, unusable
+from tools.logtool.copied_partition import NOTHING, PartitionCopy, Settled
+from tools.logtool.errors import CONFLICT, FINDING, UNREACHABLE, Failure
+from tools.logtool.limits import COPY_BYTES, MANIFEST_BYTES_MAX, STATE_COPIES
+from tools.logtool.stored import STATE
 
 MANIFEST = "backup.json"
 LEFT_OUT = {"LOCK", "server.json", "admin.token", "watermarks", "index", "state", "topics", "set-aside", MANIFEST}
@@ -102,138 +114,206 @@ class Backup:
         self._source = source
         self._target = target
         self._on_bytes = on_bytes
+        self._is_live = is_in_use(source)
+        self._committed: dict[int, int] = {}
+        self._before: dict[tuple[int, int], Settled] = {}
         self.copied = Copied()
 
     def run(self) -> Copied:
         """Copies everything. Raises EngineError, OSError, Failure."""
-        before = {
-            (topic.id, index): self._reader.partition(topic, index).mark
-            for topic in self._reader.topics()
-            for index in range(topic.partition_count)
-        }
-        self._copy_state()
         self._copy_small_files()
+        if self._reader.watermarks is not None:
+            self._copy("watermarks")
         marks = Watermarks(SystemFiles(), self._target / "watermarks", self._reader.directory_id)
         try:
-            for topic in self._topics():
-                self._copy_topic(topic, before, marks)
+            self._note_settled(marks)
+            stored = self._copy_state()
+            self._make_directory("topics")
+            topics = self._topics(stored)
+            for topic in topics:
+                self._copy_topic(topic, marks)
+            self._take_out_deleted(topics)
             marks.sync()
         finally:
             marks.close()
-        self._note("watermarks", hash_of(self._target / "watermarks"))
+        for path in ("watermarks", f"{STATE}/{DATA_FILE}"):
+            self._note(path, hash_of(self._target / path))
+        self.copied.topics = len(topics)
+        self.copied.damaged += map(str, self._reader.damaged)
         self._write_manifest()
         return self.copied
+
+    # --- files
 
     def _note(self, path: str, size_and_hash: tuple[int, str]) -> None:
         self.copied.files[path] = size_and_hash
 
-    def _copy_state(self) -> None:
-        target = self._target / "state"
-        target.mkdir(DIRECTORY_MODE)
-        state = ReadOnlyEnvironment(self._source / "state")
+    def _copy(self, name: str) -> None:
+        """Raises FileNotFoundError: it is gone."""
+        self._note(name, copy_file(self._source / name, self._target / name, self._on_bytes))
+
+    def _forget(self, name: str) -> None:
+        (self._target / name).unlink()
+        del self.copied.files[name]
+
+    def _make_directory(self, name: str) -> None:
+        (self._target / name).mkdir(DIRECTORY_MODE)
+
+    def _copy_small_files(self) -> None:
+        """VERSION, certificates, and whatever else lies at the top."""
+        for path in sorted(self._source.iterdir()):
+            if path.name not in LEFT_OUT and not path.name.endswith(".new") and path.is_file():
+                self._copy(path.name)
+
+    # --- the state, and what it speaks of
+
+    def _note_settled(self, marks: Watermarks) -> None:
+        """What is there of each partition before the state is copied."""
+        for topic in self._read_state(self._source)[0].topics:
+            for index, number in topic.numbers.items():
+                mark = marks.read(Owner(number, topic.id, index))
+                if mark is not None:
+                    self._before[topic.id, index] = Settled(mark.active_first_seq, mark.committed_position)
+                    continue
+                directory = self._source / TOPICS / str(topic.id) / str(index)
+                names = [name for name in SystemFiles().list_dir(directory) if parse_segment_name(name) is not None]
+                if names:  # nobody has opened it since the watermarks were lost: all of it is old
+                    size_bytes = (directory / names[-1]).stat().st_size
+                    self._before[topic.id, index] = Settled(parse_segment_name(names[-1]) or 1, size_bytes)
+
+    @staticmethod
+    def _read_state(data_dir: Path) -> tuple[Stored, list[Entry], dict[int, int], list[Corrupt]]:
+        """Topics, batches of sinks, markers of transactions, and markers that are damaged."""
+        damaged: list[Corrupt] = []
+        state = StateReader.open(data_dir / STATE)
+        try:
+            return Stored(state), list(read_entries(state)), read_markers(state, damaged), damaged
+        finally:
+            state.close()
+
+    def _copy_state(self) -> Stored:
+        """State and staged files that belong together."""
+        here, there = self._source / STAGED, self._target / STAGED
+        if here.is_dir():
+            there.mkdir(0o700)
+        gone: set[str] = set()
+        for name in SystemFiles().list_dir(here):
+            self._try_to_copy(f"{STAGED}/{name}", gone)
+        for _ in range(STATE_COPIES):
+            self._take_state()
+            stored, entries, self._committed, damaged = self._read_state(self._target)
+            (self._target / STATE / LOCK_FILE).unlink(missing_ok=True)
+            needed = {f"{STAGED}/{name}" for entry in entries for name in entry.needed}
+            before = len(gone)
+            for path in sorted(needed - gone - self.copied.files.keys()):
+                self._try_to_copy(path, gone)
+            if len(gone) == before:  # what was gone before the state named it is lost, here as there
+                break
+        else:
+            text = f"{self._source}: batches of sinks are finished faster than they can be copied; try again"
+            raise Failure(CONFLICT, "busy", text)
+        for path in [path for path in self.copied.files if path.startswith(f"{STAGED}/") and path not in needed]:
+            if not (self._source / path).exists():  # its batch is complete, or it was dropped
+                self._forget(path)
+        if there.is_dir():
+            _sync(there)
+        self.copied.damaged += [*map(str, stored.damaged), *map(str, damaged)]
+        self.copied.damaged += [
+            f"{here / name}: batch {entry.batch} of {entry.writer!r} is partly in the log and needs it: {reason}"
+            for entry in entries
+            for name, reason in unusable(SystemFiles(), there, entry)
+        ]
+        return stored
+
+    def _try_to_copy(self, path: str, gone: set[str]) -> None:
+        try:
+            self._copy(path)
+        except FileNotFoundError:
+            gone.add(path)
+
+    def _take_state(self) -> None:
+        target = self._target / STATE
+        if target.is_dir():
+            shutil.rmtree(target)
+        self._make_directory(STATE)
+        state = ReadOnlyEnvironment(self._source / STATE)
         try:
             state.copy(target)
         finally:
             state.close()
-        (target / "data.mdb").chmod(FILE_MODE)
-        _sync(target / "data.mdb")
+        (target / DATA_FILE).chmod(FILE_MODE)
+        _sync(target / DATA_FILE)
         _sync(target)
-        self._note("state/data.mdb", hash_of(target / "data.mdb"))
 
-    def _copy_small_files(self) -> None:
-        """VERSION, certificates, staged files, and whatever else lies at the top."""
-        for path in sorted(self._source.iterdir()):
-            if path.name in LEFT_OUT or path.name.endswith(".new"):
-                continue
-            if path.is_file():
-                self._copy(path, path.name)
-            elif path.is_dir() and path.name == "staged":
-                (self._target / path.name).mkdir(0o700)
-                for staged in sorted(path.iterdir()):
-                    with suppress(FileNotFoundError):  # appended and removed meanwhile
-                        self._copy(staged, f"{path.name}/{staged.name}")
+    # --- topics
 
-    def _copy(self, path: Path, name: str) -> None:
-        self._note(name, copy_file(path, self._target / name, self._on_bytes))
+    def _topics(self, stored: Stored) -> list[Topic]:
+        """Those of the copied state, and those whose entry it lost and whose directory describes them."""
+        topics = {topic.id: topic for topic in stored.topics}
+        for described in self._reader.topics():
+            if described.id < stored.next_id and described.id not in stored.tombstones:
+                topic = Topic(described.id, described.name, described.partition_count, described.config, 0)
+                topics.setdefault(described.id, topic)
+        return [topics[topic_id] for topic_id in sorted(topics)]
 
-    def _topics(self) -> list[StoredTopic]:
-        """Those of the copied state, opened alone: nobody writes to it."""
-
-        def damaged(problem: EngineError) -> None:
-            self.copied.damaged.append(str(problem))
-
-        topics = topics_of_state(self._target / "state", damaged)
-        (self._target / "state" / "lock.mdb").unlink(missing_ok=True)
-        self.copied.topics = len(topics)
-        (self._target / "topics").mkdir(DIRECTORY_MODE)
-        return topics
-
-    def _copy_topic(
-        self, topic: StoredTopic, before: dict[tuple[int, int], Watermark | None], marks: Watermarks
-    ) -> None:
-        directory = self._source / "topics" / str(topic.id)
-        place = f"topics/{topic.id}"
-        (self._target / place).mkdir(DIRECTORY_MODE)
-        with suppress(FileNotFoundError):  # a topic without records has none
-            self._copy(directory / "topic.json", f"{place}/topic.json")
+    def _copy_topic(self, topic: Topic, marks: Watermarks) -> None:
+        place = f"{TOPICS}/{topic.id}"
+        if not (self._source / place).is_dir():  # it has no records, or is being deleted
+            return
+        self._make_directory(place)
+        with suppress(FileNotFoundError):
+            self._copy(f"{place}/{TOPIC_FILE}")
         for index in range(topic.partition_count):
-            if (directory / str(index)).is_dir():
-                (self._target / place / str(index)).mkdir(DIRECTORY_MODE)
-                self._copy_partition(topic, index, before.get((topic.id, index)), marks)
+            if (self._source / place / str(index)).is_dir():
+                self._make_directory(f"{place}/{index}")
+                with suppress(FileNotFoundError):  # the topic is being deleted
+                    self._copy_partition(topic, index, marks)
                 _sync(self._target / place / str(index))
         _sync(self._target / place)
 
-    def _copy_partition(self, topic: StoredTopic, index: int, mark: Watermark | None, marks: Watermarks) -> None:
-        place = Path("topics", str(topic.id), str(index))
-        names = sorted(name for name in os.listdir(self._source / place) if parse_segment_name(name) is not None)
-        for name in names:
-            with suppress(FileNotFoundError):  # retention was quicker
-                size_and_hash = copy_file(self._source / place / name, self._target / place / name, self._on_bytes)
-                self._note(str(place / name), size_and_hash)
-                self._make_whole(place / name, mark)
-        there = [name for name in names if str(place / name) in self.copied.files]
-        self.copied.partitions += bool(there)
-        if there:
-            first = read_segment(SystemFiles(), self._target / place / there[0]).header
-            marks.write(Owner(first.number, topic.id, index), self._mark(place, there, mark))
-
-    def _make_whole(self, name: Path, mark: Watermark | None) -> None:
-        """Checks every batch of a copied segment; cuts off the beginning of one that was being written."""
-        path = self._target / name
-        try:
-            segment = read_segment(SystemFiles(), path)
-        except EngineError as error:
-            self.copied.damaged.append(str(error))
+    def _copy_partition(self, topic: Topic, index: int, marks: Watermarks) -> None:
+        place = f"{TOPICS}/{topic.id}/{index}"
+        copy = PartitionCopy(
+            self._source / place,
+            self._target / place,
+            self._before.get((topic.id, index), NOTHING),
+            self._is_live,
+            lambda transaction_id: is_committed(self._committed, transaction_id),
+            lambda name: self._copy(f"{place}/{name}"),
+            lambda name: self._forget(f"{place}/{name}"),
+        )
+        copy.run()
+        self.copied.damaged += copy.damaged
+        if not copy.kept:
             return
-        end, damage = HEADER_BYTES, []
-        for item in walk_segment(SystemFiles(), replace(segment, footer=None)):
-            if isinstance(item, Found):
-                end = item.next_position
-            else:
-                damage.append(item)
-        is_active = mark is not None and mark.active_first_seq == segment.header.first_seq
-        committed = mark.committed_position if mark is not None and is_active else HEADER_BYTES
-        if not segment.sealed and damage and damage[-1].end >= segment.end and damage[-1].position >= committed:
-            damage.pop()
-            os.truncate(path, end)
-            _sync(path)
-            self._note(str(name), hash_of(path))
-        self.copied.damaged += [
-            f"{self._source / name}: bytes {one.position} to {one.end}: {one.reason}" for one in damage
-        ]
+        self.copied.partitions += 1
+        last = f"{place}/{copy.kept[-1]}"
+        if copy.is_cut:
+            _sync(self._target / last)
+            self._note(last, hash_of(self._target / last))
+        number = topic.numbers.get(index) or copy.number
+        owner = Owner(number, topic.id, index)
+        before = marks.read(owner) if number else None
+        if before is None and (topic.id, index) in self._before:
+            return  # nobody knows what of it was committed: the copy does not know better
+        mark = copy.mark(before)
+        if mark is not None:
+            marks.write(owner, mark)
+            self.copied.records += max(mark.committed_seq + 1 - mark.log_start, 0)
 
-    def _mark(self, place: Path, names: list[str], mark: Watermark | None) -> Watermark:
-        """What was committed when the copy began, in the segments that there still were when they were copied."""
-        firsts = [parse_segment_name(name) or 1 for name in names]
-        if mark is not None and mark.active_first_seq in firsts:
-            log_start = max(mark.log_start, firsts[0])
-            self.copied.records += max(mark.committed_seq + 1 - log_start, 0)
-            return mark._replace(log_start=log_start)
-        header = read_segment(SystemFiles(), self._target / place / names[0]).header
-        return Watermark(
-            log_start=firsts[0], active_first_seq=firsts[0], committed_seq=firsts[0] - 1,
-            committed_position=HEADER_BYTES, durable_position=HEADER_BYTES, segment_id=header.segment_id,
-        )  # fmt: skip
+    def _take_out_deleted(self, topics: list[Topic]) -> None:
+        """A topic that was deleted while it was copied is not whole."""
+        there = {topic.id for topic in self._read_state(self._source)[0].topics}
+        deleted = [topic for topic in topics if topic.numbers and topic.id not in there]
+        for topic in deleted:
+            topics.remove(topic)
+            shutil.rmtree(self._target / TOPICS / str(topic.id), ignore_errors=True)
+            for path in [path for path in self.copied.files if path.startswith(f"{TOPICS}/{topic.id}/")]:
+                del self.copied.files[path]
+        if deleted:
+            ops = [op for topic in deleted for op in bury_topic(topic, 0)]
+            change_stored(self._target / STATE, ops)
+            (self._target / STATE / LOCK_FILE).unlink(missing_ok=True)
 
     def _write_manifest(self) -> None:
         made = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -241,11 +321,9 @@ class Backup:
             {"path": path, "size_bytes": size_bytes, "sha256": digest}
             for path, (size_bytes, digest) in sorted(self.copied.files.items())
         ]
-        _sync(self._target / "topics")
-        path = self._target / MANIFEST
-        path.write_text(json.dumps({"schema": 1, "made": made, "files": files}, indent=1) + "\n")
-        _sync(path)
-        _sync(self._target)
+        _sync(self._target / TOPICS)
+        document = {"schema": 1, "made": made, "files": files}
+        write_new_file(SystemFiles(), self._target / MANIFEST, json.dumps(document, indent=1).encode() + b"\n")
 
 
 def manifest_of(backup: Path) -> list[tuple[str, int, str]]:

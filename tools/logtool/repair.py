@@ -24,14 +24,14 @@ COLUMNS = (
 )
 
 
-def _steps(data_dir: Path, *, apply: bool) -> list[dict[str, Any]]:
+def steps_of(data_dir: Path, *, apply: bool) -> list[dict[str, Any]]:
     """Runs the repair under the directory's lock. Raises Failure, EngineError, OSError."""
     from engine.files.lock import DirectoryLock
     from engine.repair import Repair
 
     if not (data_dir / "topics").is_dir():
         raise Failure(UNREACHABLE, "data_directory", f"{data_dir} is no data directory (it has no topics)")
-    lock = DirectoryLock(data_dir)
+    lock = DirectoryLock(data_dir, file=apply)
     try:
         steps = Repair(data_dir.absolute(), apply=apply, now_ms=time.time_ns() // 1_000_000).run()
     finally:
@@ -44,7 +44,7 @@ def _steps(data_dir: Path, *, apply: bool) -> list[dict[str, Any]]:
             "problem": step.problem,
             "action": step.action,
         }
-        item["changes"] = step.changes
+        item |= {"changes": step.changes, "wrong": step.is_wrong}
         if step.partition is not None or step.topic:
             item |= bytes_fields("topic", step.topic)
         if step.partition is not None:
@@ -57,7 +57,7 @@ def _steps(data_dir: Path, *, apply: bool) -> list[dict[str, Any]]:
 
 def plan_of(data_dir: Path) -> list[dict[str, Any]]:
     """What `repair --apply` would do; nothing is changed. Raises Failure, EngineError, OSError."""
-    return _steps(data_dir, apply=False)
+    return steps_of(data_dir, apply=False)
 
 
 def show_plan(output: Output, items: list[dict[str, Any]]) -> None:
@@ -75,7 +75,8 @@ def repair(settings: Settings, place: Path | None, apply: bool) -> None:
     """Show what has to be done, and which records are given up, so that DIR (else --data-dir) can be served.
 
     Nothing is ever deleted: what cannot be used is moved aside, what is cut off is kept in DIR/set-aside. Refused while
-    a server has the directory. Without --apply exit code 1 says that something is wrong.
+    a server has the directory. Without --apply exit code 1 says that something is wrong. The rest of a write that a
+    crash has interrupted is not wrong: nobody was told that it is stored.
     """
     data_dir = place or settings.need_directory()
     output = settings.output
@@ -84,17 +85,18 @@ def repair(settings: Settings, place: Path | None, apply: bool) -> None:
     given_up = sum(item["last"] - item["first"] + 1 for item in items if "last" in item)
     if not apply:
         show_plan(output, items)
+        wrong = sum(item["wrong"] for item in items)
         output.note(
-            f"{len(items)} finding{'' if len(items) == 1 else 's'}, {len(changes)} to be mended, "
+            f"{wrong} finding{'' if wrong == 1 else 's'}, {len(changes)} to be mended, "
             f"{given_up} record numbers given up" + ("; nothing was changed: --apply does it" if changes else "")
         )
-        if items:
+        if wrong:
             raise Finding
         return
     if changes and not settings.yes:
         show_plan(output, items)
         _confirm(settings, data_dir, len(changes), given_up)
-    done = _steps(data_dir, apply=True)
+    done = steps_of(data_dir, apply=True)
     show_plan(output, done)
     output.note(f"{len([item for item in done if item['changes']])} things mended, {given_up} record numbers given up")
 

@@ -9,12 +9,10 @@ from typing import Any
 
 import click
 
-from engine.errors import Corrupt
-from engine.files.lock import LOCK_FILE, is_in_use
+from engine.files.lock import is_in_use
 from engine.files.system import SystemFiles
 from engine.reader import DirectoryReader, PartitionReader, read_segment
-from engine.state.environment import DATA_FILE, faults
-from engine.state.store import StateReader
+from engine.repair import Repair, Step
 from tools.checks import PartitionReport, SegmentReport, check_partition, check_segment
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Finding
@@ -58,38 +56,39 @@ def segment_reports(partition: PartitionReader, checked: Callable[[int], None]) 
         checked(segment.size_bytes)
 
 
-def check_lmdb(data_dir: Path) -> list[dict[str, Any]]:
-    """Findings in ``state`` and ``index`` of a directory that no server has: the structure of every page, and the
-    checksum of every value of the state."""
-    found = []
-    for name, cost in (
-        ("state", "cursors and sessions are lost with it, topics are taken in again"),
-        ("index", "it is made anew while the log is in use"),
-    ):
-        path = data_dir / name
-        data = path / DATA_FILE
-        if not data.exists() or not data.stat().st_size:
-            if (data_dir / LOCK_FILE).exists():  # a log was opened here; else it is a copy of topics alone
-                found.append({"kind": name, "file": str(data), "reason": f"missing or empty: {cost}"})
-            continue
-        problems = faults(path)
-        if problems:
-            reason = f"{len(problems)} faults in its structure, the first: {problems[0]}; {cost}"
-            found.append({"kind": name, "file": str(data), "reason": reason})
-        elif name == "state":
-            found += [{"kind": name, "file": str(data), "reason": problem.reason} for problem in _damaged_values(path)]
-    return found
+def check_as_a_start_does(data_dir: Path, own: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+    """What opening the log would find, in a directory that no server has: state, index, staged files, and of each
+    partition what lies behind the watermark, too. Nothing is changed.
+
+    Args:
+        own: findings so far, which are not told again.
+
+    Returns:
+        further findings, and what is only to be mentioned.
+    """
+    steps = Repair(data_dir, read_through=False).run()
+    if is_in_use(data_dir):
+        return [], []  # a server has come meanwhile, and changes what was looked at
+    further = []
+    for step in steps:
+        if step.is_wrong and not any(_is_told(step, finding) for finding in own):
+            found: dict[str, Any] = {"kind": step.kind, "file": str(step.path)}
+            if step.partition is not None:
+                found |= bytes_fields("topic", step.topic) | {"partition": step.partition}
+            if step.last_seq >= step.first_seq:
+                found |= {"first": step.first_seq, "last": step.last_seq}
+            further.append(found | {"reason": step.problem})
+    tails = [step for step in steps if step.kind == "tail" and not step.is_wrong]
+    return further, [f"{step.path}: {step.problem}: the next start sets them aside" for step in tails]
 
 
-def _damaged_values(path: Path) -> list[Corrupt]:
-    damaged: list[Corrupt] = []
-    reader = StateReader.open(path)
-    try:
-        for _ in reader.scan(b"", damaged.append):
-            continue
-    finally:
-        reader.close()
-    return damaged
+def _is_told(step: Step, finding: dict[str, Any]) -> bool:
+    """Whether a finding is about the same as what a start would find."""
+    if finding["file"] not in (str(step.path), str(step.path.parent)) and finding["file"] not in step.problem:
+        return False
+    if step.last_seq < step.first_seq or "first" not in finding or finding["last"] < finding["first"]:
+        return True
+    return bool(finding["first"] <= step.last_seq and step.first_seq <= finding["last"])
 
 
 def check_directory(reader: DirectoryReader, checked: Callable[[int], None]) -> Iterator[PartitionReport]:
@@ -134,7 +133,11 @@ def verify(settings: Settings, place: Path | None, repair_plan: bool) -> None:
         if is_in_use(reader.data_dir):
             output.note("a server has the directory: its state and index are not checked, they change all the time")
         else:
-            more += check_lmdb(reader.data_dir)
+            own = more + [finding for report in reports for finding in report.findings]
+            further, notes = check_as_a_start_does(reader.data_dir, own)
+            more += further
+            for note in notes:
+                output.note(note)
         aside = reader.files.list_dir(reader.data_dir / SET_ASIDE)
         if aside:
             output.note(f"{len(aside)} files in {reader.data_dir / SET_ASIDE}: what recoveries cut off; not checked")
