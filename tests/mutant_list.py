@@ -38,6 +38,13 @@ ADDRESSES = "tests/unit/test_logtool_addresses.py"
 
 MUTANTS = (
     Mutant(
+        "go on with a batch from any file that was staged anew",
+        "netserver/admin/staging.py",
+        "        if content_hash(name) not in anew:\n",
+        "        if not anew:\n",
+        "tests/unit/test_staging.py -k same_content",
+    ),
+    Mutant(
         "copy batches of a transaction that the copied state does not know",
         "tools/logtool/copied_partition.py",
         "            if header.transaction_id and at >= durable and not self.is_committed(header.transaction_id):\n",

@@ -10,7 +10,8 @@ Key ``w/`` + hash of the name. Value::
 
     [name, batch, [file names], file, row, parts, records, time ms, [[topic id, partition], ...]]
 
-No file names: the batch is complete. ``file`` and ``row`` point behind the last row that is in the log.
+No file names: the batch is complete, or, with ``file`` 0, it was given up: what is in the log of it stays, and nothing
+more of it comes. ``file`` and ``row`` point behind the last row that is in the log.
 The partitions are those of the last transaction: after a crash its records can be read when these have been opened.
 """
 
@@ -52,8 +53,32 @@ class Entry(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Whether all of the batch is in the log."""
+        """Whether nothing more of the batch will come."""
         return not self.files
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether nothing more will come although not all of it is in the log."""
+        return not self.files and not self.file
+
+    def given_up(self, time_ms: int) -> Entry:
+        """The entry of a batch whose rest will not come any more."""
+        return self._replace(files=(), file=0, row=0, time_ms=time_ms)
+
+    def item(self) -> dict[str, Any]:
+        """A batch as tools show it::
+
+        {"writer", "batch", "complete", "abandoned", "parts", "records": those in the log, "time_ms": of the last part}
+        """
+        return {
+            "writer": self.writer,
+            "batch": self.batch,
+            "complete": self.is_complete and not self.is_given_up,
+            "abandoned": self.is_given_up,
+            "parts": self.parts,
+            "records": self.records,
+            "time_ms": self.time_ms,
+        }
 
     @property
     def needed(self) -> tuple[str, ...]:

@@ -18,7 +18,9 @@ POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"va
 POST   /v1/staged                      keep rows for a commit (msgpack, ``netserver.admin.staging``); tells its name
 POST   /v1/staged/drop                 ``{"names"}``: remove staged files
 POST   /v1/commits                     ``{"writer", "batch", "names"}``: append staged rows, each batch exactly once
+GET    /v1/commits                     the last batch of every writer
 GET    /v1/commits/WRITER              the last batch of a writer
+POST   /v1/commits/WRITER/abandon      ``{"batch"}``: give up the rest of one that is partly in the log
 GET    /v1/connections                 open connections
 DELETE /v1/connections/NUMBER          abort one
 GET    /v1/sessions                    sessions of the JSON streaming protocol; ``?uuid=GLOB``
@@ -79,7 +81,7 @@ from engine.files.lock import identity_of
 from engine.files.system import SystemFiles, write_new_file
 from engine.sessions.types import UnknownSession
 from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
-from netserver.admin.api import Api, BadRequest, Conflict, NotFound
+from netserver.admin.api import Api, BadRequest, Conflict, NotFound, int_field
 from netserver.admin.http import HttpServer
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
@@ -253,6 +255,10 @@ class AdminServer:
                 route = lambda: self._staging.drop(names_field(body))  # noqa: E731
             case [b"commits"] if method == "POST":
                 route = lambda: self._staging.commit(*batch_fields(body))  # noqa: E731
+            case [b"commits"] if method == "GET":
+                route = self._staging.batches
+            case [b"commits", writer, b"abandon"] if method == "POST":
+                route = lambda: self._staging.abandon(writer.decode("utf-8", "replace"), int_field(body, "batch"))  # noqa: E731
             case [b"commits", writer] if method == "GET":
                 route = lambda: self._staging.progress(writer.decode("utf-8", "replace"))  # noqa: E731
             case [b"connections"] if method == "GET":

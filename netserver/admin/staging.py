@@ -36,7 +36,7 @@ from engine.errors import DiskFull, LimitReached, NotStored
 from engine.files.system import NO_SPACE, Files, SystemFiles, write_new_file
 from engine.limits import KEY_BYTES_MAX
 from engine.partitions.partition import Partition
-from engine.state.writer_ledger import Entry, Ledger
+from engine.state.writer_ledger import STAGED, Entry, Ledger, content_hash, unusable
 from netserver.admin.api import Api, BadRequest, Conflict, NotFound, int_field
 from netserver.limits import (
     ADMIN_BODY_BYTES,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from engine.partitions.clock import DoubtedClock
     from netserver.admin.served import Served
 
-DIRECTORY: Final = "staged"
+DIRECTORY: Final = STAGED
 STAGED_MODE: Final = 0o600
 _NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
 
@@ -143,9 +143,14 @@ class Staging:
                 await self._remove(names)
                 return _describe(entry, repeated=True)
             elif not entry.is_complete and batch != entry.batch:
-                raise Conflict(f"batch {entry.batch} of {writer!r} is only partly in the log: repeat that one first")
+                raise Conflict(
+                    f"batch {entry.batch} of {writer!r} is only partly in the log ({entry.records} records): repeat "
+                    "that one first, or give its rest up: logtool commits abandon"
+                )
             if entry is None or entry.is_complete:
                 entry = Entry(writer, batch, tuple(names), 0, 0, 0, 0, 0, ())
+            else:
+                entry = await asyncio.to_thread(_with_staged_anew, self._directory, entry, names)
             self._in_commit = {*names, *entry.files}
             try:
                 entry = await _Commit(self._server, self._api, self._ledger, self._directory).run(entry)
@@ -153,6 +158,34 @@ class Staging:
             finally:
                 self._in_commit = set()
         return _describe(entry._replace(files=()), repeated=False)
+
+    async def batches(self) -> dict[str, Any]:
+        """The last batch of each writer, and how many staged files an incomplete one needs and lacks."""
+        items = []
+        for entry in sorted(self._ledger.entries()):
+            lacking = sum([not (self._directory / name).exists() for name in entry.needed])
+            items.append(entry.item() | {"needed_files": len(entry.needed), "missing_files": lacking})
+        return {"schema": 1, "items": items}
+
+    async def abandon(self, writer: str, batch: int) -> dict[str, Any]:
+        """Give up the rest of a batch that is partly in the log: what is in the log stays, its staged files go, and the
+        writer's next batch is taken. Whoever repeats the batch is told that it was given up.
+
+        Raises:
+            NotFound: no such writer. Conflict: it is not the writer's last batch, or it is complete.
+        """
+        async with self._committing:
+            entry = self._ledger.get(writer)
+            if entry is None:
+                raise NotFound(f"no writer {writer!r}")
+            if entry.batch != batch:
+                raise Conflict(f"the last batch of {writer!r} is {entry.batch}")
+            if entry.is_complete and not entry.is_given_up:
+                raise Conflict(f"batch {batch} of {writer!r} is complete: there is nothing to give up")
+            put = self._ledger.put(entry.given_up(self._server.log.now_ms()))
+            await self._api.durable(lambda done: self._server.log.state.submit([put], done))
+            await self._remove(entry.files)
+        return entry.given_up(0).item() | {"removed_files": len(entry.files)}
 
     async def _open(self, entry: Entry) -> None:
         """After a crash behind the marker: who is told that a batch is in the log has to find it there."""
@@ -311,14 +344,7 @@ def _check_names(names: Sequence[Any]) -> None:
 
 
 def _describe(entry: Entry, *, repeated: bool) -> dict[str, Any]:
-    return {
-        "writer": entry.writer,
-        "batch": entry.batch,
-        "complete": entry.is_complete,
-        "parts": entry.parts,
-        "records": entry.records,
-        "repeated": repeated,
-    }
+    return entry.item() | {"repeated": repeated}
 
 
 # --- in threads of their own
@@ -339,6 +365,26 @@ def _store(files: Files, directory: Path, content: bytes) -> str:
         text = f"cannot keep a staged file in {directory}: {error.strerror}"
         raise (DiskFull(text) if error.errno in NO_SPACE else NotStored(text)) from None
     return name
+
+
+def _with_staged_anew(directory: Path, entry: Entry, names: Sequence[str]) -> Entry:
+    """An incomplete batch with files of the same content in place of those that are lost.
+
+    Raises:
+        Conflict: for one of them there is none. The rows in the log come first in the lost file: rows in another order
+            would be doubled, or left out.
+    """
+    lost = dict(unusable(SystemFiles(), directory, entry))
+    anew = {content_hash(name): name for name in names if name not in lost and (directory / name).exists()}
+    for name, reason in lost.items():
+        if content_hash(name) not in anew:
+            raise Conflict(
+                f"batch {entry.batch} of {entry.writer!r} is partly in the log ({entry.records} records), and its "
+                f"staged file {name} cannot be used: {reason}. Stage exactly the same rows in the same order and "
+                "repeat the batch, or give its rest up: logtool commits abandon"
+            )
+    files = tuple(anew[content_hash(name)] if name in lost else name for name in entry.files)
+    return entry._replace(files=files)
 
 
 def _load(path: Path) -> list[StagedRow]:

@@ -270,6 +270,7 @@ COMMANDS: tuple[Command, ...] = (
     (READS, "subscriptions list"),
     (READS, "subscriptions show 24"),
     (READS, "subscriptions pending 24"),
+    (READS, "commits list"),
     (READS, "sessions list"),
     (READS, "sessions show s23"),
     (READS, "definitions export"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -18,9 +19,10 @@ from engine.files.system import Files, SystemFiles
 from engine.formats.record import Record
 from engine.reader import DirectoryReader, Loss
 from netserver.admin import staging
-from netserver.testing import running
+from netserver.testing import running, server
 from tests.echo import ALONE, run
 from tests.simulated_files import LoseAll, disk_with
+from tests.unit.conftest import Logtool
 from tests.unit.test_admin import Caller
 from tests.wrong_clock import DAY, MINUTE, START_MS, YEAR, Time
 
@@ -223,6 +225,109 @@ def test_a_batch_that_is_partly_there_is_finished_with_its_first_files(
 
     with_writer(first, path=tmp_path)
     with_writer(second, path=tmp_path)
+
+
+ROWS = [row(b"%d" % number + b"." * 100) for number in range(40)]
+
+
+def partly(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Batch 4 of two files, of which two parts are in the log; the names of the files."""
+    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", 2000)
+    kept: list[str] = []
+
+    async def test(writer: Writer) -> None:
+        kept.extend([await writer.stage(*ROWS[:20]), await writer.stage(*ROWS[20:])])
+        append, calls = staging._Commit._append, 0
+
+        async def stop_after_two(self: Any, *args: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                raise staging.NotStored("stopped")
+            return await append(self, *args, **named)
+
+        monkeypatch.setattr(staging._Commit, "_append", stop_after_two)
+        assert (await writer.try_commit(4, *kept))[0] == 503
+        monkeypatch.setattr(staging._Commit, "_append", append)
+
+    with_writer(test, path=path)
+    return kept
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_lost_file_is_replaced_by_one_of_the_same_content(
+    is_missing: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = partly(tmp_path, monkeypatch)
+    lost = tmp_path / staging.DIRECTORY / kept[1]
+    lost.unlink()
+    if not is_missing:
+        lost.write_bytes(b"damaged")
+
+    async def test(writer: Writer) -> None:
+        before = values(writer.data_dir)
+        status, document = await writer.try_commit(4, await writer.stage(*reversed(ROWS)))
+        assert status == 409
+        assert f"partly in the log ({len(before)} records)" in document["error"]["message"]
+        assert kept[1] in document["error"]["message"]
+        assert (await writer.try_commit(5, await writer.stage(row(b"next"))))[0] == 409
+        found = await writer.commit(4, await writer.stage(*ROWS[:20]), await writer.stage(*ROWS[20:]))
+        assert (found["records"], found["complete"]) == (40, True)
+        assert values(writer.data_dir) == [fields[3] for fields in ROWS]
+        await writer.commit(5, await writer.stage(row(b"next")))
+
+    with_writer(test, path=tmp_path)
+
+
+def test_the_rest_of_a_batch_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept = partly(tmp_path, monkeypatch)
+    (tmp_path / staging.DIRECTORY / kept[1]).unlink()
+
+    async def test(writer: Writer) -> None:
+        call, before = writer.call, values(writer.data_dir)
+        (item,) = (await call("GET", "/v1/commits"))[1]["items"]
+        assert (item["complete"], item["abandoned"]) == (False, False)
+        assert (item["needed_files"], item["missing_files"]) == (1, 1), "the first file is in the log"
+        assert item["records"] == len(before)
+        assert await call.error("POST", "/v1/commits/query/abandon", {"batch": 3}) == (409, "conflict")
+        assert await call.error("POST", "/v1/commits/nobody/abandon", {"batch": 4}) == (404, "not_found")
+        for _ in range(2):
+            status, found = await call("POST", "/v1/commits/query/abandon", {"batch": 4})
+            assert (status, found["abandoned"], found["complete"], found["records"]) == (200, True, False, len(before))
+        assert writer.files() == set()
+        repeated = await writer.commit(4, await writer.stage(*ROWS))
+        assert (repeated["repeated"], repeated["abandoned"], repeated["complete"]) == (True, True, False)
+        assert values(writer.data_dir) == before
+        assert (await writer.commit(5, await writer.stage(row(b"next"))))["complete"]
+        assert values(writer.data_dir) == [*before, b"next"]
+        assert await call.error("POST", "/v1/commits/query/abandon", {"batch": 5}) == (409, "conflict")
+
+    with_writer(test, path=tmp_path)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_commits_on_the_command_line(
+    is_running: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logtool: Logtool
+) -> None:
+    path = tmp_path / "data"
+    kept = partly(path, monkeypatch)
+    (path / staging.DIRECTORY / kept[1]).unlink()
+    place = ("--data-dir", str(path))
+    code, out, err = logtool(*place, "verify")
+    assert (code, kept[1] in err) == (1, True), "verify finds it"
+    assert logtool(*place, "repair")[0] == 1, "and so does repair"
+    with server(path, ALONE) if is_running else contextlib.nullcontext():
+        code, out, _ = logtool(*place, "commits", "list")
+        assert out.splitlines()[1].split()[:3] == ["query", "4", "incomplete"]
+        assert logtool(*place, "commits", "abandon", "query", "--no-input")[0] == 2
+        assert logtool(*place, "commits", "abandon", "nobody", "--yes")[0] == 5
+        code, out, err = logtool(*place, "commits", "abandon", "query", "--yes")
+        assert (code, "of its records stay" in err) == (0, True), err
+        code, out, _ = logtool(*place, "commits", "list")
+        assert out.splitlines()[1].split()[:3] == ["query", "4", "abandoned"]
+        assert logtool(*place, "commits", "abandon", "query", "--yes")[0] == 6
+    assert list((path / staging.DIRECTORY).iterdir()) == []
+    assert logtool(*place, "verify")[0] == 0
 
 
 @pytest.mark.parametrize(

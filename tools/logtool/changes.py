@@ -14,6 +14,7 @@ from engine.errors import EngineError, UnknownTopic
 from engine.files.system import SystemFiles
 from engine.inbox import Inbox
 from engine.reader import read_version
+from engine.state.writer_ledger import STAGED, Ledger
 from tools.logtool import errors
 from tools.logtool.address import Admin, files_or_admin
 from tools.logtool.cli import Settings
@@ -57,6 +58,10 @@ class ServerChanges:
     def drop_session(self, uuid: str) -> None:
         """Removes a session of a JSON streaming client. Raises Failure."""
         self.admin.call("DELETE", f"/v1/sessions/{quote(uuid, safe='')}")
+
+    def abandon_batch(self, writer: str, batch: int) -> None:
+        """Gives up the rest of a sink's batch. Raises Failure."""
+        self.admin.call("POST", f"/v1/commits/{quote(writer, safe='')}/abandon", {"batch": batch})
 
     def reset_subscription(self, number: int, next_offset: int) -> None:
         """Lets a subscription go on somewhere else. Raises Failure."""
@@ -146,6 +151,17 @@ class FileChanges:
         topic = self._topic(name)
         self._durable(lambda done: self._log.catalog.delete(topic, done))
         self._inbox.run_until(lambda: topic.id not in self._log.catalog.tombstones, self._timeout_s)  # files removed
+
+    def abandon_batch(self, writer: str, batch: int) -> None:
+        """Gives up the rest of a sink's batch, which the caller has found incomplete. Raises EngineError."""
+        ledger = Ledger(self._log.state)
+        entry = ledger.get(writer)
+        if entry is None or entry.batch != batch or entry.is_complete:
+            raise Failure(errors.CONFLICT, "conflict", f"batch {batch} of {writer!r} is not an incomplete one")
+        put = ledger.put(entry.given_up(self._log.now_ms()))
+        self._durable(lambda done: self._log.state.submit([put], done))
+        for name in entry.files:
+            (self._log.data_dir / STAGED / name).unlink(missing_ok=True)
 
     def drop_session(self, uuid: str) -> None:
         """Removes a session of a JSON streaming client. Raises EngineError."""

@@ -34,6 +34,7 @@ COMMANDS = {
         "sessions",
         "List, show and remove sessions of JSON stream (reliably) clients.",
     ),
+    "commits": ("tools.logtool.commits", "commits", "List batches of sinks, give up the rest of one."),
     "subscriptions": ("tools.logtool.subscriptions", "subscriptions", "List, show and change durable subscriptions."),
     "keys": ("tools.logtool.keys", "keys", "List, make and revoke API keys of BlipMQ clients."),
     "definitions": (

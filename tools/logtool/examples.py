@@ -39,6 +39,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "sessions list": ("sessions list",),
     "sessions show": ("sessions show 6f1c",),
     "sessions drop": ("sessions drop 6f1c",),
+    "commits list": ("commits list",),
+    "commits abandon": ("commits abandon nightly-load",),
     "subscriptions list": ("subscriptions list", "subscriptions list 'jobs*' -o json"),
     "subscriptions show": ("subscriptions show 17",),
     "subscriptions pending": ("subscriptions pending 17",),
