@@ -96,6 +96,8 @@ class Log:
         self.tail_reads = 0
         self.removed_bytes = 0
         """Bytes of segments that retention and trimming removed."""
+        self.is_new = not files.exists(data_dir / VERSION_FILE)
+        """Nothing was ever in the directory."""
         self.directory_id = _check_version(files, data_dir)
         self.lock = lock
         self.error: ReadOnly | None = None

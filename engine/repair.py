@@ -229,11 +229,14 @@ class Repair:
 
     def _describe(self, directory: Path, topic: Topic, problem: str) -> None:
         path = directory / TOPIC_FILE
+        # A kill may come between making the directory and its description; nothing else is there then.
+        indexes = [name for name in self._files.list_dir(directory) if name.isdigit()]
+        is_wrong = self._files.exists(path) or any(self._files.list_dir(directory / name) for name in indexes)
         if self._files.exists(path):
             self._files.rename(path, free_path(self._files, path.with_name(f"{TOPIC_FILE}.damaged")))
         write_new_file(self._files, path, json.dumps(describe(topic), indent=1).encode() + b"\n")
         name = topic.name.decode("utf-8", "backslashreplace")
-        self.steps.append(Step("topic", path, problem, f"described as {name!r}", topic.name))
+        self.steps.append(Step("topic", path, problem, f"described as {name!r}", topic.name, is_wrong=is_wrong))
 
     def _indexes(self, topic: Topic) -> list[int]:
         directory = self.data_dir / TOPICS / str(topic.id)

@@ -16,7 +16,7 @@ from engine.files.system import SystemFiles
 from engine.formats.batch import records
 from engine.formats.batch_header import BatchHeader
 from engine.formats.record import BatchError, BundleError
-from engine.formats.segment import Footer
+from engine.formats.segment import HEADER_BYTES, Footer
 from engine.reader import PartitionReader, Segment, headers_of, walk_segment
 from engine.segments.scan import Damage, Found
 
@@ -178,6 +178,8 @@ def check_partition(partition: PartitionReader, segments: Iterable[SegmentReport
     """Joins the reports of a partition's segments, in their order, and compares them with what is around them."""
     report = PartitionReport(partition.topic.name, partition.index)
     for error in partition.unreadable:
+        if partition.mark is None and _is_without_header(Path(error.path)):
+            continue  # a kill came between making it and writing its header: nothing was ever stored in it
         report.findings.append(finding("segment", Path(error.path), error.reason, position=error.position or 0))
     append_ms, is_sound = 0, not report.findings
     for segment in segments:
@@ -194,6 +196,13 @@ def check_partition(partition: PartitionReader, segments: Iterable[SegmentReport
         report.add(segment)
     _check_mark(partition, report)
     return report
+
+
+def _is_without_header(path: Path) -> bool:
+    try:
+        return path.stat().st_size < HEADER_BYTES
+    except FileNotFoundError:
+        return True
 
 
 def _check_mark(partition: PartitionReader, report: PartitionReport) -> None:

@@ -246,8 +246,10 @@ class Cursor:
             return False
         if self.check_end:
             self.check_end = False
-            beyond = self.deliveries.cut(partition.last_seq)
-            self.base -= beyond  # as in reset()
+            self._store.checked(self)
+            end_seq = partition.found_seq  # what was published since then is to be delivered
+            beyond = self.deliveries.cut(end_seq)
+            self.base = min(self.base, end_seq)
             if beyond:
                 self._store.log.report(
                     f"{self.title} was beyond the end of the log by {beyond} numbers; set to its end"

@@ -6,7 +6,8 @@ Pending records are the numbers above its position, read from the log when they 
 
 Stored entries (layout of values and keys: engine/state/store.py)::
 
-    c/next_cursor_id   the id that the next new cursor gets; ids are never used again
+    c/next_cursor_id   the id that the next new cursor gets; ids are never used again, and leap at each opening by a
+                       random number: nor are those that were given after a copy was made which is put back
     u/, v/             the cursors, see engine.cursors.entries
 
 Entries of cursors that moved are written together, in one submission about every 100 ms, or at once when somebody
@@ -15,13 +16,14 @@ again, never loses one. Positions are those that the cursor had when its entry w
 restart what was in flight is pending again.
 
 What happens under a cursor: retention passes it (it jumps to the start of the log), damage takes records (they are
-passed), the log ends before it, after an older copy was put back (it goes to the end), its topic is deleted (so is
-the cursor). Each is counted, and told in the log once.
+passed), the log ends before it, after an older copy was put back (it goes to the end that was found), its topic is
+deleted (so is the cursor). Each is counted, and told in the log once.
 """
 
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -57,6 +59,8 @@ log = logging.getLogger("quintlog.cursors")
 NEXT_CURSOR_ID = COUNTER + b"next_cursor_id"
 LOST_CURSOR_IDS = 1 << 32
 """Ids left out when the counter was damaged: more than were ever deleted."""
+CURSOR_ID_LEAP = 1 << 32
+"""Ids left out at an opening, at most: a million openings stay below what JSON takes as a whole number."""
 
 IDLE_MS = 60_000
 """A cursor without use for so long is forgotten until it is used again."""
@@ -123,6 +127,8 @@ class CursorStore:
         self._next_sweep_ms = 0
         self._expiry_queue: list[int] = []
         self._scan()
+        self._unchecked = set(self._topic_of)
+        """Cursors of former processes whose position was not compared with the log yet."""
         the_log.catalog.listen(self._topic_changed)
 
     def _scan(self) -> None:
@@ -145,6 +151,9 @@ class CursorStore:
         except Corrupt as problem:
             self.log.report(f"{problem}; new cursors get numbers far above the old ones, so that none is used again")
             self._next_id = highest + LOST_CURSOR_IDS
+        if not self.log.is_new:
+            # A copy that is put back, or a lost state, would give ids again that clients still hold.
+            self._next_id += secrets.randbelow(CURSOR_ID_LEAP)
         self.writer.take_in_journal()
 
     def _note(self, cursor_id: int, owner: str, name: bytes, topic_id: int, index: int) -> None:
@@ -275,9 +284,13 @@ class CursorStore:
             self._lose(cursor_id, problem)
             return None
         cursor = Cursor(self, entry, partition, deliveries)
-        cursor.check_end = True
+        cursor.check_end = cursor_id in self._unchecked
         self._loaded[cursor_id] = cursor
         return cursor
+
+    def checked(self, cursor: Cursor) -> None:
+        """The position of a cursor was compared with the log as it was found: from now on it is one of this log."""
+        self._unchecked.discard(cursor.id)
 
     def delete(self, cursor: Cursor, on_durable: OnDone | None = None) -> None:
         """Delete a cursor; whoever uses it finds it gone."""

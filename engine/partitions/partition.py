@@ -48,9 +48,9 @@ class Partition:
     __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
         "__weakref__", "_active", "_append_ms", "_chunk_bytes", "_log", "_open_callbacks", "_open_chunk", "_pending",
         "_phase", "_reserved", "_reserving", "_told_failure", "committed_end", "committed_s", "committed_seq", "error",
-        "failing", "fetching", "gaps", "index", "last_seq", "leaves_out_numbers", "log_start", "mark_failed",
-        "marked_log_start", "position_hints", "queued", "readers", "roll_wanted", "sealed", "tail", "tail_head",
-        "tail_next", "told_damage", "topic",
+        "failing", "fetching", "found_seq", "gaps", "index", "last_seq", "leaves_out_numbers", "log_start",
+        "mark_failed", "marked_log_start", "position_hints", "queued", "readers", "roll_wanted", "sealed", "tail",
+        "tail_head", "tail_next", "told_damage", "topic",
     )  # fmt: skip
 
     def __init__(self, log: Log, topic: Topic, index: int) -> None:
@@ -63,6 +63,8 @@ class Partition:
         """First sequence number that may be read."""
         self.last_seq = 0
         """Last sequence number given out."""
+        self.found_seq = 0
+        """`last_seq` as it was when the partition was opened; 0 when it was new."""
         self.committed_seq = 0
         """Last sequence number that readers may see."""
         self.committed_s = 0.0
@@ -234,7 +236,7 @@ class Partition:
         """Takes over what recovery found."""
         self._active = result.active
         self._reserved = self._log.reserved_bound(self.topic, self.index, result.next_seq)
-        self.last_seq = max(result.next_seq, self._reserved) - 1
+        self.last_seq = self.found_seq = max(result.next_seq, self._reserved) - 1
         self.leaves_out_numbers = self.last_seq >= result.next_seq
         self.committed_seq = result.committed_seq
         self.committed_end = result.active.position

@@ -150,6 +150,9 @@ class Subscription:
         self._shared.join(partition)
         offset, end = self._offset, partition.committed_seq
         position = end if offset is None or offset > end else max(offset, partition.log_start - 1)
+        if offset is not None and offset > end:  # the log may be an older copy that was put back
+            log.warning("%s: a client attaches behind record %d, beyond the end: it gets what comes behind %d",
+                partition.title, offset, end)  # fmt: skip
         self.next_seq = position + 1
         return position
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,7 +57,20 @@ def test_ids_are_never_used_again(cursor_log: CursorLog) -> None:
     cursor_log.restart()
     assert cursor_log.store.ids() == [first.id]
     assert cursor_log.store.get(second.id) is None
-    assert cursor_log.subscribe().id == 3
+    assert cursor_log.subscribe().id > second.id
+
+
+def test_ids_are_not_given_again_by_an_older_copy_or_without_the_state(cursor_log: CursorLog, tmp_path: Path) -> None:
+    cursor_log.subscribe()
+    copy, bare = cursor_log.engine.image(tmp_path / "copy"), cursor_log.engine.image(tmp_path / "bare")
+    later = {cursor_log.subscribe().id for _ in range(100)}
+    cursor_log.close()
+    shutil.rmtree(bare / "state")
+    for path in (copy, bare):
+        cursor_log._open(path)
+        assert not {cursor_log.subscribe().id for _ in range(100)} & (later | {1})
+        if path == copy:
+            cursor_log.close()
 
 
 def test_groups_are_found_by_name(cursor_log: CursorLog) -> None:
@@ -166,6 +180,26 @@ def test_an_older_log_puts_the_cursor_at_its_end(cursor_log: CursorLog, caplog: 
     cursor_log.engine.append([b"new"])
     assert cursor_log.poll(ahead) == [(11, b"new")]
     assert ahead.base == 10
+
+
+def test_what_is_published_before_a_cursor_beyond_the_end_is_used_reaches_it(cursor_log: CursorLog) -> None:
+    cursor, other = cursor_log.subscribe(), cursor_log.subscribe()
+    cursor_log.engine.append(numbered(1, 10))
+    assert len(cursor_log.seqs(cursor)) == 10
+    cursor.acknowledge(1, 10)
+    cursor.deliveries.next_seq = 16  # as if the log had been longer
+    cursor.touch()
+    cursor_log.restart()
+    cursor_log.engine.append([b"new"] * 3)
+    cursor, other = cursor_log.get(cursor), cursor_log.get(other)
+    assert cursor_log.seqs(cursor) == [11, 12, 13]
+    assert cursor_log.seqs(other) == list(range(1, 14))
+    for one in (cursor, other):
+        one.acknowledge(1, 13)
+    assert cursor_log.flush() is None
+    cursor_log.tick(10 * 60_000)  # they are let go of, and loaded again
+    cursor_log.engine.append([b"last"])
+    assert cursor_log.seqs(cursor_log.get(cursor)) == [14]
 
 
 def test_reading_from_files_waits_for_the_disk(tmp_path: Path) -> None:
