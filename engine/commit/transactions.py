@@ -36,6 +36,8 @@ PREFIX = b"x/"
 _EPOCH = struct.Struct(">I")
 _N_MAX = (1 << 32) - 1
 ROW_OVERHEAD_BYTES = 64
+NOT_YET_MS = 1 << 62
+"""An append time behind all others."""
 
 
 class Transaction:
@@ -86,7 +88,7 @@ class Transaction:
         need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + size + 16 * len(headers)
         chunks = self._gathered.get(partition)
         if chunks is None:
-            chunks = self._gathered[partition] = [Chunk(partition, bytearray(need), 1)]
+            chunks = self._gathered[partition] = [_gathering(partition, bytearray(need), 1)]
         chunk = chunks[-1]
         while not chunk.writer.put_record(value, key, timestamp_ms, headers):
             chunk = self._with_room(chunks, need)
@@ -102,7 +104,7 @@ class Transaction:
         if wanted > CHUNK_BYTES_MAX:
             chunk.close()
             buffer = self._log.buffers.take(max(CHUNK_BYTES_MAX, need))
-            chunks.append(Chunk(chunk.partition, buffer, chunk.last_seq + 1))
+            chunks.append(_gathering(chunk.partition, buffer, chunk.last_seq + 1))
             return chunks[-1]
         larger = self._log.buffers.take(min(max(2 * length, wanted), CHUNK_BYTES_MAX))
         chunk.writer.replace_buffer(larger)
@@ -159,6 +161,13 @@ class Transaction:
         on_done, self._on_done = self._on_done, None
         assert on_done is not None, "a transaction ends once"
         on_done(error)
+
+
+def _gathering(partition: Partition, buffer: bytearray, first_seq: int) -> Chunk:
+    """A chunk whose append time is not known yet: its batches keep the highest time of their records until it is."""
+    chunk = Chunk(partition, buffer, first_seq)
+    chunk.writer.begin(NOT_YET_MS, 0)
+    return chunk
 
 
 def check_size(partition: Partition, size_bytes: int) -> None:

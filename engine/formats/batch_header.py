@@ -26,7 +26,8 @@ MARKS_POSITION = 56
 LENGTHS = Struct("<6xBxIIQQ")  # padding, bundles, extension, first and last number
 NUMBERS = Struct("<QQ")  # first and last number: 16 bytes at 16
 NUMBERS_POSITION = 16
-APPEND_TIME = Struct("<Q")
+TIME = Struct("<Q")
+HIGHEST_TIME_POSITION = 40
 APPEND_TIME_POSITION = 48
 HASH = Struct("<Q")
 SEED_MASK = (1 << 64) - 1
@@ -161,7 +162,8 @@ def decode_headers(extension: Buffer, count: int) -> list[tuple[bytes, ...]]:
 
 
 def renumber(buffer: bytearray, end: int, behind_seq: int, append_time_ms: int) -> None:
-    """Moves the numbers of all batches in ``buffer[:end]`` up by ``behind_seq``, and sets their append time.
+    """Moves the numbers of all batches in ``buffer[:end]`` up by ``behind_seq``, and sets their append time:
+    the highest timestamp is that of their records until then, and no later than it afterwards.
 
     For batches that were built from number 1 on and are not sealed yet.
     """
@@ -169,5 +171,7 @@ def renumber(buffer: bytearray, end: int, behind_seq: int, append_time_ms: int) 
     while position < end:
         padding_bytes, bundles_bytes, extension_bytes, first_seq, last_seq = LENGTHS.unpack_from(buffer, position)
         NUMBERS.pack_into(buffer, position + NUMBERS_POSITION, first_seq + behind_seq, last_seq + behind_seq)
-        APPEND_TIME.pack_into(buffer, position + APPEND_TIME_POSITION, append_time_ms)
+        (highest_ms,) = TIME.unpack_from(buffer, position + HIGHEST_TIME_POSITION)
+        TIME.pack_into(buffer, position + HIGHEST_TIME_POSITION, min(highest_ms, append_time_ms))
+        TIME.pack_into(buffer, position + APPEND_TIME_POSITION, append_time_ms)
         position += HEADER_BYTES + padding_bytes + bundles_bytes + extension_bytes

@@ -95,6 +95,7 @@ class Chunk:
         self.first_seq += behind_seq
         self.last_seq += behind_seq
         self.append_time_ms = append_time_ms
+        self.max_timestamp_ms = min(self.max_timestamp_ms, append_time_ms)
         renumber(self.buffer, self.end, behind_seq, append_time_ms)
 
 

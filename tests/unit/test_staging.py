@@ -327,7 +327,8 @@ def test_commits_on_the_command_line(
         assert out.splitlines()[1].split()[:3] == ["query", "4", "abandoned"]
         assert logtool(*place, "commits", "abandon", "query", "--yes")[0] == 6
     assert list((path / staging.DIRECTORY).iterdir()) == []
-    assert logtool(*place, "verify")[0] == 0
+    code, out, err = logtool(*place, "verify")
+    assert code == 0, out + err
 
 
 @pytest.mark.parametrize(
