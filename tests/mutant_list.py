@@ -718,6 +718,20 @@ MUTANTS = (
         "tests/unit/test_blipmq_v2.py -k misses_nothing",
     ),
     Mutant(
+        "count the deleted topics of a pattern for ever",
+        "netserver/blipmq/push.py",
+        "            del push.subscription.pushes[push.number]\n            self.count -= 1\n",
+        "            del push.subscription.pushes[push.number]\n",
+        "tests/unit/test_blipmq_v2.py -k make_room",
+    ),
+    Mutant(
+        "pass expired messages in one turn",
+        "netserver/blipmq/push.py",
+        "            self._is_late = used <= before and self._node.log.slices.is_over()\n",
+        "",
+        "tests/unit/test_blipmq_v2.py -k passed_in_slices",
+    ),
+    Mutant(
         "take as many messages in a bundle as it has room for",
         "netserver/tank/produce.py",
         "limit_bytes, BUNDLE_RECORDS_MAX)",

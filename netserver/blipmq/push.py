@@ -7,6 +7,9 @@ too much is unacknowledged. Three kinds:
 - of a group: a durable cursor that its members share; what a member leaves behind goes to the others;
 - of a pattern: a volatile cursor for each topic that it stands for, those made later included. A tag then has the
   number of the topic, as met by this subscription, in its upper 20 bits.
+
+What is passed over without being pushed, since it is too old, too large or damaged, costs nobody but its own
+subscriber: it is done in slices (`engine.slices`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("quintlog.blipmq")
 
 TAG_SHIFT = 44
+NUMBERS = 1 << 20
 MASK = (1 << 64) - 1
 SEQ_BOUND = 1 << 62
 DELIVER_HEAD_BYTES = 20
@@ -45,14 +49,18 @@ class Push:
 
     Args:
         number: of the topic in a pattern's subscription, else 0.
+
+    Attributes:
+        subscription: whose it is, if the cursor is volatile.
     """
 
-    __slots__ = ("_era", "_pusher", "cursor", "delivered", "is_queued", "number")
+    __slots__ = ("_era", "_pusher", "cursor", "delivered", "is_queued", "number", "subscription")
 
     def __init__(self, pusher: Pusher, cursor: Cursor, number: int = 0) -> None:
         self._pusher = pusher
         self.cursor = cursor
         self.number = number
+        self.subscription: Subscription | None = None
         self.is_queued = False
         self.delivered: deque[tuple[int, int]] = deque(maxlen=PUSH_RANGES_MAX)  # to this connection, not finished
         self._era = cursor.era
@@ -86,6 +94,29 @@ class Push:
             self.cursor.give_back(first, last, now_ms)
 
 
+class Subscription:
+    """The volatile cursors of one subscription, by the numbers of their topics.
+
+    A number comes again only after all others: what is acknowledged late for a deleted topic is nobody's.
+    """
+
+    __slots__ = ("_next", "pushes")
+
+    def __init__(self) -> None:
+        self.pushes: dict[int, Push] = {}
+        self._next = 0
+
+    def add(self, pusher: Pusher, cursor: Cursor) -> Push:
+        """One more topic."""
+        number = self._next
+        while number in self.pushes:
+            number = (number + 1) % NUMBERS
+        self._next = (number + 1) % NUMBERS
+        push = self.pushes[number] = Push(pusher, cursor, number)
+        push.subscription = self
+        return push
+
+
 class Pusher:
     """All pushed cursors of a connection.
 
@@ -100,38 +131,45 @@ class Pusher:
         self._node = session.node
         self._queue: deque[Push] = deque()
         self._stalled: set[Push] = set()
-        self._own: dict[int, list[Push]] = {}  # subscription -> its volatile cursors, by number
+        self._own: dict[int, Subscription] = {}  # of volatile cursors
         self._of_topic: dict[int, list[Push]] = {}  # topic id -> the volatile ones
-        self._shared: list[Push] = []
+        self._shared: dict[Push, None] = {}
         self._is_scheduled = False
+        self._is_late = False  # this turn's slice is used up
         self._ended = False
 
     # --- subscriptions
 
     def push(self, subscription_id: int, cursor: Cursor) -> None:
         """Push a cursor from now on, for a subscription that has none yet or is a pattern's."""
-        if self._ended:
+        if self._ended or cursor.partition.is_deleted:
             return
         self.count += 1
         if cursor.is_volatile:
-            pushes = self._own.setdefault(subscription_id, [])
-            push = Push(self, cursor, len(pushes))
-            pushes.append(push)
+            push = self._own.setdefault(subscription_id, Subscription()).add(self, cursor)
             self._of_topic.setdefault(cursor.partition.topic.id, []).append(push)
         else:
             push = Push(self, cursor)
             cursor.pins += 1
-            self._shared.append(push)
+            self._shared[push] = None
         push.wake()
 
     def open(self, subscription_id: int) -> None:
         """A pattern's subscription, which may have no topic yet."""
-        self._own.setdefault(subscription_id, [])
+        self._own.setdefault(subscription_id, Subscription())
 
     def drop(self, topic: Topic) -> None:
-        """A topic was deleted: its volatile cursors end (durable ones do by themselves)."""
+        """A topic was deleted: its volatile cursors end (durable ones do by themselves, and are found when they do)."""
         for push in self._of_topic.pop(topic.id, ()):
-            push.cursor.close()
+            assert push.subscription is not None
+            del push.subscription.pushes[push.number]
+            self.count -= 1
+            self._end(push)
+
+    def _end(self, push: Push) -> None:
+        self._stalled.discard(push)
+        self._node.cursors.watched.discard(push.cursor)
+        push.cursor.close()
 
     def close(self) -> None:
         """The connection is gone: volatile cursors end, what a group's members get back goes to the others."""
@@ -146,23 +184,22 @@ class Pusher:
             push.cursor.pins -= 1
             push.give_back(now_ms)
             yield
-        for push in (push for pushes in self._own.values() for push in pushes):
-            self._node.cursors.watched.discard(push.cursor)
-            push.cursor.close()
+        for push in (push for subscription in self._own.values() for push in subscription.pushes.values()):
+            self._end(push)
             yield
 
     def acked(self, subscription_id: int, data: memoryview, position: int, count: int) -> bool:
         """Take ACKs of a volatile subscription; False: it is none of this connection."""
-        pushes = self._own.get(subscription_id)
-        if pushes is None:
+        subscription = self._own.get(subscription_id)
+        if subscription is None:
             return False
         for at in range(position, position + count * ID_FRAME_BYTES, ID_FRAME_BYTES):
             tag = cid_at(data, at)
-            number = tag >> TAG_SHIFT
-            is_known = number < len(pushes) and bool(tag)
-            if is_known:
-                seq = (pushes[number].base + tag) & MASK
-                is_known = seq < SEQ_BOUND and bool(pushes[number].cursor.acknowledge(seq, seq))
+            push = subscription.pushes.get(tag >> TAG_SHIFT)
+            is_known = push is not None and bool(tag)
+            if push is not None and is_known:
+                seq = (push.base + tag) & MASK
+                is_known = seq < SEQ_BOUND and bool(push.cursor.acknowledge(seq, seq))
             if not is_known:
                 self._session.answer(codec.nack(tag, codec.NOT_FOUND, UNKNOWN))
         return True
@@ -177,10 +214,11 @@ class Pusher:
             self.schedule()
 
     def schedule(self) -> None:
-        """Go on in the next turn of the loop."""
+        """Go on in the next turn of the loop, or in one that has time for a slice."""
         if not self._is_scheduled and not self._ended:
             self._is_scheduled = True
-            self._connection.loop.call_soon(self._connection.guarded(self._turn))
+            later = self._node.log.slices.later if self._is_late else self._connection.loop.call_soon
+            later(self._connection.guarded(self._turn))
 
     def unstall(self) -> None:
         """Acknowledgements were taken: there may be room in the windows again."""
@@ -189,9 +227,9 @@ class Pusher:
             self.queue(push)
 
     def _turn(self) -> None:
-        self._is_scheduled = False
+        self._is_scheduled = self._is_late = False
         left_bytes = PUSH_TURN_BYTES
-        while self._queue and left_bytes > 0 and self._connection.writable and not self._ended:
+        while self._queue and left_bytes > 0 and self._connection.writable and not (self._ended or self._is_late):
             push = self._queue.popleft()
             push.is_queued = False
             left_bytes -= self._some(push)
@@ -203,8 +241,11 @@ class Pusher:
         cursor, out = push.cursor, self._node.out
         now_ms = self._node.clock_ms()
         used = 0
-        while used < PUSH_BYTES and self._connection.writable:
+        while used < PUSH_BYTES and self._connection.writable and not self._is_late:
             if not cursor.alive:
+                if push in self._shared:
+                    del self._shared[push]
+                    self.count -= 1
                 break
             try:
                 plan = cursor.next(now_ms)
@@ -221,7 +262,8 @@ class Pusher:
             if room <= 0:
                 self._stall(push)
                 break
-            used = self._deliver(push, plan, used, room, now_ms)
+            before, used = used, self._deliver(push, plan, used, room, now_ms)
+            self._is_late = used <= before and self._node.log.slices.is_over()
         else:
             self.queue(push)
         if used:

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import time
 from collections.abc import Awaitable, Callable
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from netserver.blipmq.frames import TTL_HEADER
 from netserver.blipmq.limits import CONNECTION_SHAPES_MAX, PATTERN_TOKENS_MAX
 from netserver.blipmq.node import Node
 from netserver.blipmq.patterns import Pattern, PatternIndex, is_pattern
-from netserver.blipmq.push import Push
+from netserver.blipmq.push import TAG_SHIFT, Push
 from netserver.blipmq.session_v2 import PatternSubscription
 from tests import blipmq_place
 from tests.blipmq_peer import AsyncPeer
-from tests.blipmq_place import Place
+from tests.blipmq_place import UNKNOWN, Place
 from tests.cursor_log import CursorLog
 from tests.echo import until
 from tests.wrong_clock import DAY, MINUTE, YEAR, Time
@@ -569,6 +569,60 @@ def test_a_connection_has_a_limit_of_pushed_cursors(monkeypatch: pytest.MonkeyPa
         assert await peer.nack() == (2, 400, "too many subscriptions")
 
     with_server(test)
+
+
+def delete(place: Place, name: bytes) -> Awaitable[None]:
+    """Delete a topic; wait until nothing of it is left."""
+    catalog = place.server.log.catalog
+    topic = catalog.get(name)
+    assert topic is not None
+    catalog.delete(topic)
+    return until(lambda: catalog.get(name) is None and not catalog.tombstones)
+
+
+def test_deleted_topics_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_v2, "CONNECTION_CURSORS_MAX", 3)
+    monkeypatch.setattr("netserver.blipmq.push.NUMBERS", 4)
+
+    async def test(place: Place) -> None:
+        peer, publisher = await place.peer(), await place.peer()
+        subscription = await peer.join(b"a.*")
+        await publisher.publish(b"a.stays", b"x")
+        tags = [one.tag for one in await peer.delivered(1)]
+        for name in (b"a.%d" % number for number in range(6)):
+            await publisher.publish(name, name)
+            (deliver,) = await peer.delivered(1)
+            assert deliver.body == name
+            tags.append(deliver.tag)
+            await delete(place, name)
+        assert [tag >> TAG_SHIFT for tag in tags] == [0, 1, 2, 3, 1, 2, 3]
+        assert await peer.ack(subscription, tags[-1]) == [UNKNOWN]
+        assert await peer.ack(subscription, tags[0]) == []
+        for number in range(4):
+            await peer.join(b"g.%d" % number, group=b"g")
+            await delete(place, b"g.%d" % number)
+
+    with_server(test)
+
+
+def test_expired_messages_are_passed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any number of them holds nobody up."""
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+
+    async def test(place: Place) -> None:
+        peer, publisher = await place.peer(), await place.peer()
+        count = 500
+        await publisher.publish(b"t", *[b"x"] * count)
+        skipped = place.server.services["blipmq"].counters.skipped
+        steps = [0]
+        peer.send(codec_v2.subscribe(1, b"t", 1, offset=0) + codec_v2.subscribe(2, b"t", 1, offset=0))
+        while steps[-1] < 2 * count:
+            await asyncio.sleep(0)
+            if skipped["expired"] != steps[-1]:
+                steps.append(skipped["expired"])
+        assert max(after - before for before, after in pairwise(steps)) <= 2
+
+    with_server(test, blipmq={"message_ttl": "1ms"})
 
 
 def test_a_connection_has_a_limit_of_patterns_that_stand_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
