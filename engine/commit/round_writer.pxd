@@ -214,13 +214,17 @@ cdef extern from *:
         return r;
     }
     """
+    enum: QL_PARTS
+    enum: QL_PIECES
+    enum: QL_MARK_BYTES
+
     ctypedef struct ql_part:
         int failed_at, error, mark_error
 
     ctypedef struct ql_round:
         int parts, count, stopping
         double sync_seconds
-        ql_part part[16]
+        ql_part *part
 
     ql_round *ql_new()
     void ql_serve(ql_round *job, int wake_fd, int done_fd)
@@ -243,9 +247,6 @@ cdef inline ql_round *ql_made() except NULL:
 
 cdef inline void ql_free(ql_round *job) noexcept:
     free(job)
-
-cdef int PARTS
-cdef int PIECES
 
 cdef class RoundWriter:
     cdef ql_round *job

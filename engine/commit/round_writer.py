@@ -12,21 +12,19 @@ lock back and take it again around each of them. They are those of `engine.files
 `engine.commit.committer`.
 """
 
-# ruff: noqa: F821 - the names ql_... are C functions of the declarations
+# ruff: noqa: F821 - the names ql_... and QL_... are C functions and sizes of the declarations
 
 from __future__ import annotations
 
-from engine.limits import ROUND_PARTS_MAX, ROUND_PIECES_MAX
-
 COMPILED = not __file__.endswith(".py")
 
-MARK_BYTES = 64
-"""Size of a watermark's slot."""
 DONE, WRITE, SYNC = range(3)
 """Where a file's part of a round ended: not at all, at the write, at the sync."""
 
-PARTS = ROUND_PARTS_MAX  # the C variables
-PIECES = ROUND_PIECES_MAX
+
+def places() -> tuple[int, int, int]:
+    """The sizes of the C arrays, which nothing else says: parts, pieces, and bytes of a slot."""
+    return QL_PARTS, QL_PIECES, QL_MARK_BYTES  # type: ignore[name-defined]
 
 
 class RoundWriter:
@@ -53,7 +51,7 @@ class RoundWriter:
         Raises ValueError if a round is under way, there are too many parts, or the slot has another size.
         """
         job = self.job
-        if self.busy or job.parts >= PARTS or len(mark) != MARK_BYTES:
+        if self.busy or job.parts >= QL_PARTS or len(mark) != QL_MARK_BYTES:  # type: ignore[name-defined]
             raise ValueError("a round is under way, it has too many parts, or the slot has another size")
         ql_begin_part(job, fd, position, sync)  # type: ignore[name-defined]
         ql_set_mark(job, mark_fd, mark_position, mark)  # type: ignore[name-defined]
@@ -67,7 +65,8 @@ class RoundWriter:
         many.
         """
         job = self.job
-        if self.busy or not job.parts or job.count >= PIECES or size < 0 or size > len(buffer):
+        is_full = job.count >= QL_PIECES  # type: ignore[name-defined]
+        if self.busy or not job.parts or is_full or size < 0 or size > len(buffer):
             raise ValueError("a round is under way, or the piece cannot be one of it")
         self.pinned.append(memoryview(buffer))  # nobody may resize it meanwhile
         ql_piece(job, buffer, size)  # type: ignore[name-defined]

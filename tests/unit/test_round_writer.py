@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.commit.round_writer import COMPILED, DONE, MARK_BYTES, SYNC, WRITE, RoundWriter
+from engine.commit.round_writer import COMPILED, DONE, SYNC, WRITE, RoundWriter, places
 from engine.limits import ROUND_PARTS_MAX, ROUND_PIECES_MAX
+from engine.segments.watermarks import SLOT_BYTES
 from tests.round_files import largest_file, not_to_be_synced
 
 pytestmark = pytest.mark.skipif(not COMPILED, reason="only where it is compiled")
 
-MARK = bytes(range(MARK_BYTES))
+MARK = bytes(range(SLOT_BYTES))
 
 
 class Writer:
@@ -34,7 +35,7 @@ class Writer:
 
     def part(self, *pieces: bytes, position: int = 0, fd: int | None = None, mark_fd: int | None = None) -> None:
         self.writer.part(
-            self.file if fd is None else fd, position, True, mark_fd or self.marks, MARK, MARK_BYTES * (1 + position)
+            self.file if fd is None else fd, position, True, mark_fd or self.marks, MARK, SLOT_BYTES * (1 + position)
         )
         for piece in pieces:
             self.writer.add(bytearray(piece), len(piece))
@@ -75,11 +76,15 @@ def writer(tmp_path: Path) -> Iterator[Writer]:
     made.close()
 
 
+def test_the_limits_are_what_the_compiled_code_has_room_for() -> None:
+    assert places() == (ROUND_PARTS_MAX, ROUND_PIECES_MAX, SLOT_BYTES)
+
+
 def test_pieces_and_marks_are_written(writer: Writer, tmp_path: Path) -> None:
     assert writer.round(b"abc", b"", b"defg") == [DONE, 0, 0]
     assert writer.round(*[b"x"] * ROUND_PIECES_MAX) == [DONE, 0, 0]
     assert (tmp_path / "data").read_bytes() == b"x" * ROUND_PIECES_MAX
-    assert (tmp_path / "marks").read_bytes() == bytes(MARK_BYTES) + MARK
+    assert (tmp_path / "marks").read_bytes() == bytes(SLOT_BYTES) + MARK
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, ROUND_PARTS_MAX])
@@ -93,7 +98,7 @@ def test_parts_are_written_each_to_its_file(writer: Writer, tmp_path: Path, coun
         assert writer.submit() == [(DONE, 0, 0)] * count
     for number, path in enumerate(paths):
         assert path.read_bytes() == bytes(number) + b"%02d99" % number
-    assert (tmp_path / "marks").read_bytes() == bytes(MARK_BYTES) + MARK * count
+    assert (tmp_path / "marks").read_bytes() == bytes(SLOT_BYTES) + MARK * count
     for fd in files:
         os.close(fd)
 
@@ -116,7 +121,7 @@ def test_a_part_that_fails_is_one_of_several(writer: Writer, tmp_path: Path) -> 
             ]
     os.close(read_only)
     assert (tmp_path / "data").read_bytes() == b"firunmarked".ljust(20, b"\0") + b"last9"
-    assert (tmp_path / "marks").read_bytes() == bytes(MARK_BYTES) + MARK + bytes(19 * MARK_BYTES) + MARK
+    assert (tmp_path / "marks").read_bytes() == bytes(SLOT_BYTES) + MARK + bytes(19 * SLOT_BYTES) + MARK
 
 
 def test_a_round_without_a_thread(writer: Writer, tmp_path: Path) -> None:
