@@ -127,6 +127,13 @@ takes 0.4 us."""
 ADMIN_BODY_BYTES: Final = 32 * MIB
 """A request to the admin API: one record of the default limit (15 MiB) in base64 fits."""
 
+ADMIN_JSON_AT_ONCE_BYTES: Final = 256 * KIB
+"""A JSON body up to this size is decoded in the event loop: 6 ms when it consists of the smallest values; a larger one
+on a thread."""
+
+ADMIN_JSON_VALUES_MAX: Final = 100_000
+"""Objects, lists, texts and numbers in a JSON body above that size: the event loop has to take them apart again."""
+
 ADMIN_PUBLISHES: Final = 4
 """Publishes of the admin API that may be under way at once; each holds a body of the size above in memory."""
 

@@ -88,6 +88,20 @@ MUTANTS = (
         "tests/unit/test_shares.py -k with_time",
     ),
     Mutant(
+        "take any number of values in a JSON body",
+        "netserver/admin/bodies.py",
+        "        left -= 1\n",
+        "",
+        "tests/unit/test_admin_slices.py -k bounded_number",
+    ),
+    Mutant(
+        "go through all subscriptions in one piece",
+        "netserver/admin/metrics.py",
+        "async for cursor in sliced(self._log.slices, self._log.cursors.loaded()):",
+        "for cursor in self._log.cursors.loaded():",
+        "tests/unit/test_metrics.py -k slices",
+    ),
+    Mutant(
         "unpack request bodies",
         "netserver/admin/http.py",
         "            auto_decompress=False,\n",
@@ -183,8 +197,8 @@ MUTANTS = (
     Mutant(
         "do not sync what a killed process made first",
         "engine/log.py",
-        "    if files.exists(path):\n        files.sync_dir(data_dir)",
-        "    if files.exists(path):\n        pass",
+        "    if directory_id is not None:\n        files.sync_dir(data_dir)",
+        "    if directory_id is not None:\n        pass",
         "tests/unit/test_state_lost.py -k killed_process",
     ),
     Mutant(

@@ -172,15 +172,22 @@ class Api:
         ``{"qos0": true}`` marks them as BlipMQ's QoS 0.
         """
         records = body.get("records")
-        if not isinstance(records, list) or not records or not all(isinstance(record, dict) for record in records):
+        if not isinstance(records, list) or not records:
             raise BadRequest("records must be a list of objects, at least one")
-        values = [_required(record, "value") for record in records]
-        keys = [bytes_field(record, "key") or b"" for record in records]
-        if any(len(key) > 255 for key in keys):
-            raise BadRequest("a key may have 255 bytes")
         now_ms = self._server.log.now_ms()
-        timestamps_ms = [int_field(record, "timestamp_ms", now_ms) for record in records]
-        headers = [_headers(record) for record in records]
+        values: list[bytes] = []
+        keys: list[bytes] = []
+        timestamps_ms: list[int] = []
+        headers: list[tuple[bytes, ...]] = []
+        async for record in sliced(self._server.log.slices, records):
+            if not isinstance(record, dict):
+                raise BadRequest("records must be a list of objects, at least one")
+            values.append(_required(record, "value"))
+            keys.append(bytes_field(record, "key") or b"")
+            if len(keys[-1]) > 255:
+                raise BadRequest("a key may have 255 bytes")
+            timestamps_ms.append(int_field(record, "timestamp_ms", now_ms))
+            headers.append(_headers(record))
         async with self._publishes:
             partition = await self.opened_or_made(name, int_field(body, "partition", 0))
             waiter = _Publish()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -29,6 +30,7 @@ from netserver.shell.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, Counters
 from netserver.version import product_version
 
 if TYPE_CHECKING:
+    from engine.log import Log
     from netserver.admin.served import Served
 
 PREFIX: Final = "quintlog_"
@@ -94,18 +96,46 @@ class Rounds:
         del rounds[:known]
 
 
+class CursorSums:
+    """What the subscriptions in use have in common. The others would have to be read from the disk.
+
+    Attributes:
+        unacked: records delivered and not acknowledged, by protocol.
+        lag: records that wait in the subscription that is furthest behind, by protocol.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.unacked: Counter[str] = Counter()
+        self.lag: Counter[str] = Counter()
+
+    async def measure(self) -> None:
+        """Look at all of them, in slices."""
+        unacked: Counter[str] = Counter()
+        lag: Counter[str] = Counter()
+        async for cursor in sliced(self._log.slices, self._log.cursors.loaded()):
+            delivered = cursor.deliveries.unacknowledged
+            partition = cursor.partition
+            waiting = partition.gaps.count(cursor.deliveries.next_seq, partition.committed_seq).most
+            unacked[cursor.owner] += delivered
+            lag[cursor.owner] = max(lag[cursor.owner], waiting + delivered)
+        self.unacked, self.lag = unacked, lag
+
+
 class ServerCollector(Collector):
     """Reads everything that is not about single topics. Runs in the event loop's thread.
 
     Attributes:
         lmdb: figures of each environment; asking LMDB may wait for its writer, so a thread does it before.
         stored: sizes of all partitions; a thread looks at the directories of those that are not in use.
+        cursors: of the subscriptions that are in use.
     """
 
     def __init__(self, server: Served) -> None:
         self._server = server
         self.lmdb: dict[str, dict[str, int]] = {}
         self.stored = StoredSizes(server.log)
+        self.cursors = CursorSums(server.log)
 
     def collect(self) -> Iterator[Metric]:
         """All families."""
@@ -248,17 +278,11 @@ class ServerCollector(Collector):
             ("subscriptions_expired", "Subscriptions removed because nobody used them.", "expired"),
         ):
             yield counter(name, text, label, [((owner,), getattr(cursors.totals(owner), field)) for owner in owners])
-        unacked, lag = dict.fromkeys(owners, 0), dict.fromkeys(owners, 0)
-        for cursor in cursors.loaded():  # those that nobody has used for a minute would have to be read from the disk
-            if cursor.owner in unacked:
-                unacked[cursor.owner] += cursor.deliveries.unacknowledged
-                partition = cursor.partition
-                waiting = partition.gaps.count(cursor.deliveries.next_seq, partition.committed_seq).most
-                lag[cursor.owner] = max(lag[cursor.owner], waiting + cursor.deliveries.unacknowledged)
+        unacked, lag = self.cursors.unacked, self.cursors.lag
         text = "Records delivered and not acknowledged, of subscriptions in use."
-        yield gauge("unacked_records", text, label, [((owner,), unacked[owner]) for owner in owners])
+        yield gauge("unacked_records", text, label, [((owner,), unacked.get(owner, 0)) for owner in owners])
         text = "Records that wait in the subscription in use that is furthest behind."
-        yield gauge("subscription_lag_records_max", text, label, [((owner,), lag[owner]) for owner in owners])
+        yield gauge("subscription_lag_records_max", text, label, [((owner,), lag.get(owner, 0)) for owner in owners])
 
     def _sessions(self) -> Iterator[Metric]:
         found = [(name, services.sessions) for name, services in self._server.services.items()]
@@ -343,6 +367,7 @@ class Metrics:
         self.collector.lmdb = await loop.run_in_executor(None, lmdb_figures, engine.state, engine.index)
         async with self._one_at_a_time:
             await self.collector.stored.measure()
+            await self.collector.cursors.measure()
             return generate_latest(self._registry)
 
     async def render_topics(self, matches: Callable[[str], object], families: Sequence[str]) -> bytes:

@@ -53,7 +53,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import json
 import logging
 import re
 import secrets
@@ -82,6 +81,7 @@ from engine.files.system import SystemFiles, write_new_file
 from engine.sessions.types import UnknownSession
 from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
 from netserver.admin.api import Api, BadRequest, Conflict, NotFound, int_field
+from netserver.admin.bodies import TooManyValues, read_document
 from netserver.admin.http import HttpServer
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
@@ -116,6 +116,7 @@ STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (LimitReached, 409, "limit_reached"),
     (InvalidConfig, 400, "invalid_config"),
     (TooLarge, 413, "too_large"),
+    (TooManyValues, 413, "too_large"),
     (DiskFull, 507, "disk_full"),
     (NotStored, 503, "not_stored"),
     (DataDirectoryError, 503, "unavailable"),
@@ -228,7 +229,7 @@ class AdminServer:
     async def _call_api(self, request: web.BaseRequest, path: str) -> web.Response:
         parts = [unquote_to_bytes(part) for part in path.removeprefix("/v1/").split("/")]
         content = await request.read() if request.method in ("POST", "PATCH") else b""
-        body = _document(content) if parts != [b"staged"] else {}
+        body = await read_document(content) if parts != [b"staged"] else {}
         api, method = self._api, request.method
         route: Callable[[], Awaitable[Any]] | None = None
         status = 200
@@ -292,16 +293,6 @@ class AdminServer:
         except ValueError:
             return False
         return True
-
-
-def _document(body: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(body) if body else {}
-    except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON: {error}") from None
-    if not isinstance(document, dict):
-        raise BadRequest("the body must be a JSON object")
-    return document
 
 
 def _prometheus(content: bytes) -> web.Response:

@@ -193,6 +193,18 @@ def a_large_transaction(process: ServerProcess) -> None:
     process.admin("POST", "/v1/commits", {"writer": "w", "batch": 1, "names": [name]})
 
 
+def large_json_bodies(process: ServerProcess) -> None:
+    head = f"POST /v1/topics/json/records HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {process.token}\r\n"
+    allowed, many = b'{"value":""}' + b',{"value":""}' * 49_000, b"{}" + b",{}" * 9_000_000
+    for content, status in ((allowed, b"200"), (many, b"413"), (b"[]" + b",[]" * 80_000, b"400")):
+        body = b'{"records":[%b]}' % content
+        request = b"%bContent-Length: %d\r\n\r\n%b" % (head.encode(), len(body), body)
+        for _ in range(SCALE):
+            with socket.create_connection(process.address("admin"), 60) as peer:
+                peer.sendall(request)
+                assert peer.recv(1 << 16).startswith(b"HTTP/1.1 " + status)
+
+
 def questions_about_many_partitions(process: ServerProcess) -> None:
     with TankPeer(process) as peer:
         peer.send(messages.CreateTopicRequest(1, b"many-partitions", 65_535, b""))
@@ -231,6 +243,7 @@ LOADS: list[tuple[Load, str]] = [
     (history_to_many_readers, "blipmq"),
     (packed_admin_bodies, "figg"),
     (admin_patterns, "figg"),
+    (large_json_bodies, "figg"),
     (held_admin_connections, "figg"),
     (questions_about_many_partitions, "figg"),
     (numbers_left_out, "figg"),

@@ -1,4 +1,4 @@
-"""Long answers of admin HTTP are made in slices, and are what they would be in one piece."""
+"""Long bodies and answers of admin HTTP are read and made in slices, and are what they would be in one piece."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import asyncio
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.slices import Slices
+from netserver.admin import bodies
+from netserver.admin.api import BadRequest
+from netserver.admin.bodies import TooManyValues, read_document
 from netserver.admin.slices import json_bytes, sliced
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
@@ -24,6 +28,33 @@ def test_the_same_text_in_pieces(document: Any) -> None:
         return await json_bytes(Slices(asyncio.get_running_loop().call_soon), document)
 
     assert asyncio.run(main()) == json.dumps(document).encode()
+
+
+@given(DOCUMENTS, st.sampled_from(["utf-8", "utf-8-sig", "utf-16"]))
+def test_a_large_body_is_what_json_says(document: Any, encoding: str) -> None:
+    body = json.dumps({"a": document, "\ud800": [{}]}, ensure_ascii=False).encode(encoding, "surrogatepass")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bodies, "ADMIN_JSON_AT_ONCE_BYTES", 1)
+        assert asyncio.run(read_document(body)) == json.loads(body)
+
+
+@pytest.mark.parametrize("content", [b"[1]", b"{", b'{"a" 1}', b'{"a": [1,]}', b"\xff" * 9, b"[" * 100_000, b"{} {}"])
+def test_a_large_body_that_is_no_document(content: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bodies, "ADMIN_JSON_AT_ONCE_BYTES", 1)
+    with pytest.raises(BadRequest):
+        asyncio.run(read_document(content))
+
+
+def test_a_large_body_has_a_bounded_number_of_values() -> None:
+    def read(value: bytes, count: int) -> dict[str, Any]:
+        body = b'{"a": [%b]}' % b",".join([value] * count)
+        return asyncio.run(read_document(body + b" " * bodies.ADMIN_JSON_AT_ONCE_BYTES))
+
+    most = bodies.ADMIN_JSON_VALUES_MAX - 1  # the list is one
+    assert len(read(b"1", most)["a"]) == most
+    for value, count in ((b"1", most + 1), (b"[]", most + 1), (b'{"b":"c"}', most // 2 + 1)):
+        with pytest.raises(TooManyValues):
+            read(value, count)
 
 
 def test_whoever_is_given_up_amid_a_list_costs_the_others_nothing() -> None:

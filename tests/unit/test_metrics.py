@@ -86,6 +86,33 @@ def test_a_scrape_counts_what_happened() -> None:
     run("uvloop", main())
 
 
+def test_subscriptions_are_gone_through_in_slices() -> None:
+    async def main() -> None:
+        async with running(settings=ALONE, protocols={"echo": Echo()}) as server:
+            log, metrics = server.log, Metrics(server)
+            partition = log.partition(log.catalog.get_or_create(b"t"), 0)
+            opened = asyncio.Event()
+            partition.when_open(opened.set)
+            await opened.wait()
+            for after_seq in range(40):
+                log.cursors.create("blipmq", partition, after_seq=after_seq)
+            turns = 0
+
+            def count() -> None:
+                nonlocal turns
+                turns += 1
+                loop.call_soon(count)
+
+            loop = asyncio.get_running_loop()
+            loop.call_soon(count)
+            log.slices.is_over = lambda: True  # type: ignore[method-assign]  (every item in a turn of its own)
+            await metrics.collector.cursors.measure()
+            assert turns >= 40
+            assert metrics.collector.cursors.lag == {"blipmq": 0}
+
+    run("uvloop", main())
+
+
 def test_what_is_stored_is_counted_whether_anybody_uses_it_or_not(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "data", topic=TopicConfig(segment_bytes=64 << 10)) as engine:
         for _ in range(6):
