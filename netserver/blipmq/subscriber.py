@@ -249,7 +249,11 @@ class PollConnection(LoginClient):
 
 
 class PushConnection(PollConnection):
-    """The same with version 2: the server sends messages by itself; a full prefetch stops the reading."""
+    """The same with version 2: the server sends messages by itself; a full prefetch stops the reading.
+
+    While somebody waits for a PONG, which comes behind messages that are under way, reading goes on all the same. What
+    arrives then above the prefetch is bounded: by what the server and the kernels had buffered in front of the PONG.
+    """
 
     def _restore(self, link: LinkLike) -> None:
         owner = self._owner
@@ -268,14 +272,21 @@ class PushConnection(PollConnection):
         if self._messages:
             messages, self._messages = self._messages, []
             self._owner.put(messages)
-            if self._owner.is_full and self._link is not None:
-                self._link.pause_reading()
+        self.poll()
         return consumed
 
     def poll(self) -> None:
-        """There may be room for messages again."""
-        if not self._owner.is_full and self._link is not None:
+        """Read, or do not: what has come, what was taken or who waits for an answer may have changed that."""
+        if self._link is None:
+            return
+        if self._owner.is_full and not self._barriers:
+            self._link.pause_reading()
+        else:
             self._link.resume_reading()
+
+    def _ping(self, link: LinkLike, cid: int, before: bytes = b"") -> None:
+        super()._ping(link, cid, before)
+        self.poll()
 
 
 class Subscription(SubscriptionBase[Message, MessageBatch]):
