@@ -115,8 +115,9 @@ def _partition(reader: PartitionReader, place: Place, report: Report, copied: Ca
             continue
         first = segment.header.first_seq
         next_seq = min(start for start in starts if start > first)
-        if first > ends:
-            report.findings.append(f"{where}: records {ends} to {first - 1} were removed before they were archived")
+        if segment.header.begins > ends:
+            removed = f"records {ends} to {segment.header.begins - 1}"
+            report.findings.append(f"{where}: {removed} were removed before they were archived")
         ends = next_seq
         if segment.footer is None:
             report.findings.append(f"{segment.path}: its footer is damaged; `logtool repair` makes it anew")

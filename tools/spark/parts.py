@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.formats.batch_header import HEADER_BYTES as BATCH_HEADER_BYTES
+from engine.formats.batch_header import read_header
 from engine.formats.segment import HEADER_BYTES, parse_segment_name
 from engine.reader import PartitionReader, Segment, StoredTopic, opened
 from engine.segments.scan import Found, careful_read, walk
+from tools.spark.counts import Counter, Runs
 
 if TYPE_CHECKING:
     from engine.errors import Corrupt
@@ -64,6 +67,7 @@ class Part:
     reader: PartitionReader | None
     archived: ArchivedPartition | None
     _walked: dict[Path, _Walked] = field(default_factory=dict)
+    _counter: Counter = field(default_factory=Counter)
 
     @property
     def topic(self) -> StoredTopic:
@@ -103,19 +107,63 @@ class Part:
         self.archived = archived
         live = {segment.path for segment in self.reader.segments} if self.reader is not None else set()
         self._walked = {path: walked for path, walked in self._walked.items() if path in live}
+        self._counter.keep(live | (archived.paths if archived is not None else set()))
+
+    def count(self, first_seq: int, end_seq: int) -> int:
+        """Records of the numbers first_seq..end_seq - 1. Raises Corrupt, OSError."""
+        return sum(runs.count(first_seq, end_seq) for runs in self._runs(first_seq, end_seq))
+
+    def end_of(self, first_seq: int, end_seq: int, records: int) -> int:
+        """The number behind the first `records` records (at least one) from `first_seq` on, at most `end_seq`.
+
+        A batch with numbers left out is not cut. Raises Corrupt, OSError.
+        """
+        for runs in self._runs(first_seq, end_seq):
+            here = runs.count(first_seq, end_seq)
+            if here > records or here == records > 0:
+                return min(end_seq, runs.end_of(first_seq, records))
+            records -= here
+        return end_seq
+
+    def next_of(self, first_seq: int, end_seq: int) -> int:
+        """The lowest of these numbers that may be a record's, or was one's; `end_seq` if none is. As `count`."""
+        if first_seq < self.log_start:
+            return first_seq
+        found = (runs.next_of(first_seq) for runs in self._runs(first_seq, end_seq))
+        return min(end_seq, next((seq for seq in found if seq is not None), end_seq))
+
+    def _runs(self, first_seq: int, end_seq: int) -> Iterator[Runs]:
+        for segment, _, archived in self._segments(first_seq, end_seq):
+            source = self.archived.place if archived and self.archived is not None else self.reader
+            assert source is not None, "a segment is of one of the two"
+            yield self._counter.runs(source.files, segment)
+
+    @property
+    def _begins(self) -> int:
+        """Up to the directory's log start no number from here on was ever that of a record."""
+        if self.reader is None or not self.reader.segments:
+            return self.border
+        segment = self.reader.segments[0]
+        if segment.header.first_seq >= self.border:
+            return self.border  # its header said what is behind the segment before it
+        with opened(self.reader.files, segment.path) as fd:
+            read = careful_read(self.reader.files, fd, path=segment.path)
+            first = read_header(read(HEADER_BYTES, BATCH_HEADER_BYTES), 0, segment.header.segment_id, HEADER_BYTES)
+        is_left_out = first is not None and first.first_seq >= self.border
+        return segment.header.begins if is_left_out else self.border
 
     def losses(self, first_seq: int, end_seq: int) -> Iterator[Lost]:
         """Which of the numbers first_seq..end_seq - 1 are known to be lost before a file is read."""
         if self.archived is not None and first_seq < self.border:
             expected = first_seq
             for entry in self.archived.between(first_seq, min(end_seq, self.border)):
-                if entry.first > expected:
-                    yield Lost(expected, entry.first - 1)
+                if entry.first > expected and (begins := self.archived.segment(entry).header.begins) > expected:
+                    yield Lost(expected, begins - 1)
                 expected = entry.next
-            if expected < min(end_seq, self.border):
-                yield Lost(expected, min(end_seq, self.border) - 1)
-        elif first_seq < min(self.border, end_seq):
-            yield Lost(first_seq, min(self.border, end_seq) - 1)
+            if expected < (stop := min(end_seq, self._begins)):
+                yield Lost(expected, stop - 1)
+        elif first_seq < (stop := min(self._begins, end_seq)):
+            yield Lost(first_seq, stop - 1)
         if self.reader is None:
             return
         starts = sorted(segment.header.first_seq for segment in self.reader.segments)
@@ -133,9 +181,14 @@ class Part:
 
     def pieces(self, first_seq: int, end_seq: int) -> Iterator[Range]:
         """The smallest ranges that the index gives, in order. Raises Corrupt, OSError."""
+        for segment, following, archived in self._segments(first_seq, end_seq):
+            yield from self._of_segment(segment, following, first_seq, end_seq, archived)
+
+    def _segments(self, first_seq: int, end_seq: int) -> Iterator[tuple[Segment, int, bool]]:
+        """Segments that hold any of these numbers: (segment, the number behind it, whether it is the archive's)."""
         if self.archived is not None and first_seq < self.border:
             for entry in self.archived.between(first_seq, min(end_seq, self.border)):
-                yield from self._of_segment(self.archived.segment(entry), entry.next, first_seq, end_seq, True)
+                yield self.archived.segment(entry), entry.next, True
         first_seq = max(first_seq, self.border)
         if self.reader is None or first_seq >= end_seq:
             return
@@ -143,7 +196,7 @@ class Part:
             is_last = at + 1 == len(self.reader.segments)
             following = (self.committed_seq + 1) if is_last else self.reader.segments[at + 1].header.first_seq
             if following > first_seq and segment.header.first_seq < end_seq:
-                yield from self._of_segment(segment, following, first_seq, end_seq, False)
+                yield segment, following, False
 
     def _of_segment(
         self, segment: Segment, following: int, first_seq: int, end_seq: int, archived: bool

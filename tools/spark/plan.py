@@ -170,7 +170,7 @@ class Planner:
         least = self.options.min_partitions
         if least is None or len(found) >= least:
             return found
-        records_max = max(1, sum(end - first for _, (first, end) in ranges) // least)
+        records_max = max(1, sum(self.partitions[key].count(first, end) for key, (first, end) in ranges) // least)
         return [task for key, (first, end) in ranges for task in self.tasks(key, first, end, records_max)]
 
     def tasks(self, key: Key, first_seq: int, end_seq: int, records_max: int | None = None) -> Iterator[Task]:
@@ -192,15 +192,18 @@ class Planner:
             yield from self._cut(key, first, end, records_max)
 
     def _cut(self, key: Key, first_seq: int, end_seq: int, records_max: int | None) -> Iterator[Task]:
-        pieces = list(self.partitions[key].pieces(first_seq, end_seq))
-        step = min(records_max or end_seq, self.options.records_per_partition or end_seq)
-        for start in range(first_seq, end_seq, step):
-            stop = min(start + step, end_seq)
+        part = self.partitions[key]
+        pieces = list(part.pieces(first_seq, end_seq))
+        limits = [limit for limit in (records_max, self.options.records_per_partition) if limit is not None]
+        start = first_seq
+        while start < end_seq:
+            stop = part.end_of(start, end_seq, min(limits)) if limits else end_seq
             # Bytes at a border of numbers are read by both tasks.
             low = bisect_right(pieces, start, key=lambda piece: piece.next_seq)
             high = bisect_left(pieces, stop, key=lambda piece: piece.first_seq)
             for taken in _gathered(pieces[low:high], self.options.split_bytes):
                 yield Task(*key, start, stop, taken)
+            start = stop
 
     def bytes_between(self, key: Key, first_seq: int, end_seq: int) -> int:
         """Bytes of files that hold these numbers."""

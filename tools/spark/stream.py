@@ -151,15 +151,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """As much of it as the options for one trigger allow."""
         options = self.options
         starts = {key: begin.get(key, FIRST_SEQ) for key in end}
-        waiting = {key: number - starts[key] for key, number in end.items() if number > starts[key]}
+        parts = planner.partitions
+        behind = [key for key, number in end.items() if number > starts[key] and key in parts]
+        waiting = {key: parts[key].count(starts[key], end[key]) for key in behind}
         least = options.min_rows_per_trigger
         if least is not None and self._target is None and sum(waiting.values()) < least and not self._overdue():
             return begin
         if options.rows_per_trigger is not None:
             shares = shared(waiting, options.rows_per_trigger)
-            end = {**end, **{key: starts[key] + share for key, share in shares.items()}}
+            ends = {key: parts[key].end_of(starts[key], end[key], share) for key, share in shares.items() if share}
+            end = {**end, **{key: ends.get(key, starts[key]) for key in waiting}}
         if options.bytes_per_trigger is not None:
-            firsts = {key: max(starts[key], planner.partitions[key].log_start) for key in waiting}
+            firsts = {key: max(starts[key], parts[key].log_start) for key in waiting}
             sizes = {key: planner.bytes_between(key, first, end[key]) for key, first in firsts.items()}
             if sum(sizes.values()) > options.bytes_per_trigger:
                 bounds = shared(sizes, options.bytes_per_trigger)

@@ -227,6 +227,11 @@ class ArchivedPartition:
         """The number behind the last archived one."""
         return self.entries[-1].next
 
+    @property
+    def paths(self) -> set[Path]:
+        """Of the segments that were looked at."""
+        return {segment.path for segment in self._segments.values()}
+
     def between(self, first_seq: int, end_seq: int) -> list[Archived]:
         """The segments that hold any of the numbers first_seq..end_seq - 1."""
         low = bisect_right(self.entries, first_seq, key=lambda entry: entry.next)

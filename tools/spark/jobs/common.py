@@ -95,15 +95,34 @@ class Extent:
             spans[key] = (min(args.start.resolve(reader), end), end)
         return cls(args.data_dir, spans)
 
-    def steps(self, records: int) -> Iterator[Extent]:
-        """The same in pieces, one after the other, each at most `records` numbers of each partition."""
-        longest = max((end - first for first, end in self.spans.values()), default=0)
-        for start in range(0, longest, records):
-            spans = {
-                key: (min(first + start, end), min(first + start + records, end))
-                for key, (first, end) in self.spans.items()
-            }
-            yield Extent(self.data_dir, spans)
+    def steps(self, records: int) -> Iterator[tuple[int, Extent]]:
+        """The same in numbered pieces, one after the other, each at most `records` numbers of each partition.
+
+        A step has the same number and means the same records however often a job begins anew, whatever retention
+        removes meanwhile; numbers of steps without a record are left out. Raises EngineError, OSError.
+        """
+        planner = Planner(parse_options({"path": self.data_dir}))
+        planner.refresh()
+        number = 0
+        while True:
+            waiting = {key: (first + number * records, end) for key, (first, end) in self.spans.items()}
+            waiting = {key: span for key, span in waiting.items() if span[0] < span[1]}
+            if not waiting:
+                return
+            nexts = [self._next(planner, key, *span) - span[0] for key, span in waiting.items()]
+            number += min(nexts) // records
+            spans = {}
+            for key, (first, end) in self.spans.items():
+                start = min(first + number * records, end)
+                spans[key] = (start, min(start + records, end))
+            if any(first < end for first, end in spans.values()):
+                yield number, Extent(self.data_dir, spans)
+            number += 1
+
+    @staticmethod
+    def _next(planner: Planner, key: Key, first_seq: int, end_seq: int) -> int:
+        part = planner.partitions.get(key)
+        return part.next_of(first_seq, end_seq) if part is not None else first_seq
 
     def frame(self, spark: SparkSession, columns: str | None = None, **options: Any) -> DataFrame:
         """The records as a DataFrame of these columns (``"offset bigint, value binary"``), all by default."""

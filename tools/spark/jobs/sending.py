@@ -180,7 +180,7 @@ class Progress:
         """
         sent = 0
         first = server.done(self.writer) + 1
-        for number, step in enumerate(self.extent.steps(records)):
+        for number, step in self.extent.steps(records):
             if number < first:
                 continue
             began_s = time.monotonic()
