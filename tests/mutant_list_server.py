@@ -1,0 +1,57 @@
+"""Further defects, in what one client may cost the others; see `tests.mutant_list`."""
+
+from __future__ import annotations
+
+from tests.mutant_list import Mutant
+
+SERVER_MUTANTS = (
+    Mutant(
+        "let one maker use up the room for topics",
+        "engine/state/catalog.py",
+        "            self._shares.check(maker, partition_count, topics_left, partitions_left)\n",
+        "            pass\n",
+        "tests/unit/test_shares.py -k requests",
+    ),
+    Mutant(
+        "make topics without a name",
+        "engine/state/catalog.py",
+        "        if not name:\n",
+        "        if False:\n",
+        "tests/unit/test_catalog.py -k cannot_be_made",
+    ),
+    Mutant(
+        "never forget what a maker took",
+        "engine/state/shares.py",
+        "        kept = 0.5 ** ((self._clock_s() - at) / MAKER_HALF_LIFE_S)\n",
+        "        kept = 1.0\n",
+        "tests/unit/test_shares.py -k with_time",
+    ),
+    Mutant(
+        "take any number of values in a JSON body",
+        "netserver/admin/bodies.py",
+        "        left -= 1\n",
+        "",
+        "tests/unit/test_admin_slices.py -k bounded_number",
+    ),
+    Mutant(
+        "go through all subscriptions in one piece",
+        "netserver/admin/metrics.py",
+        "async for cursor in sliced(self._log.slices, self._log.cursors.loaded()):",
+        "for cursor in self._log.cursors.loaded():",
+        "tests/unit/test_metrics.py -k slices",
+    ),
+    Mutant(
+        "unpack request bodies",
+        "netserver/admin/http.py",
+        "            auto_decompress=False,\n",
+        "",
+        "tests/unit/test_admin_http.py -k unpacked",
+    ),
+    Mutant(
+        "let held connections keep their places",
+        "netserver/admin/http.py",
+        "            self._give_way(next(iter(self._idle)))\n",
+        "            pass\n",
+        "tests/unit/test_admin_http.py -k gives_way",
+    ),
+)
