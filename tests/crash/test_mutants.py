@@ -27,7 +27,7 @@ QUICK = {
     "pass over the oldest segments when the log begins in a gap",
     "remove files before the raised start is on disk",
     "let one topic stop the cleaning of all",
-    "believe every clock at once",
+    "believe a jump of the clock that is seen twice",
 }
 
 
