@@ -12,7 +12,7 @@ SPARK_MUTANTS = (
         "tools/spark/stream.py",
         "parts[key].count(starts[key], end[key])",
         "end[key] - starts[key]",
-        f"{LEFT_OUT} -k sizes_are_in_records",
+        f"{LEFT_OUT} -k few_records_over_many_numbers",
     ),
     Mutant(
         "take the numbers below the first record for removed ones",
@@ -20,5 +20,19 @@ SPARK_MUTANTS = (
         "        return segment.header.begins if is_left_out else self.border\n",
         "        return self.border\n",
         f"{LEFT_OUT} -k number_of_its_own",
+    ),
+    Mutant(
+        "go on at the old number in a topic that was made anew",
+        "tools/spark/stream.py",
+        "            if not given.is_of(key[0], part.topic.id):\n",
+        "            if False:\n",
+        "tests/spark/test_stream.py -k that_was_made_anew",
+    ),
+    Mutant(
+        "read a batch of the old topic from the new one",
+        "tools/spark/stream.py",
+        "            if part is not None and until.is_of(key[0], part.topic.id):\n",
+        "            if part is not None:\n",
+        "tests/spark/test_stream.py -k that_was_made_anew",
     ),
 )

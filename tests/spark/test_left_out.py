@@ -130,7 +130,7 @@ def test_few_records_over_many_numbers_wait(tmp_path: Path) -> None:
     start, limit = stream.initialOffset(), stream.getDefaultReadLimit()
     end = stream.latestOffset(start, limit)
     assert end != start  # the first batch comes at once
-    start = {"orders": {"0": 11}}
+    start = {"orders": {"0": 11, "id": 1}}
     assert stream.latestOffset(start, limit) == start
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +107,15 @@ def drained(stream: Any, limit: Any = None) -> list[int]:
     return sizes
 
 
+def at(number: int) -> dict[str, dict[str, int]]:
+    """Offsets of the example's topic."""
+    return {"orders": {"0": number, "id": 1}}
+
+
+def planned(stream: Any, start: Any, end: Any) -> list[Any]:
+    return [partition.task for partition in stream.partitions(start, end)]
+
+
 def test_a_limit_is_shared_by_what_waits() -> None:
     require_spark()
     from tools.spark.stream import shared
@@ -138,19 +148,19 @@ def test_few_records_wait_for_more(tmp_path: Path) -> None:
     stream = reader(tmp_path, minOffsetsPerTrigger="20", maxTriggerDelay="1h", maxOffsetsPerTrigger="50")
     limit = stream.getDefaultReadLimit()
     start = stream.latestOffset(stream.initialOffset(), limit)
-    assert start == {"orders": {"0": 51}}
+    assert start == at(51)
     start = stream.latestOffset(start, limit)
-    assert start == {"orders": {"0": 91}}
+    assert start == at(91)
     partition.write([b"x"] * 19)
     partition.mark()
     assert stream.latestOffset(start, limit) == start
     hasty = reader(tmp_path, minOffsetsPerTrigger="20", maxTriggerDelay="0ms")
-    assert hasty.latestOffset(start, limit) == {"orders": {"0": 110}}
+    assert hasty.latestOffset(start, limit) == at(110)
     stream.prepareForTriggerAvailableNow()  # then nothing may wait
-    assert stream.latestOffset(start, limit) == {"orders": {"0": 110}}
+    assert stream.latestOffset(start, limit) == at(110)
     partition.write([b"x"] * 20)
     partition.mark()
-    assert stream.latestOffset(start, limit) == {"orders": {"0": 110}}
+    assert stream.latestOffset(start, limit) == at(110)
 
 
 def test_partitions_that_come_and_go(tmp_path: Path) -> None:
@@ -161,13 +171,13 @@ def test_partitions_that_come_and_go(tmp_path: Path) -> None:
     stream = reader(tmp_path, startingOffsets="latest")
     limit = stream.getDefaultReadLimit()
     start = stream.initialOffset()
-    assert start == {"orders": {"0": 91}}
+    assert start == at(91)
     other = StoredPartition(tmp_path, orders.watermarks, name=b"other", topic_id=2, index=1, number=2)
     other.begin_segment(partitions=2)
     other.write([b"x"] * 5)
     other.mark()
     end = stream.latestOffset(start, limit)
-    assert end == {"orders": {"0": 91}, "other": {"0": 1, "1": 6}}
+    assert end == at(91) | {"other": {"0": 1, "1": 6, "id": 2}}
     (task,) = [partition.task for partition in stream.partitions(start, end)]
     assert (task.topic, task.partition, task.first_seq, task.end_seq) == ("other", 1, 1, 6)
     shutil.rmtree(other.directory.parent)
@@ -182,28 +192,68 @@ def test_partitions_that_come_and_go(tmp_path: Path) -> None:
     assert narrower.latestOffset(end, limit) == end  # kept for a query that asks for it again
 
 
-def test_a_topic_that_begins_anew(tmp_path: Path) -> None:
+def made_anew(data_dir: Path, old: StoredPartition, records: int = 100) -> StoredPartition:
+    """The topic deleted and made again, with more records than it had."""
+    shutil.rmtree(old.directory.parent)
+    again = StoredPartition(data_dir, old.watermarks, topic_id=3, number=3)
+    again.begin_segment()
+    again.write([b"x"] * records)
+    again.mark()
+    return again
+
+
+def test_a_topic_that_was_made_anew(tmp_path: Path) -> None:
     require_spark()
     from tools.spark.plan import DataLoss
 
-    orders = example(tmp_path)
-    running = [reader(tmp_path), reader(tmp_path, failOnDataLoss="false")]
-    for stream in running:
-        assert drained(stream) == [90]
-    shutil.rmtree(orders.directory.parent)
-    again = StoredPartition(tmp_path, orders.watermarks, topic_id=3, number=3)
-    again.begin_segment()
-    again.write([b"x"] * 100)
-    again.mark()
-    old, limit = {"orders": {"0": 91}}, running[0].getDefaultReadLimit()
-    with pytest.raises(DataLoss, match="orders:0 has begun anew"):
-        running[0].latestOffset(old, limit)
-    anew = running[1].latestOffset(old, limit)
-    assert anew == {"orders": {"0": 1}}
-    assert running[1].partitions(old, anew) == []
-    assert running[1].latestOffset(anew, limit) == {"orders": {"0": 101}}
-    with pytest.raises(DataLoss, match="it ends with record 100, not 500"):
+    made_anew(tmp_path, example(tmp_path))
+    limit = reader(tmp_path).getDefaultReadLimit()
+    strict = reader(tmp_path)
+    for stream in (strict, strict, reader(tmp_path)):  # at each try, and in each life of the query
+        with pytest.raises(DataLoss, match="orders:0 has begun anew: the topic was deleted and made again"):
+            stream.latestOffset(at(51), limit)
+        with pytest.raises(DataLoss, match="made again; lost: records 51 to 90"):  # a batch that was planned before
+            stream.partitions(at(51), at(91))
+    tolerant = reader(tmp_path, failOnDataLoss="false", minOffsetsPerTrigger="500", maxTriggerDelay="1h")
+    tolerant._last_batch_s = time.monotonic()
+    end = tolerant.latestOffset(at(51), tolerant.getDefaultReadLimit())
+    assert end == {"orders": {"0": 101, "id": 3}}  # that it is another one is not held back
+    assert [(task.first_seq, task.end_seq) for task in planned(tolerant, at(51), end)] == [(1, 101)]
+    assert planned(tolerant, at(51), at(91)) == []
+    assert tolerant.latestOffset(end, limit) == end
+    ended = reader(tmp_path, failOnDataLoss="false")
+    ended.prepareForTriggerAvailableNow()
+    assert ended.latestOffset(at(51), limit) == end
+
+
+def test_offsets_of_older_checkpoints(tmp_path: Path) -> None:
+    require_spark()
+    from tools.spark.plan import DataLoss
+
+    example(tmp_path)
+    old, limit = {"orders": {"0": 51}}, reader(tmp_path).getDefaultReadLimit()
+    end = reader(tmp_path).latestOffset(old, limit)
+    assert end == at(91)
+    assert [(task.first_seq, task.end_seq) for task in planned(reader(tmp_path), old, end)] == [(51, 91)]
+    assert [task.first_seq for task in planned(reader(tmp_path), old, {"orders": {"0": 71}})] == [51]
+    with pytest.raises(DataLoss, match="it ends with record 90, not 500"):
         reader(tmp_path).latestOffset({"orders": {"0": 501}}, limit)
+    tolerant = reader(tmp_path, failOnDataLoss="false")
+    assert tolerant.latestOffset(at(501), limit) == at(91)
+    assert [task.first_seq for task in planned(tolerant, at(501), at(91))] == [1]
+
+
+def test_a_topic_made_anew_while_the_query_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
+    old = example(tmp_path / "log")
+    query = Query(spark, tmp_path / "log", tmp_path)
+    query.run()
+    made_anew(tmp_path / "log", old)
+    for _ in range(2):
+        with pytest.raises(Exception, match="orders:0 has begun anew"):
+            query.run()
+    query.options["failOnDataLoss"] = "false"
+    query.run()
+    assert query.offsets() == sorted([*range(1, 91), *range(1, 101)])
 
 
 def test_a_stream_waits_for_its_topic(tmp_path: Path) -> None:
@@ -215,7 +265,11 @@ def test_a_stream_waits_for_its_topic(tmp_path: Path) -> None:
     late.begin_segment()
     late.write([b"x"] * 5)
     late.mark()
-    assert stream.latestOffset(start, stream.getDefaultReadLimit()) == {"late": {"0": 6}} == stream.reportLatestOffset()
+    assert (
+        stream.latestOffset(start, stream.getDefaultReadLimit())
+        == {"late": {"0": 6, "id": 2}}
+        == stream.reportLatestOffset()
+    )
 
 
 def test_options_of_streams_and_batches(tmp_path: Path) -> None:

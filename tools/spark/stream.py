@@ -1,4 +1,4 @@
-"""Streaming reads. Offsets in Spark's checkpoints: ``{topic: {partition: next number}}``, as those of Kafka's source.
+"""Streaming reads. Offsets as those of Spark's source for Kafka, with the ids of topics (see `tools.spark.offsets`).
 
 The log holds no state for a query: a restarted one goes on exactly where its checkpoint says. Records that retention
 removes before they were read are a loss (failOnDataLoss), and so is a topic that is gone, or that begins anew.
@@ -21,6 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from tools.spark.offsets import Offsets, Positions
 from tools.spark.options import Options
 from tools.spark.plan import Key, Planner, lost
 from tools.spark.source import Fields, TaskPartition, read_partition
@@ -30,20 +31,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("quintlog.spark")
 FIRST_SEQ = 1
-Offsets = dict[str, dict[str, int]]
-
-
-def to_offsets(numbers: Mapping[Key, int]) -> Offsets:
-    """In one order, since Spark compares the JSON."""
-    offsets: Offsets = {}
-    for (topic, partition), number in sorted(numbers.items()):
-        offsets.setdefault(topic, {})[str(partition)] = number
-    return offsets
-
-
-def from_offsets(offsets: Offsets) -> dict[Key, int]:
-    """The reverse of `to_offsets`."""
-    return {(topic, int(index)): number for topic, row in offsets.items() for index, number in row.items()}
 
 
 def shared(waiting: Mapping[Key, int], limit: int) -> dict[Key, int]:
@@ -71,8 +58,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         self.fields = fields
         self._planner: Planner | None = None
-        self._target: dict[Key, int] | None = None
-        self._topic_ids: dict[Key, int] = {}
+        self._target: Positions | None = None
         self._last_batch_s: float | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -89,7 +75,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         planner = self._refreshed()
         for topic in sorted(planner.missing()):
             LOG.warning("no topic %s with records in %s yet: waiting for it", topic, self.options.where)
-        return to_offsets({key: planner.resolve(key, self.options.start) for key in planner.partitions})
+        starts = {key: planner.resolve(key, self.options.start) for key in planner.partitions}
+        return Positions(starts, self._ids(planner)).pack()
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """What stands for the options; `latestOffset` looks at all of them unless it is told to read everything."""
@@ -108,7 +95,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def reportLatestOffset(self) -> Offsets:
         """What is committed, for the query's progress."""
-        return to_offsets(self._ends(self._planner or self._refreshed()))
+        return self._ends(self._planner or self._refreshed()).pack()
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
         """How far the next batch goes. Partitions that are new since the start are read from their beginning.
@@ -116,47 +103,81 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             DataLoss: a topic that was read is gone or has begun anew.
         """
-        begin = from_offsets(start)
+        given = Positions.unpack(start)
         planner = self._refreshed()
+        begin = self._begin(planner, given)
         end: Mapping[Key, int] = self._bounded(planner, begin)
         if not isinstance(limit, ReadAllAvailable):
-            end = self._limited(planner, begin, end)
-        if end != begin:
+            waiting = self._waiting(planner, begin, end)
+            if begin == given.numbers and self._holds_back(waiting):  # else what began anew is noted now
+                return start
+            end = self._limited(planner, begin, end, waiting)
+        offsets = Positions(end, {**given.ids, **self._ids(planner)}).pack()
+        if offsets != start:
             self._last_batch_s = time.monotonic()
-        return to_offsets(end)
+        return offsets
 
     @staticmethod
-    def _ends(planner: Planner) -> dict[Key, int]:
-        return {key: reader.committed_seq + 1 for key, reader in planner.partitions.items()}
+    def _ids(planner: Planner) -> dict[str, int]:
+        return {topic: part.topic.id for (topic, _), part in planner.partitions.items()}
+
+    def _ends(self, planner: Planner) -> Positions:
+        ends = {key: part.committed_seq + 1 for key, part in planner.partitions.items()}
+        return Positions(ends, self._ids(planner))
+
+    def _begin(self, planner: Planner, given: Positions) -> dict[Key, int]:
+        """Where reading goes on: as given, but at the beginning of what has begun anew."""
+        begin = {}
+        for key, number in given.numbers.items():
+            part, name = planner.partitions.get(key), f"{key[0]}:{key[1]}"
+            if part is None:
+                if self.options.wants(*key):
+                    lost(self.options, f"{name} is gone; what it had behind record {number - 1} is lost")
+                else:
+                    begin[key] = number
+                continue
+            begin[key] = number
+            if not given.is_of(key[0], part.topic.id):
+                behind = f"what it had behind record {number - 1} is lost"
+                lost(self.options, f"{name} has begun anew: the topic was deleted and made again; {behind}")
+                begin[key] = FIRST_SEQ
+            elif part.committed_seq + 1 < number:
+                text = f"it ends with record {part.committed_seq}, not {number - 1}"
+                lost(self.options, f"{name} has begun anew: {text}")
+                begin[key] = FIRST_SEQ
+        return begin
 
     def _bounded(self, planner: Planner, begin: Mapping[Key, int]) -> dict[Key, int]:
         """The end of what there is, or of the query."""
-        end = dict(begin)
-        for key, committed in self._ends(planner).items():
-            known, topic_id = self._topic_ids.get(key), planner.partitions[key].topic.id
-            self._topic_ids[key] = topic_id
-            if key in begin and (committed < begin[key] or known not in (None, topic_id)):
-                name = f"{key[0]}:{key[1]}"
-                lost(self.options, f"{name} has begun anew: it ends with record {committed - 1}, not {begin[key] - 1}")
-                end[key] = FIRST_SEQ  # a batch of nothing; the next one begins there
-            elif self._target is None or key in self._target:
-                end[key] = committed if self._target is None else max(self._target[key], begin.get(key, 0))
-        for key in begin:
-            if key not in planner.partitions and self.options.wants(*key):
-                lost(self.options, f"{key[0]}:{key[1]} is gone; what it had behind record {begin[key] - 1} is lost")
-                del end[key]
+        end, ends, target = dict(begin), self._ends(planner), self._target
+        for key, number in ends.numbers.items():
+            if target is None:
+                end[key] = number
+            elif key in target.numbers and target.is_of(key[0], ends.ids[key[0]]):
+                end[key] = max(min(target.numbers[key], number), begin.get(key, 0))
         return end
 
-    def _limited(self, planner: Planner, begin: Mapping[Key, int], end: Mapping[Key, int]) -> Mapping[Key, int]:
+    @staticmethod
+    def _waiting(planner: Planner, begin: Mapping[Key, int], end: Mapping[Key, int]) -> dict[Key, int]:
+        """Records that were not read yet."""
+        waiting = {}
+        for key, number in end.items():
+            first = begin.get(key, FIRST_SEQ)
+            if number > first and key in planner.partitions:
+                waiting[key] = planner.partitions[key].count(first, number)
+        return waiting
+
+    def _holds_back(self, waiting: Mapping[Key, int]) -> bool:
+        """Whether they are too few for a batch of their own."""
+        least = self.options.min_rows_per_trigger
+        return least is not None and self._target is None and sum(waiting.values()) < least and not self._overdue()
+
+    def _limited(
+        self, planner: Planner, begin: Mapping[Key, int], end: Mapping[Key, int], waiting: Mapping[Key, int]
+    ) -> Mapping[Key, int]:
         """As much of it as the options for one trigger allow."""
-        options = self.options
-        starts = {key: begin.get(key, FIRST_SEQ) for key in end}
-        parts = planner.partitions
-        behind = [key for key, number in end.items() if number > starts[key] and key in parts]
-        waiting = {key: parts[key].count(starts[key], end[key]) for key in behind}
-        least = options.min_rows_per_trigger
-        if least is not None and self._target is None and sum(waiting.values()) < least and not self._overdue():
-            return begin
+        options, parts = self.options, planner.partitions
+        starts = {key: begin.get(key, FIRST_SEQ) for key in waiting}
         if options.rows_per_trigger is not None:
             shares = shared(waiting, options.rows_per_trigger)
             ends = {key: parts[key].end_of(starts[key], end[key], share) for key, share in shares.items() if share}
@@ -177,16 +198,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offsets, end: Offsets) -> list[TaskPartition]:
         """The tasks of one batch. Raises DataLoss, Corrupt."""
         planner = self._refreshed()
-        begin = from_offsets(start)
+        begin, until = Positions.unpack(start), Positions.unpack(end)
         wanted = {}
-        for key, end_seq in from_offsets(end).items():
-            first_seq = begin.get(key, FIRST_SEQ)
-            if end_seq < first_seq:  # it has begun anew
+        for key, end_seq in until.numbers.items():
+            first_seq = begin.numbers.get(key, FIRST_SEQ)
+            if end_seq < first_seq or not begin.is_of(key[0], until.ids.get(key[0])):  # it has begun anew
                 first_seq = FIRST_SEQ
-            if key in planner.partitions:
+            part = planner.partitions.get(key)
+            if part is not None and until.is_of(key[0], part.topic.id):
                 wanted[key] = (first_seq, end_seq)
             elif end_seq > first_seq:
-                lost(self.options, f"{key[0]}:{key[1]} is gone; lost: records {first_seq} to {end_seq - 1}")
+                why = "is gone" if part is None else "has begun anew: the topic was deleted and made again"
+                lost(self.options, f"{key[0]}:{key[1]} {why}; lost: records {first_seq} to {end_seq - 1}")
         return [TaskPartition(task) for task in planner.plan(wanted)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
