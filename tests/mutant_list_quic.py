@@ -84,4 +84,11 @@ QUIC_MUTANTS = (
         "        kept = False\n",
         "tests/unit/test_fujin_reader.py -k too_large_to_be_pushed",
     ),
+    Mutant(
+        "let Fujin's readers hold what they were given before a reset",
+        "netserver/fujin/groups.py",
+        "            cursor.on_reset[self._reset] = None\n",
+        "            pass\n",
+        "tests/unit/test_fujin_reader.py -k before_a_reset",
+    ),
 )

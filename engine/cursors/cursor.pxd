@@ -20,6 +20,7 @@ cdef class Cursor:
     cdef public long long version
     cdef readonly bint alive
     cdef readonly long long era
+    cdef readonly dict on_reset
     cdef public bint is_volatile
     cdef public int pins
     cdef public bint is_dirty

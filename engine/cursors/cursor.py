@@ -42,6 +42,7 @@ class Cursor:
         waiting: :meth:`next` gave None because the disk has to answer first.
         pins: users that need the cursor to stay in memory.
         era: rises with each :meth:`reset`; what was delivered in an earlier one is nobody's any more.
+        on_reset: what is called after each :meth:`reset`, as its keys.
         alive: False once it was deleted or let go of: ask the store for it again.
         is_volatile: it lives as long as its user keeps it, and is never written.
         totals: counters of its owner.
@@ -69,6 +70,7 @@ class Cursor:
         self.version = entry.version
         self.alive = True
         self.era = 0
+        self.on_reset: dict[Callable[[], None], None] = {}
         self.is_volatile = False
         self.pins = 0
         self.is_dirty = False
@@ -225,6 +227,7 @@ class Cursor:
         self.base += after_seq + 1 - self.deliveries.next_seq
         self.deliveries.reset(after_seq + 1)
         self.touch()
+        call_each("a reset of a subscription", tuple(self.on_reset))
         self._call_waiters()
 
     # --- the log under it

@@ -3,7 +3,7 @@
 A group's position is a durable cursor of the engine (owner ``fujin``, the group's name). *Takers* are push streams and
 waiting FETCHes; whoever wants records stands in a queue and gets a portion in turn, so that work is shared and nobody
 waits behind a taker that is full. What a taker holds unacknowledged goes back when its stream ends, and is the first to
-be delivered again.
+be delivered again. When the group's position is set anew, nobody holds anything any more.
 """
 
 from __future__ import annotations
@@ -136,6 +136,7 @@ class Group:
         if cursor is not self._cursor:
             self._cursor = cursor
             cursor.pins += 1
+            cursor.on_reset[self._reset] = None
 
     def _made(self, error: EngineError | None) -> None:
         while self._opening:  # who still waits keeps the group from being let go of
@@ -164,6 +165,7 @@ class Group:
             if cursor is not None:
                 self._return_large(cursor, self._node.cursors.clock_ms())
                 cursor.forget(self._woken)
+                cursor.on_reset.pop(self._reset, None)
                 cursor.pins -= 1
             self._cursor = None
             if self._node.groups.get((self._name, self.partition)) is self:
@@ -220,6 +222,16 @@ class Group:
             for other in tuple(self._readers):
                 if other is not reader and other.held.remove(first, last):
                     other.freed()
+
+    def _reset(self) -> None:
+        """The group's position was set anew: all that was delivered is delivered to somebody again, or to nobody."""
+        self._large.clear()
+        for reader in self._readers:
+            reader.held.clear()
+        with self.quiet():
+            for reader in tuple(self._readers):
+                reader.freed()
+        self.deal()
 
     # --- dealing out
 

@@ -389,6 +389,27 @@ def test_what_a_reader_held_is_delivered_to_another_when_it_ends(how: str) -> No
     serve(test)
 
 
+def test_nobody_holds_what_was_delivered_before_a_reset() -> None:
+    async def test(server: Server, peer: Peer) -> None:
+        await peer.publish(b"t", *numbered(3))
+        first = await peer.reader(b"t")
+        assert await pushed(first, 3) == numbered(3)
+        (cursor,) = server.log.cursors.loaded()
+        cursor.reset(0)
+        assert await pushed(first, 3) == numbered(3), "its window is empty again, though it acknowledged nothing"
+        await peer.publish(b"t", b"3")
+        second = await peer.reader(b"t")
+        assert await pushed(second, 1) == [b"3"]
+        cursor.reset(0)
+        assert await pushed(second, 3) == numbered(3)
+        assert await pushed(first, 1) == [b"3"]
+        third = await peer.reader(b"t")
+        await ended(first)
+        assert await pushed(third, 1) == [b"3"], "what the first was given before is the second's"
+
+    serve(test, push_unacknowledged_max=3)
+
+
 def test_automatic_acknowledgement_delivers_once() -> None:
     async def test(server: Server, peer: Peer) -> None:
         await peer.publish(b"t", *numbered(10))
