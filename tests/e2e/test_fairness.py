@@ -232,6 +232,45 @@ def numbers_left_out(process: ServerProcess) -> None:
                 assert file.read(int.from_bytes(file.read(4), "big"))
 
 
+def very_many_expired_records(process: ServerProcess) -> None:
+    """Each is looked at by whoever polls, and given to nobody."""
+    bundle = encode_bundle([b""] * 100_000, None, [1] * 100_000)
+    with TankPeer(process) as peer:
+        peer.send(messages.CreateTopicRequest(1, b"expired", 1, b""))
+        assert peer.answer()[-1] == messages.CreateCode.CREATED
+        with Peer(process.address("blipmq")) as reader, Peer(process.address("blipmq"), version=2) as pushed:
+            subscription = reader.subscribe(b"expired")
+            for number in range(2 * SCALE):
+                part = messages.ProducePartition(0, bundle, 0)
+                peer.send(messages.ProduceRequest(number, (messages.ProduceTopic(b"expired", (part,)),), False))
+                peer.answer()
+            reader.publish(b"expired", b"fresh")
+            pushed.send(codec_v2.subscribe(5, b"expired", 0, offset=0))
+            reader.socket.settimeout(120)
+            found: list[tuple[int, bytes]] = []
+            while not found:
+                found = reader.poll(subscription, 100)
+            assert [body for _, body in found] == [b"fresh"]
+            pushed.socket.settimeout(120)
+            with pushed.socket.makefile("rb") as file:
+                frames = [file.read(int.from_bytes(file.read(4), "big")) for _ in range(2)]  # the answer, and a record
+            assert b"fresh" in frames[1]
+
+
+def lists_of_thousands_of_topics(process: ServerProcess) -> None:
+    count = 10_000 if NIGHTLY else 500
+    with Peer(process.address("blipmq")) as peer:
+        peer.send(b"".join(codec.publish(1, 1, b"listed-%d" % number, b"x") for number in range(count)))
+        peer.socket.settimeout(120)
+        assert peer.until_pong() == []
+    for path in ("/v1/topics", "/v1/topics?name=listed-1*", "/metrics", "/metrics/topics"):
+        assert process.admin("GET", path)
+    with TankPeer(process) as tank_peer:
+        tank_peer.send(*(messages.DiscoverTopicsRequest(number) for number in range(20)))
+        for _ in range(20):
+            assert len(tank_peer.answer()) > count
+
+
 LOADS: list[tuple[Load, str]] = [
     (blipmq_patterns, "figg"),
     (very_many_small_frames_of_two_topics, "figg"),
@@ -247,6 +286,8 @@ LOADS: list[tuple[Load, str]] = [
     (held_admin_connections, "figg"),
     (questions_about_many_partitions, "figg"),
     (numbers_left_out, "figg"),
+    (very_many_expired_records, "figg"),
+    (lists_of_thousands_of_topics, "figg"),
 ]
 """Each load, and the protocol of the client beside it."""
 
@@ -254,7 +295,7 @@ LOADS: list[tuple[Load, str]] = [
 @pytest.fixture(scope="module")
 def process() -> Iterator[ServerProcess]:
     """One server for all loads: what one leaves behind must not slow the next."""
-    with server() as started:
+    with server(settings={"blipmq": {"message_ttl": "1h"}}) as started:
         yield started
 
 
