@@ -48,6 +48,7 @@ from netserver.limits import (
     STAGING_BYTES_MAX,
     WRITER_NAME_BYTES_MAX,
 )
+from netserver.partitioning import partition_of
 
 if TYPE_CHECKING:
     from engine.partitions.clock import DoubtedClock
@@ -278,8 +279,7 @@ class _Commit:
         log = self._server.log
         index = row.partition
         if index is None:
-            seed = row.key or name.encode()
-            index = xxhash.xxh3_64_intdigest(seed) % log.catalog.get_or_create(row.topic).partition_count
+            index = partition_of(row.key or name.encode(), log.catalog.get_or_create(row.topic).partition_count)
         partition = self._partitions.get((row.topic, index))
         if partition is None:
             partition = await self._api.opened_or_made(row.topic, index)

@@ -16,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from netserver.partitioning import partition_of
 from netserver.testing import ServerProcess, server
 from tests.disks import fill, tmpfs
 from tools.logtool.output import count_text
@@ -162,6 +163,27 @@ def test_a_server_that_dies_in_mid_load(tmp_path: Path) -> None:
         assert publisher.returncode == 3
         assert out == b""
         assert re.match(rb"logtool: \d+ of 1000 records were acknowledged, then: the connection broke\n", err), err
+
+
+def test_the_partition_is_that_of_the_key(logtool: Logtool) -> None:
+    assert logtool("topics", "create", "keyed", "--partitions", "4")[0] == 0
+    lines = [b"key-%d=%d" % (number % 40, number) for number in range(2000)]
+    args = ["publish", "keyed", "--via", "tank", "--key-delimiter", "="]
+    assert logtool(*args, stdin=b"\n".join(lines) + b"\n") == (0, "2000 records acknowledged\n", "")
+    seen: dict[str, list[int]] = {}
+    for partition in range(4):
+        printed = logtool("cat", f"keyed:{partition}", "--format", "%k %v\n")[1].splitlines()
+        keys = {line.split()[0] for line in printed}
+        assert keys == {f"key-{n}" for n in range(40) if partition_of(b"key-%d" % n, 4) == partition}
+        for line in printed:
+            key, value = line.split()
+            seen.setdefault(key, []).append(int(value))
+    assert seen == {f"key-{n}": list(range(n, 2000, 40)) for n in range(40)}
+    code, out, err = logtool("publish", "keyed", "--via", "tank", "-o", "jsonl", stdin=b"a\n" * 1000)
+    assert (code, json.loads(out)["partition"], json.loads(out)["acknowledged"]) == (0, None, 1000)
+    assert err == "logtool: records without a key go to partition 0 of 4; TOPIC:N names another one\n"
+    assert logtool("cat", "keyed:0")[1].splitlines().count("a") == 1000
+    assert logtool("publish", "", stdin=b"a\n")[0] == 2
 
 
 def test_through_tank_with_keys_and_partitions(logtool: Logtool) -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tools.logtool.publish import GROUP_RECORDS, Progress, sender
+from tools.logtool.publish import Progress
+from tools.logtool.sending import GROUP_RECORDS, sender
 from tools.logtool.splitting import Input
 
 SHARED_POSITION = {"fujin"}

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
@@ -29,7 +29,8 @@ from tools.logtool.errors import Failure
 from tools.logtool.limits import READ_BYTES
 from tools.logtool.output import Column, Output, bytes_fields, count_text
 from tools.logtool.records import topic_and_partition
-from tools.logtool.splitting import FRAMINGS, Framing, Input, Splitter
+from tools.logtool.sending import GROUP_RECORDS, Send, sender
+from tools.logtool.splitting import FRAMINGS, Framing, Splitter
 
 CARRIES_KEYS = {"tank"}
 ENCRYPTED = {"fujin"}
@@ -42,12 +43,6 @@ DIAL_S = 5.0
 """A server has so long to show that it speaks the protocol; --timeout may make it shorter."""
 STALLED_S = 2.0
 """After so long without an acknowledgement it says what it waits for."""
-
-Sent = tuple["asyncio.Future[Any]", int]
-"""A future and how many records are stored when it is done."""
-Send = Callable[[list[Input]], Awaitable[list[Sent]]]
-GROUP_RECORDS = 256
-"""Records whose acknowledgement is counted as one, where the client packs them together."""
 
 
 def connect(
@@ -65,28 +60,6 @@ def own_certificate(settings: Settings) -> Path | None:
     """The self-signed certificate in the data directory; None: whom the system trusts is trusted."""
     path = settings.data_dir / OWN_CERTIFICATE if settings.data_dir is not None else None
     return path if path is not None and path.exists() else None
-
-
-def sender(protocol: str, client: Any, topic: bytes, partition: int) -> Send:
-    """The call that puts records into the client's window."""
-
-    async def figg(records: list[Input]) -> list[Sent]:
-        return [(await client.send_many(topic, [record.value for record in records]), len(records))]
-
-    async def tank(records: list[Input]) -> list[Sent]:
-        values = [record.value for record in records]
-        keys = [record.key for record in records] if any(record.key for record in records) else None
-        return [(await client.send_many(topic, values, partition=partition, keys=keys), len(records))]
-
-    async def blipmq(records: list[Input]) -> list[Sent]:
-        return [(await client.send(topic, record.value), 1) for record in records]
-
-    async def fujin(records: list[Input]) -> list[Sent]:
-        if not all(record.value for record in records):
-            raise Failure(errors.REFUSED, "empty", "Fujin has no records of 0 bytes")
-        return [(await client.send_many(topic, [record.value for record in records]), len(records))]
-
-    return {"figg": figg, "tank": tank, "blipmq": blipmq, "fujin": fujin}[protocol]
 
 
 def parse_via(text: str) -> tuple[str, str]:
@@ -260,8 +233,9 @@ async def _cancel(task: asyncio.Future[None]) -> None:
     await asyncio.wait({task})
 
 
-def why_nothing_is_stored(settings: Settings, topic: bytes, partition: int) -> Failure | None:
-    """What the server says of a partition in which nothing is stored; None when it does not know or cannot be asked."""
+def why_nothing_is_stored(settings: Settings, topic: bytes, partition: int | None) -> Failure | None:
+    """What the server says of a partition (None: of any) in which nothing is stored; None when it does not know or
+    cannot be asked."""
     from tools.logtool.changes import topic_path  # with the engine: only when something is wrong
 
     try:
@@ -272,7 +246,7 @@ def why_nothing_is_stored(settings: Settings, topic: bytes, partition: int) -> F
     except (Failure, OSError):
         return None
     for detail in item.get("partition_details", []):
-        if detail["partition"] == partition and detail.get("error"):
+        if partition in (None, detail["partition"]) and detail.get("error"):
             if detail.get("no_space"):
                 return Failure(errors.NO_ROOM, "no_space", detail["error"])
             return Failure(errors.REFUSED, "read_only", detail["error"])
@@ -345,10 +319,16 @@ def publish(
     Ends when every record is acknowledged: with a topic's default durability all are then on disk. When the connection
     breaks it says how many were acknowledged; those sent after them may be stored or not. With --retry they are sent
     again, and a record may then be stored twice.
+
+    Without PARTITION, tank puts records into the partition that their key's hash says, and those without a key into
+    partition 0. The other protocols reach partition 0 only.
     """
     output = settings.output
     protocol, address = parse_via(via)
-    name, partition = topic_and_partition(topic)
+    name, named = topic_and_partition(topic)
+    if not name:
+        raise click.UsageError("an empty name means no topic")
+    partition = None if name == os.fsencode(topic) and protocol in CARRIES_PARTITIONS else named
     if (key or key_delimiter) and protocol not in CARRIES_KEYS:
         raise click.UsageError(f"{protocol} carries no keys")
     if ca is not None and protocol not in ENCRYPTED:
@@ -363,7 +343,9 @@ def publish(
 
     async def main(descriptors: Sequence[int]) -> None:
         client = connect(protocol, address, settings, window, retry, ca)
-        work = _publish(client, lambda ready: sender(protocol, ready, name, partition), descriptors, splitter, progress)
+        work = _publish(
+            client, lambda ready: sender(protocol, ready, name, partition, output.note), descriptors, splitter, progress
+        )
         await watched(
             work,
             progress,
@@ -401,7 +383,7 @@ def publish(
     _report(output, name, partition, progress, started)
 
 
-def _report(output: Output, topic: bytes, partition: int, progress: Progress, started: float) -> None:
+def _report(output: Output, topic: bytes, partition: int | None, progress: Progress, started: float) -> None:
     seconds = time.monotonic() - started
     if output.form == "table":
         output.write(f"{count_text(progress.acknowledged, 'record')} acknowledged\n".encode())
