@@ -35,4 +35,11 @@ SPARK_MUTANTS = (
         "            if part is not None:\n",
         "tests/spark/test_stream.py -k that_was_made_anew",
     ),
+    Mutant(
+        "hand rows to whatever server listens where ours was",
+        "tools/spark/sink_client.py",
+        "            if directory:\n",
+        "            if False:\n",
+        "tests/spark/test_sink.py -k where_the_first_one_was",
+    ),
 )

@@ -136,6 +136,57 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
         assert [record.value for record in stored(process.data_dir)] == [b"one", b"two"]
 
 
+def test_a_directory_without_a_server_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    require_spark()
+    from tools.spark import sink_client
+    from tools.spark.sink_options import parse_sink
+
+    def stage(path: Path, **options: str) -> None:
+        sink_client.Client(parse_sink({"path": str(path), "retryTimeout": "1h"} | options).place).stage(b"")
+
+    with pytest.raises(sink_client.SinkError, match="there is no such directory"):  # at once
+        stage(tmp_path / "tpyo")
+    with pytest.raises(sink_client.SinkError, match="is no data directory"):
+        stage(tmp_path)
+    with server(tmp_path / "data") as process:
+        process.kill()
+        monkeypatch.setattr(sink_client, "SINK_SILENT_S", 0.0)
+        with pytest.raises(sink_client.SinkError, match=f"no server is running on {process.data_dir}"):
+            stage(process.data_dir, retryTimeout="300ms")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"the server of {process.data_dir}: no server is running on {process.data_dir}; "
+        "trying on for 0.3 s in all (option retryTimeout)"
+    ]
+
+
+def test_another_server_where_the_first_one_was(tmp_path: Path) -> None:
+    require_spark()
+    import pyarrow as pa
+
+    from tools.spark.sink_client import Client
+    from tools.spark.sink_options import parse_sink
+    from tools.spark.sink_rows import files_of
+
+    ((content, _),) = files_of(iter([pa.record_batch({"value": [b"one"]})]), "t", 1 << 20)
+    with server(tmp_path / "data") as process:
+        client = Client(parse_sink({"path": str(process.data_dir), "retryTimeout": "20s"}).place)
+        client._connected()  # it knows where the server is
+        host, port = process.address("admin")
+        process.kill()
+        with server(tmp_path / "other", {"admin": {"listen": f"{host}:{port}"}}) as other:
+            again = threading.Timer(0.5, process.start)
+            again.start()
+            try:
+                assert client.stage(content)
+            finally:
+                again.join()
+                client.close()
+            assert not list(other.data_dir.glob("staged/*"))
+            assert len(os.listdir(process.data_dir / "staged")) == 1
+
+
 def test_an_attempt_that_lost_the_race_counts_for_nothing(tmp_path: Path) -> None:
     require_spark()
     import pyarrow as pa

@@ -46,6 +46,9 @@ otherwise: a server that recovers after a crash is back sooner."""
 SINK_RETRY_PAUSE_S = 0.25
 """Pause between two tries."""
 
+SINK_SILENT_S = 5.0
+"""How long tries go on before a warning says why: a server that restarts is back sooner."""
+
 SINK_CALL_S = 600.0
 """Patience with one call: a commit of many GiB is answered when all of it is on disk."""
 

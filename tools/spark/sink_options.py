@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from engine.files.lock import identity_of
+from engine.files.system import SystemFiles
+from engine.reader import read_version
 from netserver.admin.names import TOKEN_FILE
 from tools.serving import read_token, service_of
 from tools.spark.limits import SINK_ASKED_S, SINK_RETRY_S, SINK_STAGE_BYTES, SINK_STAGE_BYTES_MAX
@@ -28,17 +31,25 @@ class Place:
     def __str__(self) -> str:
         return self.server or f"the server of {self.path}"
 
-    def address(self) -> tuple[str, str]:
-        """URL and token, as they are now. Raises OSError: no server of the directory says that it is running."""
-        server, token = self.server, self.token
+    def address(self) -> tuple[str, str, str]:
+        """URL and token, and which directory the server has to have (empty: any), as they are now.
+
+        Raises:
+            DataDirectoryError, UnsupportedFormat: the path is no data directory.
+            PermissionError: it may not be looked into.
+            OSError: no server of the directory says that it is running.
+        """
+        server, token, directory = self.server, self.token, ""
         if self.path is not None and server is None:
+            read_version(SystemFiles(), Path(self.path))
             found = service_of(Path(self.path), SINK_ASKED_S)
             server = found.server.admin if found.server is not None else None
             if server is None:
                 raise OSError(found.why or f"the server of {self.path} has no admin address")
+            directory = identity_of(Path(self.path))
         if self.path is not None and token is None:
             token = read_token(Path(self.path) / TOKEN_FILE)
-        return server or "", token or ""
+        return server or "", token or "", directory
 
 
 @dataclass(frozen=True, slots=True)

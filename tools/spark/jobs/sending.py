@@ -21,6 +21,7 @@ from urllib.parse import quote, urlsplit
 
 from pyspark.sql import DataFrame, SparkSession
 
+from engine.errors import EngineError
 from engine.files.system import SystemFiles, write_new_file
 from tools.logtool.errors import CONFLICT, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
 from tools.serving import read_token
@@ -48,9 +49,9 @@ class Server:
         """What ``--server`` names, else the server of ``--data-dir``. Raises Failure."""
         place = Place(args.server, None, args.data_dir, RETRY_S)
         try:
-            url, token = place.address()
+            url, token, _ = place.address()
             return cls(url, read_token(Path(args.token_file)) if args.token_file else token)
-        except OSError as error:
+        except (OSError, EngineError) as error:
             text = f"no server to write to: {error}"
             raise Failure(UNREACHABLE, "no_server", text, "start it, or name one with --server") from None
 
