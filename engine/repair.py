@@ -34,7 +34,7 @@ from engine.formats.segment import HEADER_BYTES, parse_header, parse_segment_nam
 from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.reader import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE, read_version
 from engine.segments.active import SealedSegment
-from engine.segments.discovery import Place
+from engine.segments.discovery import LEFT_ALONE, Place
 from engine.segments.recovery import NEVER_ACKNOWLEDGED, Known, Recovered, Report, make_partition, recover_partition
 from engine.segments.scan import Damage, careful_read, walk
 from engine.segments.watermarks import FILE_NAME, Owner, Watermark, Watermarks
@@ -288,7 +288,7 @@ class Repair:
             recovered = recover_partition(self._files, handles, place, known, self.now_ms)
         except DataDirectoryError:
             assert mark is not None
-            recovered = self._begin_behind(handles, place, mark)
+            recovered = self._begin_behind(topic, handles, place, mark)
             problem = "no segment files, but records were committed"
             step("records", place.directory, problem, "given up", mark.log_start, mark.committed_seq)
         except OSError as problem:
@@ -311,7 +311,11 @@ class Repair:
                 ),
             )
 
-    def _begin_behind(self, handles: Handles, place: Place, mark: Watermark) -> Recovered:
+    def _begin_behind(self, topic: Topic, handles: Handles, place: Place, mark: Watermark) -> Recovered:
+        if not self._files.exists(place.topic_directory):
+            self._files.make_dir(place.topic_directory)
+            self._files.sync_dir(place.topic_directory.parent)
+            self._describe(place.topic_directory, topic, "its directory is missing")
         first_seq = mark.committed_seq + 1
         active = make_partition(self._files, handles, place, self.now_ms, first_seq)
         return Recovered([], active, first_seq, first_seq - 1, first_seq, Report())
@@ -325,7 +329,7 @@ class Repair:
             action, is_wrong = "cut off and kept in set-aside/", cut.judgement != NEVER_ACKNOWLEDGED
             step("tail", cut.path, problem, action, cut.first_seq, cut.last_seq, is_wrong=is_wrong)
         for note in report.notes:
-            step("file", directory, note, "done as it says")
+            step("file", directory, note, LEFT if note.endswith(LEFT_ALONE) else "done as it says")
 
     def _read_through(self, segment: SealedSegment, handles: Handles, step: Callable[..., None]) -> None:
         with handles.use(segment.path) as fd:

@@ -35,6 +35,7 @@ class SegmentReport:
 
     Attributes:
         begins: the first number that it may hold (its header).
+        follows: the number behind the last one of the segment before; 0: not known.
         first, last: numbers of its first and last good record; 0 where it holds none.
         first_append_ms, last_append_ms: when its first and last batch were appended.
         gaps: numbers between two good neighbouring batches that no record has, as (first, last).
@@ -42,6 +43,7 @@ class SegmentReport:
 
     path: Path
     begins: int
+    follows: int
     bytes: int
     sealed: bool
     batches: int = 0
@@ -92,7 +94,8 @@ class _SegmentCheck:
         if segment.footer is not None:  # sealed, though the watermark that was read may not know of it yet
             segment = replace(segment, end=segment.footer.end)
         self.segment = segment
-        self.report = SegmentReport(segment.path, segment.header.first_seq, segment.end, segment.sealed)
+        header = segment.header
+        self.report = SegmentReport(segment.path, header.first_seq, header.follows, segment.end, segment.sealed)
         self.previous = segment.header.first_seq - 1
         """Last number so far, of good and damaged batches."""
         self.marks: dict[int, tuple[int, int]] = {}
@@ -104,9 +107,12 @@ class _SegmentCheck:
             self._find("footer", problem.reason, position=problem.position or 0)
         for item in walk_segment(SystemFiles(), replace(self.segment, footer=None)):  # its index is to be checked
             if isinstance(item, Damage):
-                where = {"position": item.position, "end": item.end, "first": item.first_seq, "last": item.last_seq}
+                footer, last_seq = self.segment.footer, item.last_seq
+                if footer is not None and item.end == self.segment.end:  # no later batch tells
+                    last_seq = max(last_seq, footer.last_seq)
+                where = {"position": item.position, "end": item.end, "first": item.first_seq, "last": last_seq}
                 self._find("damage", item.reason, **where)
-                self.previous = max(self.previous, item.last_seq)
+                self.previous = max(self.previous, last_seq)
                 continue
             for batch in headers_of(item, self.segment.header.segment_id):
                 self._batch(item, batch)
@@ -188,6 +194,9 @@ def check_partition(partition: PartitionReader, segments: Iterable[SegmentReport
             report.findings.append(finding("order", segment.path, reason))
         elif report.last and segment.begins > report.last + 1 and is_sound:
             report.gaps.append((report.last + 1, segment.begins - 1))
+            if not partition.unreadable and segment.follows > max(report.last + 1, partition.log_start):
+                where = {"first": max(report.last + 1, partition.log_start), "last": segment.follows - 1}
+                report.findings.append(finding("segment", segment.path, "the segment before it is missing", **where))
         if segment.batches and segment.first_append_ms < append_ms:
             reason = f"begins at {segment.first_append_ms} ms, the segment before ends at {append_ms} ms"
             report.findings.append(finding("order", segment.path, reason))

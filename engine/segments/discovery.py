@@ -28,6 +28,8 @@ from engine.formats.segment import (
 from engine.segments.scan import Found, careful_read, walk
 
 DAMAGED_SUFFIX = ".damaged"
+LEFT_ALONE = "is no file, left alone"
+"""What is said of a directory or a pipe that is called like a segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def segment_files(
         try:
             header = _header(files, handles, place, path, first_seq, hints, note)
         except (IsADirectoryError, NotAFile):
-            note(f"{path} is no file, left alone")
+            note(f"{path} {LEFT_ALONE}")
             continue
         except Corrupt as problem:
             with handles.use(path) as fd:

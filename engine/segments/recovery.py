@@ -9,8 +9,10 @@ Runs on a worker thread, for one partition at a time; nothing else touches the p
    before it is the active one again, unless the watermark says otherwise.
 3. If the segment that the watermark names is missing, its place is held by a file with a hole as long as the committed
    part was: so the loss has a place in the log, and every reader is told of it.
+   So it is with a segment between two others: the later one says which number it follows.
 4. All segments but the last are sealed: their footer gives number range and end. A footer that is missing or damaged
-   is rebuilt in memory from a walk of the file; damage inside is found again, batch by batch, by readers.
+   is made anew from a walk of the file, and what stood behind the batches is set aside; damage inside is found again,
+   batch by batch, by readers. Where it took the last batches, it stays where it is, and there is no footer.
 5. The last segment is walked from its beginning. *Committed floor* = the highest of: the watermark's durable position
    (when it names this segment), any valid batch's durable mark, the index's last entry (with durability "always").
    Below the floor damage is isolated: the walk goes on behind it; damaged bytes that reach the floor stay where they
@@ -38,7 +40,7 @@ from engine.errors import Corrupt, DataDirectoryError
 from engine.files.descriptors import Handles
 from engine.files.system import Files
 from engine.formats.batch_header import read_header
-from engine.formats.segment import HEADER_BYTES, Footer, SegmentHeader, read_footer, segment_name
+from engine.formats.segment import HEADER_BYTES, Footer, SegmentHeader, read_footer
 from engine.limits import SCAN_BYTES
 from engine.segments.active import ActiveSegment, SealedSegment, create_segment, new_header
 from engine.segments.discovery import Place, segment_files
@@ -51,6 +53,9 @@ if TYPE_CHECKING:
 SET_ASIDE = "set-aside"
 NEVER_ACKNOWLEDGED = "never acknowledged"
 """What is said of the rest of a write that a crash has interrupted."""
+
+HOLE_BYTES = 4096
+"""Size of what holds the place of a sealed segment: more than header and footer of an empty one."""
 
 Segments = list[tuple[Path, SegmentHeader]]
 
@@ -218,6 +223,7 @@ class _Recovery:
         self.begins = found[0][1].begins
         sealed: list[SealedSegment] = []
         for at, (path, header) in enumerate(found):
+            self._hold_place_before(header, sealed)
             following = found[at + 1][1].first_seq if at + 1 < len(found) else None
             segment = self._open_sealed(path, header, following)
             if segment is not None:
@@ -313,19 +319,32 @@ class _Recovery:
             return  # nothing is known of it, or it was empty
         if any(mark.active_first_seq == header.first_seq for _, header in found):
             return
-        place = self.place
-        header = new_header(place.topic_id, place.partition, place.number, mark.active_first_seq, self.now_ms)
-        segment = create_segment(self.files, self.handles, place.directory, header)
-        with self.handles.use(segment.path) as fd:
-            self.files.truncate(fd, mark.committed_position)
-            self.files.sync_data(fd)
-        found.append((segment.path, header))
+        path, header = self._make_hole(mark.active_first_seq, mark.committed_position)
+        found.append((path, header))
         found.sort(key=lambda segment: segment[1].first_seq)
         held = mark._replace(durable_position=mark.committed_position, segment_id=header.segment_id)
         self.known = replace(self.known, mark=held)
-        self.report.notes.append(
-            f"{place.directory / segment_name(mark.active_first_seq)} is missing; an empty file holds its place"
-        )
+
+    def _hold_place_before(self, header: SegmentHeader, sealed: list[SealedSegment]) -> None:
+        """Step 3, for what is missing between the last of the sealed segments and the one with this header."""
+        log_start = self.known.mark.log_start if self.known.mark is not None else 1
+        first_seq = max(sealed[-1].last_seq + 1, log_start) if sealed else header.begins
+        if first_seq < header.begins and header.follows:
+            path, held = self._make_hole(first_seq, HOLE_BYTES)
+            segment = self._open_sealed(path, held, header.begins)
+            assert segment is not None, "another one follows"
+            sealed.append(segment)
+
+    def _make_hole(self, first_seq: int, size_bytes: int) -> tuple[Path, SegmentHeader]:
+        """A segment file without a batch, which readers take for damage that took all of its numbers."""
+        place = self.place
+        header = new_header(place.topic_id, place.partition, place.number, first_seq, self.now_ms)
+        path = create_segment(self.files, self.handles, place.directory, header).path
+        with self.handles.use(path) as fd:
+            self.files.truncate(fd, size_bytes)
+            self.files.sync_data(fd)
+        self.report.notes.append(f"{path} is missing; an empty file holds its place")
+        return path, header
 
     # --- sealed segments
 
@@ -335,14 +354,14 @@ class _Recovery:
             with self.handles.use(path) as fd:
                 footer = read_footer(self.files, fd, self.files.size(fd), path)
         except Corrupt as problem:
-            note = f"{problem}; rebuilt from the batches"
+            note = str(problem)
             if note not in self.report.notes:
                 self.report.notes.append(note)
             return None
         except OSError as problem:
             if problem.errno != errno.EIO:
                 raise
-            self.report.notes.append(f"{path}: the disk cannot read the footer; rebuilt from the batches")
+            self.report.notes.append(f"{path}: the disk cannot read the footer")
             return None
         return footer[0] if footer is not None and footer[1] == header.segment_id else None
 
@@ -354,13 +373,16 @@ class _Recovery:
         with self.handles.use(path) as fd:
             size_bytes = self.files.size(fd)
             if footer is None:
+                assert following is not None
                 walked, is_damaged = self._walk(fd, path, header, size_bytes, None)
                 footer = walked.footer()
                 footer_bytes = len(footer.pack(header.segment_id))
-                if is_damaged and following is not None and size_bytes - footer.end > footer_bytes:
+                if is_damaged and size_bytes - footer.end > footer_bytes and footer.last_seq < following - 1:
                     # Not only the footer is damaged.
                     self._lose(path, footer.end, size_bytes, footer.last_seq + 1, following - 1, "they are damaged")
-                    footer = replace(footer, end=size_bytes, last_seq=max(footer.last_seq, following - 1))
+                    footer = replace(footer, end=size_bytes, last_seq=following - 1)
+                else:
+                    size_bytes = self._seal_again(fd, walked, size_bytes)
         last_seq = footer.last_seq if following is None else min(footer.last_seq, following - 1)
         return SealedSegment(
             path=path,
@@ -374,6 +396,23 @@ class _Recovery:
             last_append_ms=footer.last_append_ms,
             created_ms=header.created_ms,
         )
+
+    def _seal_again(self, fd: int, segment: ActiveSegment, size_bytes: int) -> int:
+        """Writes the footer of a segment that does not end in a good one; its size then."""
+        path, end = segment.path, segment.position
+        note = f"{path} does not end in its footer, which is made anew from the batches"
+        try:
+            if size_bytes > end:
+                note += (
+                    f"; {size_bytes - end} bytes behind them are kept as {self._set_aside(fd, path, end, size_bytes)}"
+                )
+            self.files.truncate(fd, end)
+            return segment.seal(self.files, self.handles).size_bytes
+        except OSError as problem:  # it can be read without, too
+            note += f"; that cannot be stored now: {problem}"
+            return self.files.size(fd)
+        finally:
+            self.report.notes.append(note)
 
     def _make_sure_of(self, segment: SealedSegment) -> None:
         """Writes the end of a segment again that was sealed by a process that may have died before its sync."""

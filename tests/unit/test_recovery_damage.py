@@ -388,7 +388,7 @@ def test_a_damaged_footer_behind_an_empty_segment_is_told_once(tmp_path: Path) -
     file.write_bytes(content)
     (path / "watermarks").unlink()  # else it would say that the empty one is the active segment
     recovered = recover(path, None)
-    assert sum("rebuilt from the batches" in note for note in recovered.report.notes) == 1
+    assert sum("footer is damaged" in note for note in recovered.report.notes) == 1
     assert recovered.active.path == file, "nothing says that the empty one was more than a failed roll's"
     assert (recovered.committed_seq, recovered.next_seq) == (10, 11)
     assert recovered.report.lost == []

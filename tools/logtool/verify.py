@@ -83,12 +83,14 @@ def check_as_a_start_does(data_dir: Path, own: list[dict[str, Any]]) -> tuple[li
 
 
 def _is_told(step: Step, finding: dict[str, Any]) -> bool:
-    """Whether a finding is about the same as what a start would find."""
+    """Whether a finding is about the same as what a start would find; it then says which numbers that costs."""
     if finding["file"] not in (str(step.path), str(step.path.parent)) and finding["file"] not in step.problem:
         return False
-    if step.last_seq < step.first_seq or "first" not in finding or finding["last"] < finding["first"]:
+    if step.last_seq < step.first_seq:
         return True
-    return bool(finding["first"] <= step.last_seq and step.first_seq <= finding["last"])
+    if finding.get("last", 0) < finding.get("first", 1):
+        finding |= {"first": step.first_seq, "last": step.last_seq}
+    return bool(finding["first"] <= step.first_seq and step.last_seq <= finding["last"])
 
 
 def check_directory(reader: DirectoryReader, checked: Callable[[int], None]) -> Iterator[PartitionReport]:
