@@ -51,9 +51,9 @@ ANSWERS: Final = frozenset((codec.ACK, codec.ATTACHED, codec.DETACHED, codec.PON
 class Client(ClientBase):
     """A connection to a Figg server that is kept up. Made by :func:`connect`; ``await`` it or use ``async with``.
 
-    :meth:`events` also tells ``gap``: a subscription could not go on where it stood, because those records are no
-    longer kept (or the server has lost them), or because the topic was deleted and made anew; ``detail`` is (topic,
-    offset before, offset now).
+    :meth:`events` also tells ``gap``: a subscription could not go on where it stood, or begin where it was told to,
+    because those records are no longer kept (or the server has lost them, or never had them), or because the topic was
+    deleted and made anew; ``detail`` is (topic, offset before, offset now).
 
     Attributes:
         round_trip_s: of the last ping that was answered.

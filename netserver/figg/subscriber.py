@@ -106,10 +106,10 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
         return self._unanswered >= UNANSWERED_CONNECTIONS
 
     def attached(self, offset: int) -> bool:
-        """The answer to the last ATTACH; True: it goes on elsewhere than it stood."""
+        """The answer to the last ATTACH; True: it goes on elsewhere than it stood, or asked for."""
         moved = False
         if not self._received_since_asking and offset != self.tracked:
-            moved = self.is_attached
+            moved = self.is_attached or bool(self.tracked)  # 0 is wherever the log begins
             self.tracked = offset
             if not self.is_attached:
                 self._position = offset

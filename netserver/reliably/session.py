@@ -48,7 +48,7 @@ from netserver.reliably.limits import (
 from netserver.reliably.node import Node
 from netserver.reliably.stateless import StatelessSender
 from netserver.reliably.stream import NumbersStream, SessionStream
-from netserver.reliably.topic_stream import GONE, TopicStream
+from netserver.reliably.topic_stream import GONE, TopicStream, beyond_the_end
 from netserver.reliably.values import NumbersState
 
 if TYPE_CHECKING:
@@ -236,6 +236,8 @@ class ReliablySession:
             if after < partition.log_start - 1:
                 gone = f"Records {after + 1} to {partition.log_start - 1} of the topic have been removed by retention"
                 raise RequestError(gone, "retention")
+            if after > partition.last_seq:
+                raise RequestError(beyond_the_end(after, partition), "offset")
         state = RecordsState(partition.topic.id, after, params.count)
         self._node.sessions.register(uuid, state, self)
         self._start(uuid, TopicStream(self, self._node, uuid, 0, partition))

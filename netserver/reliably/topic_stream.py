@@ -29,6 +29,11 @@ log = logging.getLogger(__name__)
 GONE: Final = "The topic of this stream has been deleted"
 
 
+def beyond_the_end(offset: int, partition: Partition) -> str:
+    """What a client is told that names a record which was never there."""
+    return f"Offset {offset} is beyond the end of the topic, which is {partition.last_seq}"
+
+
 def record_line(message_id: int, record: Record) -> bytes:
     """The message of a record. Bytes that are not UTF-8 go out as base64, under another name.
 
@@ -57,7 +62,6 @@ class TopicStream(SessionStream):
         super().__init__(link, node, uuid, position)
         self.partition = partition
         self._made: dict[int, list[bytes]] = {}  # lines of blocks that are being stored, by the id of their first
-        self._is_told = False
         self._passed = 0  # records up to here are lost, or were found not to exist
         self._on_ready = link.connection.guarded(self.advance)
 
@@ -78,7 +82,8 @@ class TopicStream(SessionStream):
         after = max(state.offset, self._passed)
         slab = self._read(after + 1)
         if slab is None:
-            self._tell_if_beyond(after)
+            if self.partition.is_open and after > self.partition.last_seq:  # an older copy of the log was put back
+                self._link.fail(beyond_the_end(after, self.partition), "offset")
             return 0
         found = self._records(slab, after + 1, limit)
         if not found:
@@ -92,14 +97,6 @@ class TopicStream(SessionStream):
         first_id = self._sessions.position(self.uuid)[2] - made + 1
         self._made[first_id] = [record_line(message_id, record) for message_id, record in enumerate(found, first_id)]
         return made
-
-    def _tell_if_beyond(self, after: int) -> None:
-        """Somebody waits for numbers that are far away: the log may be an older copy that was put back."""
-        partition = self.partition
-        if not self._is_told and partition.is_open and after > partition.last_seq:
-            self._is_told = True
-            text = "%s: a stream waits behind record %d, beyond the end of the log (%d)"
-            log.warning(text, partition.title, after, partition.last_seq)
 
     def _read(self, seq: int) -> Slab | None:
         """Committed records from ``seq`` on; None: not now, or never (then the connection has been told)."""

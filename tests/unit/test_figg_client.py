@@ -400,6 +400,24 @@ def test_a_gap_is_told() -> None:
     run("asyncio", main())
 
 
+@pytest.mark.parametrize(("wanted", "given", "told"), [(900, 5, True), (3, 5, True), (0, 5, False), (5, 5, False)])
+def test_a_beginning_that_is_not_there_is_told(wanted: int, given: int, told: bool) -> None:
+    async def main() -> None:
+        def answer(message: Message) -> bytes | None:
+            return codec.attached(b"t", given) if isinstance(message, Attach) else None
+
+        events: list[ClientEvent] = []
+        async with OldServer(answer) as server, figg.connect(server.address, **QUICK) as client:
+            listener = asyncio.create_task(listen(client, events))
+            async with client.subscribe("t", start=wanted) as topic:
+                server.writers[0].write(codec.data(b"t", 6, b"next"))
+                assert await topic.next(5) == (6, b"next")
+        await listener
+        assert [event.detail for event in events if event.name == "gap"] == [(b"t", wanted, given)] * told
+
+    run("asyncio", main())
+
+
 def test_records_are_plain_and_cheap() -> None:
     batch = figg.RecordBatch([1, 2, 5], [b"a", b"b", b"c"])
     assert (len(batch), batch.next_offset) == (3, 5)
