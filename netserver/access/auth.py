@@ -19,6 +19,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import shlex
 import stat
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -188,7 +189,12 @@ def read_key_file(path: Path) -> list[StoredKey]:
         if status.st_size > KEY_FILE_BYTES_MAX:
             raise ConfigError(f"key file {path}: larger than {KEY_FILE_BYTES_MAX} bytes")
         text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except FileNotFoundError:
+        made = f"`logtool keys add NAME --file {shlex.quote(str(path))}` makes it, with a key"
+        raise ConfigError(f"key file {path} ([blipmq] key_file) is not there; {made}") from None
+    except OSError as error:
+        raise ConfigError(f"key file {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
         raise ConfigError(f"key file {path}: {error}") from None
     keys: list[StoredKey] = []
     for number, line in enumerate(text.splitlines(), 1):

@@ -190,17 +190,32 @@ def sections() -> dict[str, dict[str, AnySetting]]:
     }
 
 
-def values(config: ServerConfig) -> dict[str, dict[str, str]]:
-    """Every setting as text, by section; secrets only as "(set)"."""
+def values(config: ServerConfig) -> dict[str, dict[str, str | int]]:
+    """Every setting by section, as TOML has it: numbers, booleans, and texts; secrets only as "(set)"."""
     holders: dict[str, Any] = {name: getattr(config, name, None) for name in sections()}
     holders["topics"] = config.engine.topic
     return {
         section: {
-            name: how.text(getattr(config.engine if name == "auto_create" else holders[section], name))
+            name: _plain(how, getattr(config.engine if name == "auto_create" else holders[section], name))
             for name, how in its.items()
         }
         for section, its in sections().items()
     }
+
+
+def _plain(how: Any, value: Any) -> str | int:
+    text: str = how.text(value)  # "7d" and "8 MiB" rather than their numbers
+    return value if isinstance(value, int) and text.lower() == str(value).lower() else text
+
+
+def toml_text(value: str | int) -> str:
+    """One of `values` as it stands in a TOML file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int):
+        return str(value)
+    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{quoted}"'
 
 
 def changes(old: ServerConfig, new: ServerConfig) -> list[str]:
@@ -241,9 +256,8 @@ def as_toml(config: ServerConfig) -> str:
     known = sections()
     for section, its in values(config).items():
         lines.append(f"[{section}]")
-        for name, text in its.items():
-            quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+        for name, value in its.items():
             restart = "" if f"{section}.{name}" in RELOADABLE else " (A change needs a restart.)"
-            lines += [f"# {known[section][name].help}{restart}", f'{name} = "{quoted}"']
+            lines += [f"# {known[section][name].help}{restart}", f"{name} = {toml_text(value)}"]
         lines.append("")
     return "\n".join(lines)

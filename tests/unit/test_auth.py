@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -183,3 +184,10 @@ def test_what_cannot_be_added(tmp_path: Path) -> None:
         add_key(path, "short", key="dev-key-1")
     with pytest.raises(ConfigError, match="name"):
         add_key(path, "")
+
+
+def test_a_file_that_is_not_there_yet(tmp_path: Path) -> None:
+    path = tmp_path / "our keys"
+    command = f"`logtool keys add NAME --file '{path}'` makes it"
+    with pytest.raises(ConfigError, match=re.escape(f"key file {path} ([blipmq] key_file) is not there; {command}")):
+        Keys((), path)

@@ -149,6 +149,25 @@ def test_another_user_is_told_whose_it_is(logtool: Logtool) -> None:
             assert process.is_running
 
 
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize(
+    "command", ["status", "check", "cat t", "tail t", "verify", "topics list", "dump topic t", "publish t", "keys list"]
+)
+def test_a_directory_that_may_not_be_read_is_no_wrong_use(logtool: Logtool, command: str) -> None:
+    logtool("--version")  # all that is imported is, before nobody has to
+    with open_folder() as folder:
+        data_dir = folder / "data"
+        data_dir.mkdir(0o750)
+        (data_dir / "VERSION").write_text('{"format": 1, "id": 1}\n')
+        logtool("--data-dir", str(data_dir), *command.split())
+        with as_nobody():
+            code, out, err = logtool("--data-dir", str(data_dir), *command.split())
+        assert (code, out) == (4, ""), err
+        assert f"{data_dir} belongs to root (mode 0750)" in err
+        assert "Usage" not in err
+
+
 def test_settings_of_streams_are_reloaded() -> None:
     """[reliably] as the other sections: what runs goes on, with the new bounds."""
 

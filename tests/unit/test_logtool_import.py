@@ -142,4 +142,4 @@ def test_a_refused_record_tells_where_to_go_on(tmp_path: Path, logtool: Logtool)
     with server(tmp_path / "data", {**OFF, "topics": {"record_bytes_max": "1000"}}) as process:
         code, _, err = logtool("--data-dir", str(process.data_dir), "import", "blipmq-wal", str(wal))
         assert code == 7
-        assert f"1 records are stored; --from-byte {32 + len(good)}" in err
+        assert f"stored: 1 record; --from-byte {32 + len(good)}" in err

@@ -117,6 +117,9 @@ def test_config(process: ServerProcess, logtool: Logtool, tmp_path: Path) -> Non
         {"section": "topics", "setting": "retention_ms", "value": "7d", "restart": False}
     ]
     everything = json.loads(logtool("config", "show", "-o", "json")[1])["items"]
+    assert {"section": "server", "setting": "insecure", "value": False, "restart": True} in everything
+    assert {"section": "server", "setting": "connections_max", "value": 10000, "restart": False} in everything
+    assert "insecure false yes" in " ".join(logtool("config", "show")[1].split())
     assert {"section": "figg", "setting": "listen", "value": "127.0.0.1:8119", "restart": True} in everything
     assert logtool("config", "check", "--config", str(path)) == (0, "", "the configuration is valid\n")
     wrong = tmp_path / "wrong.toml"

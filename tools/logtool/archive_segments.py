@@ -6,7 +6,7 @@ import click
 
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import USAGE, Failure, Finding
-from tools.logtool.output import Column, bytes_fields, number, size_text
+from tools.logtool.output import Column, bytes_fields, count_text, number, size_text
 from tools.logtool.progress import BytesProgress
 
 COLUMNS = (
@@ -59,9 +59,8 @@ def archive_segments(settings: Settings, uri: str) -> None:
     size_bytes = sum(entry.size_bytes for entry in report.copied)
     total = len(report.manifest.segments)
     if report.manifest.version:
-        output.note(
-            f"{len(items)} segments copied ({size_text(size_bytes)}); {total} in manifest {report.manifest.version}"
-        )
+        copied = f"{count_text(len(items), 'segment')} copied ({size_text(size_bytes)})"
+        output.note(f"{copied}; {total} in manifest {report.manifest.version}")
     else:
         output.note("no segment is sealed yet, and nothing was written: see segment_bytes and segment_age_ms")
     for finding in report.findings:

@@ -11,7 +11,7 @@ import click
 from tools.logtool.address import need_admin
 from tools.logtool.cli import Command, Settings
 from tools.logtool.errors import Failure, Finding
-from tools.logtool.output import Column
+from tools.logtool.output import Column, count_text
 
 COLUMNS = (Column("check"), Column("ok", show=lambda ok: "ok" if ok else "FAILED"), Column("message"))
 NAGIOS_OK, NAGIOS_CRITICAL = 0, 2
@@ -82,7 +82,7 @@ def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[
             {
                 "check": "lag",
                 "ok": lag <= limits.lag_records,
-                "message": f"{lag} records behind, the furthest (most: {limits.lag_records})",
+                "message": f"{count_text(lag, 'record')} behind, the furthest (most: {limits.lag_records})",
             }
         )
     return items

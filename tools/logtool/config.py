@@ -12,6 +12,7 @@ import click
 
 from netserver.config import loading as config_reading
 from netserver.config import sections as configuration
+from netserver.config.sections import toml_text
 from netserver.errors import ConfigError
 from tools.logtool import errors
 from tools.logtool.address import Admin, need_admin
@@ -24,7 +25,7 @@ from tools.serving import is_holder
 COLUMNS = (
     Column("section"),
     Column("setting"),
-    Column("value"),
+    Column("value", show=lambda value: value if isinstance(value, str) else toml_text(value)),
     Column("restart", show=lambda need: "yes" if need else ""),
 )
 POLL_S = 0.02

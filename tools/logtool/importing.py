@@ -102,8 +102,9 @@ def _store(
             failure = errors.explain(error)
             if failure is None:
                 raise
-            stored = f"{sum(counts.values())} records are stored; --from-byte {batch[0].position} goes on behind them"
-            raise Failure(failure.exit_code, failure.code, str(failure), stored) from error
+            stored = count_text(sum(counts.values()), "record")
+            hint = f"stored: {stored}; --from-byte {batch[0].position} goes on behind them"
+            raise Failure(failure.exit_code, failure.code, str(failure), hint) from error
         _count(batch, counts, sizes)
 
 

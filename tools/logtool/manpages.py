@@ -168,7 +168,8 @@ def _settings() -> str:
     text = (
         "A TOML file that engine-server(8) is given with --config; any subset of the settings below makes a valid one. "
         "In the environment a setting is QUINTLOG_SECTION_KEY, and with _FILE behind it the name of a file that holds "
-        "the value. Sizes and durations take units: 128MiB, 7d. What is marked * needs a restart, all else is taken "
+        "the value. Sizes and durations take units, also where a name ends in _ms: "
+        "128MiB, 7d; a bare number counts bytes or milliseconds. What is marked * needs a restart, all else is taken "
         "over by a reload."
     )
     lines.append(plain(text))
@@ -177,8 +178,8 @@ def _settings() -> str:
         lines.append(f'.SH "[{section}]"')
         for name, how in known.items():
             mark = "" if f"{section}.{name}" in configuration.RELOADABLE else " *"
-            default = defaults[section][name]
-            lines.append(_entry(f'{name} = "{default}"{mark}', how.help))
+            default = configuration.toml_text(defaults[section][name])
+            lines.append(_entry(f"{name} = {default}{mark}", how.help))
     return _page([*lines, *_also(f"{SERVER}.8", "logtool.1")])
 
 

@@ -18,7 +18,7 @@ from tools.logtool.changes import changes, topic_path
 from tools.logtool.cli import Group, Settings
 from tools.logtool.completing import complete_setting, complete_topic
 from tools.logtool.errors import Failure
-from tools.logtool.output import Column, Output, name_text, number, say, size_text, time_text
+from tools.logtool.output import Column, Output, count_text, name_text, number, say, size_text, time_text
 from tools.logtool.positions import POSITION, Extent, Position
 from tools.logtool.records import topic_and_partition
 
@@ -168,7 +168,8 @@ def create(settings: Settings, topic: str, pairs: tuple[str, ...], partitions: i
     """Make a TOPIC, with settings of its own. Through the server, or on the files when none is running.
 
     Settings: durability, sync_interval_ms, retention_ms, retention_bytes, retention_records, segment_bytes,
-    segment_age_ms, record_bytes_max; sizes and durations take units (128MiB, 7d).
+    segment_age_ms, record_bytes_max. Sizes and durations take units (128MiB, 7d), also where a name ends in _ms; a bare
+    number counts bytes or milliseconds.
     """
     config = _parse_settings(pairs)
     with changes(settings) as change:
@@ -245,7 +246,13 @@ def trim(settings: Settings, topic: str, before: Position, dry_run: bool) -> Non
     confirm(settings, f"{plan} will be removed", topic)
     with changes(settings) as change:
         segments = change.trim(name, index, first_kept)
-    _done(settings.output, f"removed {plan}: {segments} segments go", topic=topic, first=first_kept, segments=segments)
+    _done(
+        settings.output,
+        f"removed {plan}: {count_text(segments, 'segment')}",
+        topic=topic,
+        first=first_kept,
+        segments=segments,
+    )
 
 
 @topics.command()

@@ -142,7 +142,8 @@ def verify(settings: Settings, place: Path | None, repair_plan: bool) -> None:
                 output.note(note)
         aside = reader.files.list_dir(reader.data_dir / SET_ASIDE)
         if aside:
-            output.note(f"{len(aside)} files in {reader.data_dir / SET_ASIDE}: what recoveries cut off; not checked")
+            where = reader.data_dir / SET_ASIDE
+            output.note(f"{count_text(len(aside), 'file')} in {where}: what recoveries cut off; not checked")
     _show(output, reports, more, plan)
     if more or any(report.findings for report in reports):
         raise Finding
