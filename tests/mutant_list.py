@@ -104,22 +104,22 @@ MUTANTS = (
     Mutant(
         "do not sync the header of a new segment",
         "engine/segments/active.py",
-        "        files.write(fd, [header.pack()], 0)\n        files.sync_data(fd)\n",
-        "        files.write(fd, [header.pack()], 0)\n",
+        "            files.sync_data(fd)\n    files.sync_dir(segment.directory)\n",
+        "            pass\n    files.sync_dir(segment.directory)\n",
         f"{FAULTS} {POWER} {EVERY_CALL}",
         seeds=800,
     ),
     Mutant(
         "do not sync the directory of a new segment",
         "engine/segments/active.py",
-        "        files.sync_data(fd)\n        files.sync_dir(directory)\n",
-        "        files.sync_data(fd)\n",
+        "    files.sync_dir(segment.directory)\n",
+        "",
         f"{EVERY_CALL} -k lose",
     ),
     Mutant(
         "do not sync the directory of a new partition",
         "engine/partitions/creation.py",
-        "        problems |= self._each([*begun], self._log.files.sync_dir)\n",
+        "        problems |= _problems([*changed], self._each([*changed], self._sync_dir))\n",
         "",
         f"{EVERY_CALL} -k lose",
     ),
@@ -161,8 +161,8 @@ MUTANTS = (
     Mutant(
         "do not sync a new file before its name is changed",
         "engine/files/system.py",
-        "        files.write(fd, [content], 0)\n        files.sync_data(fd)\n",
-        "        files.write(fd, [content], 0)\n",
+        "        try:\n            files.sync_data(fd)\n",
+        "        try:\n            pass\n",
         f"tests/unit/test_files.py {FAULTS}",
     ),
     Mutant(

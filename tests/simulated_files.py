@@ -297,12 +297,14 @@ class SimulatedFiles:
         with self.lock:
             return len(self._open[fd][0].content)
 
-    def make_dir(self, path: Path) -> None:
+    def make_dir(self, path: Path) -> bool:
         with self.lock:
             self._ask("make_dir", path)
             parent = self._directory(path.parent)
-            if path.name not in parent.names:
-                parent.change(path.name, Directory())
+            if path.name in parent.names:
+                return False
+            parent.change(path.name, Directory())
+            return True
 
     def exists(self, path: Path) -> bool:
         with self.lock:

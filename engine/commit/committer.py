@@ -20,7 +20,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, TypeVarTuple
@@ -30,6 +29,7 @@ from engine.commit.native_rounds import Watch, owner_of, rounds_for
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
 from engine.files.system import NO_SPACE, REMOVED
 from engine.formats.segment import HEADER_BYTES
+from engine.helpers import Helpers
 from engine.limits import (
     CLOCK_STEP_MS,
     INLINE_BYTES_MAX,
@@ -126,7 +126,7 @@ class Committer:
         self._in_flight = False
         self._shared_rounds = 0
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._pool = ThreadPoolExecutor(log.config.sync_threads, thread_name_prefix="quintlog-sync")
+        self._helpers = Helpers(log.config.sync_threads, "quintlog-sync")
         self._round_callbacks: list[Callable[[], None]] = []
         self._transactions: deque[Transaction] = deque()
         self.counters = Counters()
@@ -182,7 +182,7 @@ class Committer:
         self._jobs.put(None)
         self._thread.join()
         self._quick.stop()
-        self._pool.shutdown()
+        self._helpers.stop()
 
     def _round_bytes(self) -> int:
         """Bytes that the next round takes: fewer while several partitions are in use, since each waits for all."""
@@ -479,7 +479,7 @@ class Committer:
         if len(parts) == 1:
             self._sync_part(parts[0])
         elif parts:
-            list(self._pool.map(self._sync_part, parts))
+            self._helpers.each(parts, self._sync_part)
 
     def _sync_part(self, part: Part) -> None:
         try:

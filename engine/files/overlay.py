@@ -138,10 +138,12 @@ class DryFiles:
     def size(self, fd: int) -> int:
         return self._open[fd].size_bytes
 
-    def make_dir(self, path: Path) -> None:
-        if not self.exists(path):
-            self._gone.discard(path)
-            self._directories.add(path)
+    def make_dir(self, path: Path) -> bool:
+        if self.exists(path):
+            return False
+        self._gone.discard(path)
+        self._directories.add(path)
+        return True
 
     def exists(self, path: Path) -> bool:
         if path in self._gone:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
@@ -82,8 +82,8 @@ class Files(Protocol):
     def size(self, fd: int) -> int:
         """Bytes of a file."""
 
-    def make_dir(self, path: Path) -> None:
-        """Makes a directory; one that exists is fine. The parent must exist."""
+    def make_dir(self, path: Path) -> bool:
+        """Makes a directory; False: it exists already, which is fine. The parent must exist."""
 
     def exists(self, path: Path) -> bool:
         """Whether there is a file or directory of this name; needs no descriptor. An error tells neither."""
@@ -209,14 +209,15 @@ class SystemFiles:
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size
 
-    def make_dir(self, path: Path) -> None:
+    def make_dir(self, path: Path) -> bool:
         try:
-            path.mkdir(DIRECTORY_MODE)
+            os.mkdir(path, DIRECTORY_MODE)
         except FileExistsError:
             if not path.is_dir():
                 raise
-        else:
-            owners.belong_to(path.parent, lambda uid, gid: os.chown(path, uid, gid))
+            return False
+        owners.belong_to(path.parent, lambda uid, gid: os.chown(path, uid, gid))
+        return True
 
     def exists(self, path: Path) -> bool:
         return found_at(path, os.lstat) is not None
@@ -272,21 +273,50 @@ def write_new_file(files: Files, path: Path, content: bytes, mode: int | None = 
 
 def replace_file(files: Files, path: Path, content: bytes, mode: int | None = None) -> None:
     """As `write_new_file`, but durable only when the directory is synced, too. Raises OSError."""
-    aside = path.with_name(path.name + ".new")
-    if files.exists(aside):
-        files.remove(aside)  # left by a crash, or somebody's link; it was never in use
-    fd = files.create(aside, FILE_MODE if mode is None else mode)
+    write_aside(files, path, content, mode)
+    take_from_aside(files, path)
+
+
+def _aside(path: Path) -> Path:
+    return path.with_name(path.name + ".new")
+
+
+def write_aside(files: Files, path: Path, content: bytes, mode: int | None = None) -> None:
+    """The first half of `replace_file`: many can be written before the first one is synced. Raises OSError."""
+    aside = _aside(path)
     try:
-        files.take_after(fd, path, mode)
-        files.write(fd, [content], 0)
-        files.sync_data(fd)
-    except BaseException:
-        with suppress(OSError):
-            files.remove(aside)
-        raise
-    finally:
-        files.close(fd)
+        fd = files.create(aside, FILE_MODE if mode is None else mode)
+    except FileExistsError:
+        files.remove(aside)  # left by a crash, or somebody's link; it was never in use
+        fd = files.create(aside, FILE_MODE if mode is None else mode)
+    with _removed_upon_failure(files, aside):
+        try:
+            files.take_after(fd, path, mode)
+            files.write(fd, [content], 0)
+        finally:
+            files.close(fd)
+
+
+def take_from_aside(files: Files, path: Path) -> None:
+    """The second half: what was written aside is synced, and takes its place. Raises OSError."""
+    aside = _aside(path)
+    fd = files.open(aside, write=True)
+    with _removed_upon_failure(files, aside):
+        try:
+            files.sync_data(fd)
+        finally:
+            files.close(fd)
     files.rename(aside, path)
+
+
+@contextmanager
+def _removed_upon_failure(files: Files, path: Path) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # the first failure is the one to tell
+            files.remove(path)
+        raise
 
 
 def free_path(files: Files, path: Path) -> Path:

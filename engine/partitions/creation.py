@@ -1,10 +1,12 @@
 """The first files of new partitions, many at a time.
 
-A new topic takes four files and directories, each with a sync of its own that waits for the journal of the file system.
-Syncs that wait at the same time share one write of it, so that a burst of new topics is made by many threads::
+A new topic takes four files and directories. A sync waits for the journal of the file system, and the first one writes
+all that was made before it: so one thread makes everything of a step, and then many sync it at the same time::
 
-    each topic      directory; topic.json: written aside, synced, renamed
-    each partition  directory; first segment: made with its header, synced, its directory synced
+    each topic      directory; topic.json, written aside
+    each topic      topic.json synced and renamed
+    each partition  directory; first segment with its header
+    each partition  directory synced; the file is synced with its first batch, or now if batches wait for no sync
     each topic      directory synced
     once            `topics` synced, if it has new entries
     each partition  its watermark
@@ -16,17 +18,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from engine.errors import DataDirectoryError, DiskFull, EngineError
-from engine.files.system import NO_DESCRIPTORS, NO_SPACE, replace_file
+from engine.files.system import NO_DESCRIPTORS, NO_SPACE, take_from_aside, write_aside
+from engine.helpers import Helpers
 from engine.reader import TOPIC_FILE
-from engine.segments.active import ActiveSegment
+from engine.segments.active import ActiveSegment, removed_upon_failure, sync_segment
 from engine.segments.discovery import Place
 from engine.segments.recovery import begin_partition
 from engine.segments.watermarks import Owner, Watermark
@@ -54,7 +55,7 @@ class Job:
 
 Made: TypeAlias = ActiveSegment | None
 """The first segment; None: there are files already, to be recovered."""
-Problems: TypeAlias = dict[Path, EngineError | None]
+Problems: TypeAlias = dict[Path, EngineError]
 """Of the directories of topics."""
 
 
@@ -77,7 +78,9 @@ class Maker:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._pool = ThreadPoolExecutor(log.config.sync_threads, thread_name_prefix="quintlog-maker")
+        self._helpers = Helpers(log.config.sync_threads, "quintlog-maker")
+        self._attempts_left = 0
+        """How often a descriptor may be waited for."""
         self._synced_topics: set[Path] = set()
         """Directories of topics whose entries were synced since the start."""
         self._has_new_topics = False
@@ -85,24 +88,28 @@ class Maker:
 
     def stop(self) -> None:
         """Ends the helpers; blocking."""
-        self._pool.shutdown()
+        self._helpers.stop()
 
     def make(self, jobs: Sequence[Job]) -> list[Made | EngineError]:
         """The first segments of partitions, durable, with their watermarks, in the order of `jobs`."""
+        self._attempts_left = DESCRIPTOR_ATTEMPTS if len(jobs) > 1 else 0
         descriptions = {job.place.topic_directory: job.description for job in jobs}
         new = [directory for directory in descriptions if directory not in self._synced_topics]
-        problems = self._each(new, lambda directory: self._describe(directory, descriptions[directory]))
-        made = list(self._each(jobs, partial(self._begin, problems)).values())
-        begun = {
+        described = [self._attempt(partial(self._describe, at, descriptions[at])) for at in new]
+        aside = [directory for directory, is_aside in zip(new, described, strict=True) if is_aside is True]
+        problems = _problems(new, described) | _problems(aside, self._each(aside, self._take))
+        begun = [problems.get(job.place.topic_directory) or self._attempt(partial(self._begin, job)) for job in jobs]
+        made = self._each([*zip(jobs, begun, strict=True)], self._synced)
+        changed = {
             job.place.topic_directory: None
             for job, one in zip(jobs, made, strict=True)
             if isinstance(one, ActiveSegment)
         }
-        problems |= self._each([*begun], self._log.files.sync_dir)
-        of_all = attempt(self._log, self._sync_topics)
+        problems |= _problems([*changed], self._each([*changed], self._sync_dir))
+        of_all = self._attempt(self._sync_topics)
         if isinstance(of_all, EngineError):
             problems |= dict.fromkeys(new, of_all)
-        self._synced_topics.update(directory for directory in begun if problems.get(directory) is None)
+        self._synced_topics.update(directory for directory in changed if directory not in problems)
         return [self._marked(job, one, problems) for job, one in zip(jobs, made, strict=True)]
 
     def make_topic(self, job: Job) -> None:
@@ -113,7 +120,8 @@ class Maker:
         """
         directory = job.place.topic_directory
         if directory not in self._synced_topics:
-            self._describe(directory, job.description)
+            if self._describe(directory, job.description):
+                self._take(directory)
             self._log.files.sync_dir(directory)
             self._sync_topics()
             self._synced_topics.add(directory)
@@ -124,38 +132,53 @@ class Maker:
 
     # --- steps
 
-    def _each(self, items: Sequence[Item], work: Callable[[Item], Result]) -> dict[Item, Result | EngineError]:
-        """What `work` gives for each item, or what went wrong; by helpers when there are several."""
+    def _attempt(self, work: Callable[[], Result]) -> Result | EngineError:
+        return attempt(self._log, partial(self._patiently, work))
 
-        def one(item: Item) -> Result | EngineError:
-            return attempt(self._log, lambda: work(item))
+    def _each(self, items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result | EngineError]:
+        """What `work`, which is done once, gives for each item, or what went wrong; by helpers."""
+        return self._helpers.each(items, lambda item: attempt(self._log, partial(work, item)))
 
-        def patiently(some: Sequence[Item]) -> list[Result | EngineError]:
-            return [attempt(self._log, partial(_with_descriptors, partial(work, item))) for item in some]
+    def _patiently(self, work: Callable[[], Result]) -> Result:
+        """The result of `work`; tried again while there are no descriptors, as others give theirs back soon."""
+        while True:
+            try:
+                return work()
+            except OSError as problem:
+                if problem.errno not in NO_DESCRIPTORS or self._attempts_left <= 0:
+                    raise
+            self._attempts_left -= 1
+            time.sleep(DESCRIPTOR_ATTEMPT_S)
 
-        if len(items) < 2:
-            return {item: one(item) for item in items}
-        # A stretch for each helper: to hand over each item costs more than most of them do.
-        size = -(-len(items) // self._log.config.sync_threads)
-        stretches = [items[at : at + size] for at in range(0, len(items), size)]
-        return dict(zip(items, chain.from_iterable(self._pool.map(patiently, stretches)), strict=True))
-
-    def _describe(self, directory: Path, description: bytes) -> None:
+    def _describe(self, directory: Path, description: bytes) -> bool:
+        """Makes the directory; whether a description was written aside, as it has none yet."""
         files = self._log.files
-        if TOPIC_FILE not in files.list_dir(directory):
-            self._has_new_topics = True
-            files.make_dir(directory)
-            replace_file(files, directory / TOPIC_FILE, description)
+        if not files.make_dir(directory) and TOPIC_FILE in files.list_dir(directory):
+            return False
+        self._has_new_topics = True
+        write_aside(files, directory / TOPIC_FILE, description)
+        return True
 
-    def _begin(self, problems: Problems, job: Job) -> Made:
+    def _take(self, directory: Path) -> None:
+        self._patiently(partial(take_from_aside, self._log.files, directory / TOPIC_FILE))
+
+    def _sync_dir(self, directory: Path) -> None:
+        self._patiently(partial(self._log.files.sync_dir, directory))
+
+    def _begin(self, job: Job) -> Made:
         log, place = self._log, job.place
-        problem = problems.get(place.topic_directory)
-        if problem is not None:
-            raise problem
         log.index.drop(place.number)  # a former owner of the number may have left something at a crash
-        if log.files.list_dir(place.directory):  # left by a crash before the first record, or nobody knew of it
-            return None
+        if not log.files.make_dir(place.directory) and log.files.list_dir(place.directory):
+            return None  # left by a crash before the first record, or nobody knew of it
         return begin_partition(log.files, log.handles, place, log.now_ms())
+
+    def _synced(self, of: tuple[Job, Made | EngineError]) -> Made | EngineError:
+        job, begun = of
+        if isinstance(begun, ActiveSegment):
+            files, handles = self._log.files, self._log.handles
+            with removed_upon_failure(files, handles, begun):
+                self._patiently(partial(sync_segment, files, handles, begun, header=not job.synced))
+        return begun
 
     def _sync_topics(self) -> None:
         if self._has_new_topics:
@@ -184,13 +207,6 @@ class Maker:
         )
 
 
-def _with_descriptors(work: Callable[[], Result]) -> Result:
-    """The result of `work`; tried again while there are no descriptors, as other helpers give theirs back soon."""
-    for _ in range(DESCRIPTOR_ATTEMPTS - 1):
-        try:
-            return work()
-        except OSError as problem:
-            if problem.errno not in NO_DESCRIPTORS:
-                raise
-        time.sleep(DESCRIPTOR_ATTEMPT_S)
-    return work()
+def _problems(directories: Sequence[Path], outcomes: Sequence[object]) -> Problems:
+    """What went wrong, by directory."""
+    return {at: one for at, one in zip(directories, outcomes, strict=True) if isinstance(one, EngineError)}

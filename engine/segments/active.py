@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import secrets
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -248,21 +248,48 @@ def create_segment(
         OSError: as the system gave it. The file is removed again, but a power cut may bring it back: recovery knows it
             by being empty behind a segment that was not sealed.
     """
+    segment = begin_segment(files, handles, directory, header, max_timestamp_ms=max_timestamp_ms)
+    with removed_upon_failure(files, handles, segment):
+        sync_segment(files, handles, segment)
+    return segment
+
+
+def begin_segment(
+    files: Files, handles: Handles, directory: Path, header: SegmentHeader, *, max_timestamp_ms: int = 0
+) -> ActiveSegment:
+    """Makes an empty segment file that may not be on disk yet. Raises OSError: it is removed again."""
     segment = ActiveSegment(directory, header, last_seq=header.first_seq - 1, max_timestamp_ms=max_timestamp_ms)
-    if files.exists(segment.path):  # left by an attempt that failed twice
-        files.rename(segment.path, free_path(files, segment.path.with_name(segment.path.name + ".unused")))
-    fd = files.create(segment.path)
     try:
+        fd = files.create(segment.path)
+    except FileExistsError:  # left by an attempt that failed twice
+        files.rename(segment.path, free_path(files, segment.path.with_name(segment.path.name + ".unused")))
+        fd = files.create(segment.path)
+    handles.add(segment.path, fd)
+    with removed_upon_failure(files, handles, segment), handles.use(segment.path) as fd:
         files.write(fd, [header.pack()], 0)
-        files.sync_data(fd)
-        files.sync_dir(directory)
+    return segment
+
+
+def sync_segment(files: Files, handles: Handles, segment: ActiveSegment, *, header: bool = True) -> None:
+    """Makes a segment that was begun durable with its directory entry; without `header` the entry alone, as whoever
+    writes the first batch syncs the file. Raises OSError.
+    """
+    if header:
+        with handles.use(segment.path) as fd:
+            files.sync_data(fd)
+    files.sync_dir(segment.directory)
+
+
+@contextmanager
+def removed_upon_failure(files: Files, handles: Handles, segment: ActiveSegment) -> Iterator[None]:
+    """Removes the file of a segment that cannot be used."""
+    try:
+        yield
     except OSError:
-        files.close(fd)
+        handles.forget(segment.path)
         with suppress(OSError):  # the first failure is the one to tell
             files.remove(segment.path)
         raise
-    handles.add(segment.path, fd)
-    return segment
 
 
 def new_header(

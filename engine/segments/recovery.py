@@ -42,7 +42,14 @@ from engine.files.system import Files
 from engine.formats.batch_header import read_header
 from engine.formats.segment import HEADER_BYTES, Footer, SegmentHeader, read_footer
 from engine.limits import SCAN_BYTES
-from engine.segments.active import ActiveSegment, SealedSegment, create_segment, new_header
+from engine.segments.active import (
+    ActiveSegment,
+    SealedSegment,
+    begin_segment,
+    create_segment,
+    new_header,
+    sync_segment,
+)
 from engine.segments.discovery import Place, segment_files
 from engine.segments.scan import Damage, Found, careful_read, highest_seq, walk
 from engine.segments.watermarks import Watermark
@@ -172,16 +179,20 @@ class Known:
 
 def make_partition(files: Files, handles: Handles, place: Place, now_ms: int, first_seq: int = 1) -> ActiveSegment:
     """Directory and first segment of a partition without files, durable. Raises OSError."""
+    files.make_dir(place.directory)
     active = begin_partition(files, handles, place, now_ms, first_seq)
+    sync_segment(files, handles, active)
     files.sync_dir(place.topic_directory)
     return active
 
 
 def begin_partition(files: Files, handles: Handles, place: Place, now_ms: int, first_seq: int = 1) -> ActiveSegment:
-    """Directory and first segment of a partition; durable when the topic's directory is synced. Raises OSError."""
-    files.make_dir(place.directory)
+    """The first segment in a partition's directory; durable by `sync_segment` and when the topic's directory is synced.
+
+    Raises OSError.
+    """
     header = new_header(place.topic_id, place.partition, place.number, first_seq, now_ms)
-    return create_segment(files, handles, place.directory, header)
+    return begin_segment(files, handles, place.directory, header)
 
 
 def recover_partition(files: Files, handles: Handles, place: Place, known: Known, now_ms: int) -> Recovered:

@@ -51,9 +51,9 @@ class RecordingFiles(SystemFiles):
         self._note("create", path)
         return super().create(path, mode)
 
-    def make_dir(self, path: Path) -> None:
+    def make_dir(self, path: Path) -> bool:
         self._note("make_dir", path)
-        super().make_dir(path)
+        return super().make_dir(path)
 
     def sync_dir(self, path: Path) -> None:
         self._note("sync_dir", path)

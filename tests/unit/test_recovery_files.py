@@ -21,7 +21,7 @@ from engine.partitions.partition import Partition
 from engine.reader import DirectoryReader, Loss
 from engine.segments.active import create_segment, new_header
 from engine.segments.discovery import Place
-from engine.segments.recovery import Known, begin_partition, recover_partition
+from engine.segments.recovery import Known, make_partition, recover_partition
 from tests.crash.world import Life
 from tests.damage import UnsyncedFiles, make, mark_of, read_beside, recover
 from tests.engine_log import SMALL, EngineLog, segments
@@ -256,7 +256,7 @@ def test_a_segment_of_a_killed_process_is_on_disk_before_it_is_used(tmp_path: Pa
 
     files.hook = kill
     handles = Handles(files, 4)
-    begin_partition(files, handles, place, 0)
+    make_partition(files, handles, place, 0)
     handles.close()
     (left,) = killed
     left.sync_dir(place.topic_directory)  # the opener does
