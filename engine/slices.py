@@ -15,16 +15,44 @@ from functools import partial
 from engine.callbacks import call_each
 from engine.limits import SLICES_S
 
+Soon = Callable[[Callable[[], None]], object]
+"""Calls a function in the next turn of the loop."""
+
+
+class TurnCounter:
+    """Numbers the turns of a loop; the first question in a turn costs a call in the next one."""
+
+    def __init__(self, soon: Soon) -> None:
+        self._soon = soon
+        self._number = 0
+        self._is_asked = False
+
+    def __call__(self) -> int:
+        """The same number within a turn."""
+        if not self._is_asked:
+            self._is_asked = True
+            self._soon(self._next)
+        return self._number
+
+    def _next(self) -> None:
+        self._number += 1
+        self._is_asked = False
+
 
 class Slices:
     """The budget and the queue. Owner's thread only.
 
     Args:
         soon: calls a function in the next turn of the loop.
+
+    Attributes:
+        turn_of: gives another number in each turn.
     """
 
-    def __init__(self, soon: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, soon: Soon) -> None:
+        self.turn_of = TurnCounter(soon)
         self._soon = soon
+        self._turn = -1
         self._until = 0.0
         self._waiting: deque[Callable[[], object]] = deque()
         self._is_scheduled = False
@@ -32,10 +60,11 @@ class Slices:
     def is_over(self) -> bool:
         """Whether this turn's time is used up. The first question in a turn starts its clock."""
         now = time.perf_counter()
-        if self._until:
+        turn = self.turn_of()
+        if turn == self._turn:
             return now >= self._until
+        self._turn = turn
         self._until = now + SLICES_S
-        self._schedule()
         return False
 
     def later(self, work: Callable[[], object]) -> None:
@@ -60,9 +89,9 @@ class Slices:
             self._soon(self._begin)
 
     def _begin(self) -> None:
-        """A new turn has begun."""
+        """What waits has its turn."""
         self._is_scheduled = False
-        self._until = 0.0
+        self._turn = -1
         for _ in range(len(self._waiting)):
             call_each("a turn", (self._waiting.popleft(),))
             if self.is_over():

@@ -47,6 +47,7 @@ from netserver.shell.counters import Counters
 from netserver.shell.listener import ConnectionGate, TcpListener, connections_allowed, raise_descriptor_limit
 from netserver.shell.tls import TLS_SECTIONS, TlsContexts
 from netserver.version import product_version
+from netserver.watched_loop import WatchedLoop
 
 log = logging.getLogger(__name__)
 
@@ -295,8 +296,10 @@ class Server:
         def post(callback: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(callback)
 
+        call_soon = loop.call_soon_unmarked if isinstance(loop, WatchedLoop) else loop.call_soon
+
         def soon(callback: Callable[[], None]) -> None:
-            loop.call_soon(callback)
+            call_soon(callback)
 
         def watch(fd: int, callback: Callable[[], None]) -> Callable[[], object]:
             loop.add_reader(fd, callback)
@@ -309,6 +312,8 @@ class Server:
             problem = ServerError(str(error))
             problem.exit_code = 6 if isinstance(error, LogLocked) else 3
             raise problem from error
+        if isinstance(loop, WatchedLoop):
+            opened.slices.turn_of = loop.turn_of
         self.open_seconds = time.monotonic() - started
         return opened
 

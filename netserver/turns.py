@@ -3,16 +3,15 @@
 Whoever sends something waits for the loop's turn that is under way. So what counts is the work of a whole turn, by the
 CPU time of the loop's thread: a loaded machine, a wait for the disk or for the interpreter lock is not its work.
 
-Everything that the loop calls marks what it is (``mark``). The first mark of a turn opens it and has the loop call
-``_end`` behind all that is ready now; what took longest from one mark to the next is named in the log. A turn costs
-about a microsecond: the wall clock is cheap, and CPU time cannot be more than wall time, so that the thread's clock,
-which is a system call, is read a few hundred times a second, and at the end of turns that may have been slow.
+Everything that the loop calls marks what it is (``mark``). The first mark of a turn ends the one before it; what took
+longest from one mark to the next is named in the log. A turn costs about a microsecond: the wall clock is cheap, and
+CPU time cannot be more than wall time, so that the thread's clock, which is a system call, is read a few hundred times
+a second, and behind turns that may have been slow.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import functools
 import logging
 import math
@@ -21,11 +20,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from engine.histogram import Histogram
+from engine.slices import TurnCounter
 from netserver.limits import SLOW_TURN_LOG_S, SLOW_TURN_S, TURN_CLOCK_S
 
 log = logging.getLogger(__name__)
 
-CallSoon = Callable[..., object]
 NOTHING: Final = "-"
 
 
@@ -33,7 +32,7 @@ class Turns:
     """Watches the turns of one loop; everything here runs in its thread.
 
     Args:
-        call_soon: the loop's, which marks nothing.
+        turn_of: another number in each turn.
 
     Attributes:
         slow: CPU seconds of the turns above ``SLOW_TURN_S``.
@@ -41,17 +40,16 @@ class Turns:
     """
 
     __slots__ = (
-        "_at", "_call_soon", "_context", "_cpu", "_cpu_at", "_is_open", "_logged_at", "_look_s", "_most", "_most_s",
-        "_running", "_started", "longest_s", "slow",
+        "_at", "_cpu", "_cpu_at", "_logged_at", "_look_s", "_most", "_most_s", "_running", "_started", "_turn",
+        "_turn_of", "longest_s", "slow",
     )  # fmt: skip
 
-    def __init__(self, call_soon: CallSoon) -> None:
-        self._call_soon = call_soon
-        self._context = contextvars.Context()  # copying the current one costs half of a call
+    def __init__(self, turn_of: TurnCounter) -> None:
+        self._turn_of = turn_of
+        self._turn = -1
         self.slow = Histogram()
         self.longest_s = 0.0
         self._look_s = math.inf  # wall time from which a turn is looked at
-        self._is_open = False
         self._started = self._at = 0.0
         self._cpu = self._cpu_at = 0.0
         self._running: object = NOTHING
@@ -63,7 +61,7 @@ class Turns:
     def of(cls, loop: asyncio.AbstractEventLoop) -> Turns:
         """Those that the loop watches by itself, or new ones, which see what marks itself."""
         found = getattr(loop, "turns", None)
-        return found if isinstance(found, cls) else cls(loop.call_soon)
+        return found if isinstance(found, cls) else cls(TurnCounter(loop.call_soon))
 
     def watch(self) -> None:
         """Count turns from now on: a start is one long turn that nobody waits for."""
@@ -79,8 +77,10 @@ class Turns:
     def mark(self, what: object) -> None:
         """From now on ``what`` is running: a function, or something with a ``title``."""
         now = time.perf_counter()
-        if not self._is_open:
-            self._open(now)
+        turn = self._turn_of()
+        if turn != self._turn:
+            self._turn = turn
+            self._begin(now)
         elif now - self._at > self._most_s:
             self._most_s = now - self._at
             self._most = self._running
@@ -92,20 +92,18 @@ class Turns:
         self.mark(callback)
         callback(*args)
 
-    def _open(self, now: float) -> None:
-        self._is_open = True
+    def _begin(self, now: float) -> None:
+        """A turn begins, and so the one before it has ended."""
+        if now - self._started >= self._look_s:
+            self._look(now)
         self._started = now
         self._most_s = 0.0
         if now - self._cpu_at > TURN_CLOCK_S:
             self._cpu_at = now
             self._cpu = time.thread_time()
-        self._call_soon(self._end, context=self._context)
 
-    def _end(self) -> None:
-        now = time.perf_counter()
-        self._is_open = False
-        if now - self._started < self._look_s:
-            return
+    def _look(self, now: float) -> None:
+        """The turn before this one, or the wait behind it, was long enough to look at the thread's clock."""
         cpu = time.thread_time()
         spent_s = min(now - self._started, cpu - self._cpu)
         self._cpu, self._cpu_at = cpu, now
@@ -113,8 +111,9 @@ class Turns:
         self._look_s = min(self.longest_s, SLOW_TURN_S)
         if spent_s >= SLOW_TURN_S:
             self.slow.observe(spent_s)
-            if now - self._at > self._most_s:
-                self._most_s, self._most = now - self._at, self._running
+            last_s = spent_s - (self._at - self._started)
+            if last_s > self._most_s:
+                self._most_s, self._most = last_s, self._running
             self._tell(now, spent_s)
 
     def _tell(self, now: float, spent_s: float) -> None:
