@@ -68,7 +68,7 @@ def _run(module: str, command: str, prepare: Callable[[ModuleType], None]) -> No
         sys.exit(f"{command}: {error.name} is not installed: pip install 'quintlog[server]'")
 
 
-def _check_packages() -> None:
+def check_packages() -> None:
     """Raises ImportError: another package has the name of one of ours."""
     for name in PACKAGES:
         module = sys.modules.get(name)
@@ -76,8 +76,8 @@ def _check_packages() -> None:
         where = None if spec is None else spec.origin
         if where is None or Path(where).resolve() != ROOT / name / "__init__.py":
             raise ImportError(
-                f"`import {name}` finds {where or 'nothing'}, not Quintlog's {ROOT / name}: its clients cannot be used "
-                f"where another package of this name comes first on the path"
+                f"`import {name}` finds {where or 'nothing'}, not Quintlog's {ROOT / name}: clients and Spark's "
+                f"format cannot be used where another package of this name comes first on the path"
             )
 
 
@@ -85,7 +85,7 @@ def __getattr__(name: str) -> Any:
     """What is public is imported when it is used: each client needs other packages."""
     if name not in (*__all__, "__version__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    _check_packages()
+    check_packages()
     if name == "connect":
         return import_module("netserver.blocking").connect
     if name == "__version__":

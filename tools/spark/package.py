@@ -26,6 +26,7 @@ SOURCES = (
     "tools/logtool/*.py",
     "tools/spark/**/*.py",
     "pyspark_quintlog.py",
+    "quintlog.py",
 )
 
 
