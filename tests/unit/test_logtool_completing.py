@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from netserver.testing import server
+from tests.blipmq_peer import Peer
 from tools.logtool import completing
 
 NAMES = ("orders", "orders.eu", "other", "o$(reboot)", "o;x", "o x", "o\nx", "o'x", "-o")
@@ -43,6 +44,25 @@ def test_names_of_a_server_and_of_files(tmp_path: Path) -> None:
     for command in ("cat", "tail", "dump topic", "topics set", "topics trim", "topics delete"):
         assert offered(f"logtool {place} {command} o") == ["orders", "orders.eu", "other"], command
     assert offered(f"logtool {place} topics create o") == []
+
+
+def test_ids_of_subscriptions(tmp_path: Path) -> None:
+    place = f"--data-dir {tmp_path}/data"
+    with server(tmp_path / "data") as process:
+        with Peer(process.address("blipmq")) as peer:
+            ids = sorted(str(peer.subscribe(b"t")) for _ in range(3))
+        assert sorted(offered(f"logtool {place} subscriptions show ")) == ids
+        address = f"--server {process.admin_url} --token-file {tmp_path}/data/admin.token"
+        assert offered(f"logtool {address} subscriptions delete {ids[0]}") == [
+            one for one in ids if one.startswith(ids[0])
+        ]
+    for command in ("show", "pending", "reset", "redrive", "delete"):
+        assert sorted(offered(f"logtool {place} subscriptions {command} ")) == ids, command
+
+
+def test_what_a_measurement_goes_through() -> None:
+    for command in ("publish", "consume", "latency"):
+        assert offered(f"logtool bench {command} --via f") == ["figg", "fujin"]
 
 
 def test_nothing_where_the_log_cannot_be_asked(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import click
 from tools.logtool import errors
 from tools.logtool.address import Admin, listener_of, need_admin
 from tools.logtool.cli import Group, Settings
+from tools.logtool.completing import complete_protocol, complete_topic
 from tools.logtool.errors import Failure
 from tools.logtool.limits import BENCH_RECORDS_MAX
 from tools.logtool.loads import SHARED_POSITION, Load
@@ -69,7 +70,11 @@ def _options(records: int, window: int | None) -> Callable[[Callable[[Settings, 
 
         options = [
             click.option(
-                "--via", metavar="PROTOCOL[=HOST:PORT]", default="figg", help="figg (default), tank, blipmq or fujin."
+                "--via",
+                metavar="PROTOCOL[=HOST:PORT]",
+                default="figg",
+                shell_complete=complete_protocol,
+                help="figg (default), tank, blipmq or fujin.",
             ),
             click.option(
                 "--records",
@@ -81,7 +86,12 @@ def _options(records: int, window: int | None) -> Callable[[Callable[[Settings, 
             click.option(
                 "--size", type=click.IntRange(1, 250 << 20), default=100, metavar="BYTES", help="Of each; 100."
             ),
-            click.option("--topic", metavar="TOPIC", help="One that is there; by default one is made, and deleted."),
+            click.option(
+                "--topic",
+                metavar="TOPIC",
+                shell_complete=complete_topic,
+                help="One that is there; by default one is made, and deleted.",
+            ),
             click.option(
                 "--durability",
                 type=click.Choice(DURABILITIES),

@@ -1,4 +1,4 @@
-"""What a shell offers behind a command: names of topics, as the log has them now.
+"""What a shell offers behind a command: names of topics and ids of subscriptions, as the log has them now.
 
 A shell that waits for its user must never hang: what takes longer than a fifth of a second, or fails, offers nothing.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
 from typing import Final
 
 import click
@@ -47,8 +48,34 @@ def topic_names(settings: Settings, beginning: str) -> list[str]:
     return sorted(name for name in names if name.startswith(beginning) and SAFE.fullmatch(name))[:COMPLETED_NAMES_MAX]
 
 
+def subscription_ids(settings: Settings, beginning: str) -> list[str]:
+    """Ids that begin so. Raises as `topic_names`."""
+    from tools.logtool.address import admin_of
+    from tools.logtool.subscriptions import Stored
+
+    settings.timeout_s = min(settings.timeout_s, PATIENCE_S)
+    admin = admin_of(settings)
+    if admin is not None:
+        numbers = [int(item["id"]) for item in admin.call("GET", "/v1/subscriptions").get("items", [])]
+    else:
+        numbers = [entry.id for entry in Stored(settings).entries]
+    return [text for text in map(str, sorted(numbers)) if text.startswith(beginning)][:COMPLETED_NAMES_MAX]
+
+
 def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """For an argument that is a topic's name. Nothing is told of what went wrong: a shell would show it as a name."""
+    """For an argument that is a topic's name."""
+    return _looked_up(ctx, incomplete, topic_names)
+
+
+def complete_subscription(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """For an argument that is a subscription's id."""
+    return _looked_up(ctx, incomplete, subscription_ids)
+
+
+def _looked_up(
+    ctx: click.Context, incomplete: str, names: Callable[[Settings, str], list[str]]
+) -> list[CompletionItem]:
+    """What the log says in time. Nothing is told of what went wrong: a shell would show it as a name."""
     found: list[str] = []
     settings = ctx.ensure_object(Settings)
     done = threading.Event()
@@ -57,7 +84,7 @@ def complete_topic(ctx: click.Context, _param: click.Parameter, incomplete: str)
         try:
             settings.complete()
             settings.find_address()
-            found.extend(topic_names(settings, incomplete))
+            found.extend(names(settings, incomplete))
         except Exception:  # noqa: BLE001, S110 - see above
             pass
         finally:

@@ -12,6 +12,7 @@ from tools.logtool import errors
 from tools.logtool.address import admin_of
 from tools.logtool.changes import changes
 from tools.logtool.cli import Group, Settings
+from tools.logtool.completing import complete_subscription
 from tools.logtool.errors import Failure
 from tools.logtool.output import Column, Output, count_text, name_text, number, time_text
 from tools.logtool.positions import POSITION, Position
@@ -141,7 +142,7 @@ def list_subscriptions(settings: Settings, pattern: str | None) -> None:
 
 
 @subscriptions.command()
-@click.argument("subscription_id", metavar="ID", type=ID)
+@click.argument("subscription_id", metavar="ID", type=ID, shell_complete=complete_subscription)
 @click.pass_obj
 def show(settings: Settings, subscription_id: int) -> None:
     """Show one subscription. From server or files."""
@@ -157,7 +158,7 @@ def show(settings: Settings, subscription_id: int) -> None:
 
 
 @subscriptions.command()
-@click.argument("subscription_id", metavar="ID", type=ID)
+@click.argument("subscription_id", metavar="ID", type=ID, shell_complete=complete_subscription)
 @click.pass_obj
 def pending(settings: Settings, subscription_id: int) -> None:
     """Show what a subscription has delivered and nobody has acknowledged. From server or files."""
@@ -175,7 +176,7 @@ def pending(settings: Settings, subscription_id: int) -> None:
 
 
 @subscriptions.command()
-@click.argument("subscription_id", metavar="ID", type=ID)
+@click.argument("subscription_id", metavar="ID", type=ID, shell_complete=complete_subscription)
 @click.option("--to", "position", type=POSITION, required=True, metavar="POS", help="The next record to deliver.")
 @click.option("--dry-run", is_flag=True, help="Show where it would go on, and change nothing.")
 @click.pass_obj
@@ -200,7 +201,7 @@ def reset(settings: Settings, subscription_id: int, position: Position, dry_run:
 
 
 @subscriptions.command()
-@click.argument("subscription_id", metavar="ID", type=ID)
+@click.argument("subscription_id", metavar="ID", type=ID, shell_complete=complete_subscription)
 @click.option("--from", "source", metavar="TOPIC", help="The dead-letter topic; the server knows it.")
 @click.option("--to", "target", metavar="TOPIC", help="Where they go; the subscription's topic.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many.")
@@ -219,7 +220,7 @@ def redrive(
 
 
 @subscriptions.command()
-@click.argument("subscription_id", metavar="ID", type=ID)
+@click.argument("subscription_id", metavar="ID", type=ID, shell_complete=complete_subscription)
 @click.pass_obj
 def delete(settings: Settings, subscription_id: int) -> None:
     """Remove a subscription; its id is never used again. Through the server, or on the files. Asks, or needs --yes."""
