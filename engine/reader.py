@@ -270,7 +270,7 @@ class PartitionReader:
         gaps, follows = Gaps(), 0
         for segment in self.segments:
             first_seq, footer = segment.header.first_seq, segment.footer
-            gaps.add(follows or first_seq, first_seq - 1)
+            gaps.add(max(follows, segment.header.left_out_from) or first_seq, first_seq - 1)
             follows = first_seq
             if footer is not None:
                 gaps.add(first_seq, footer.last_seq, footer.records)

@@ -1,4 +1,4 @@
-"""Further defects, in durable subscriptions and BlipMQ; see `tests.mutant_list`."""
+"""Further defects, in durable subscriptions, BlipMQ and counts of records; see `tests.mutant_list`."""
 
 from __future__ import annotations
 
@@ -76,5 +76,19 @@ CURSOR_MUTANTS = (
         "            self._is_late = used <= before and self._node.log.slices.is_over()\n",
         "",
         "tests/unit/test_blipmq_v2.py -k passed_in_slices",
+    ),
+    Mutant(
+        "take numbers for records that damage took",
+        "engine/partitions/gaps.py",
+        "        return sum([self.count(first, last).most for first, last in ranges])\n",
+        "        return sum([last - first + 1 for first, last in ranges])\n",
+        "tests/unit/test_lost_counts.py -k told_records",
+    ),
+    Mutant(
+        "take the records of a segment that is gone for numbers left out",
+        "engine/reader.py",
+        "max(follows, segment.header.left_out_from)",
+        "follows",
+        "tests/unit/test_lost_counts.py -k gone",
     ),
 )

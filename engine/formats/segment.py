@@ -80,6 +80,11 @@ class SegmentHeader:
         """Where the log begins when this is its oldest segment: nothing is missing from there to its first number."""
         return self.follows if 0 < self.follows < self.first_seq else self.first_seq
 
+    @property
+    def left_out_from(self) -> int:
+        """No record ever had a number from here to its first one. 0: it is not known."""
+        return self.begins if self.follows else 0
+
     def pack(self) -> bytes:
         """The 72 bytes at the beginning of the file."""
         body = _HEADER.pack(

@@ -18,6 +18,7 @@ from engine.errors import EngineError
 from engine.files.system import write_new_file
 from engine.limits import PARTITIONS_MADE_TOGETHER
 from engine.partitions.creation import Job, Maker, attempt
+from engine.partitions.gaps import gaps_of
 from engine.partitions.reads import load_footer
 from engine.reader import TOPIC_FILE
 from engine.segments.recovery import Known, Recovered, Report, recover_partition
@@ -220,7 +221,9 @@ class Opener:
         recovered = recover_partition(log.files, log.handles, place, known, log.now_ms())
         for text in recovered.report.texts:
             log.report(f"topic {place.topic_id} partition {place.partition}: {text}")
-        log.lost_records += sum(lost.last_seq - lost.first_seq + 1 for lost in recovered.report.lost)
+        if recovered.report.lost:
+            gaps = gaps_of(recovered.sealed, recovered.active)
+            log.lost_records += gaps.most((lost.first_seq, lost.last_seq) for lost in recovered.report.lost)
         self._maker.mark(place, recovered.active, recovered.log_start, recovered.committed_seq)
         self._index(number, recovered)
         return recovered

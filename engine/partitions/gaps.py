@@ -6,7 +6,8 @@ ascending ranges of numbers with how many of each are missing. Where all of them
 are exact. Other ones bring bounds instead of a count, for ranges that begin or end within them: a bundle that leaves
 out numbers, a sealed segment whose footer tells how many records it has but not which numbers it lacks (after a
 start), and stretches that were joined, because no more than `STRETCHES_MAX` are kept. Before the oldest segment, and in
-a partition without stretches, no number is missing.
+a partition without stretches, no number is missing. Numbers that damage took, or with a segment's file, count as
+records.
 """
 
 from __future__ import annotations
@@ -87,6 +88,10 @@ class Gaps:
                 least -= min(part, missing)
                 most -= max(part - (size - missing), 0)
         return Count(least, most)
+
+    def most(self, ranges: Iterable[tuple[int, int]]) -> int:
+        """How many records these ranges (inclusive) hold together, at most."""
+        return sum([self.count(first, last).most for first, last in ranges])
 
     def newest(self, first: int, last: int, count: int) -> int:
         """The highest number from which at least ``count`` records follow up to ``last``; ``first`` if it has no more

@@ -235,7 +235,7 @@ class _Recovery:
         sealed: list[SealedSegment] = []
         for at, (path, header) in enumerate(found):
             self._hold_place_before(header, sealed)
-            following = found[at + 1][1].first_seq if at + 1 < len(found) else None
+            following = max(found[at + 1][1].begins, header.first_seq) if at + 1 < len(found) else None
             segment = self._open_sealed(path, header, following)
             if segment is not None:
                 sealed.append(segment)
@@ -387,11 +387,14 @@ class _Recovery:
                 assert following is not None
                 walked, is_damaged = self._walk(fd, path, header, size_bytes, None)
                 footer = walked.footer()
+                held = walked.gaps.count(header.first_seq, footer.last_seq).most  # with those that are lost
+                footer = replace(footer, records=held)
                 footer_bytes = len(footer.pack(header.segment_id))
                 if is_damaged and size_bytes - footer.end > footer_bytes and footer.last_seq < following - 1:
                     # Not only the footer is damaged.
                     self._lose(path, footer.end, size_bytes, footer.last_seq + 1, following - 1, "they are damaged")
-                    footer = replace(footer, end=size_bytes, last_seq=following - 1)
+                    held += following - 1 - footer.last_seq
+                    footer = replace(footer, end=size_bytes, last_seq=following - 1, records=held)
                 else:
                     size_bytes = self._seal_again(fd, walked, size_bytes)
         last_seq = footer.last_seq if following is None else min(footer.last_seq, following - 1)

@@ -184,7 +184,7 @@ class Subscription:
             try:
                 slab = partition.read(seq, READ_BYTES, self._on_ready)
             except OutOfRange as gap:
-                self._counters.skipped["expired"] += gap.first - seq
+                self._counters.skipped["expired"] += partition.gaps.count(seq, gap.first - 1).most
                 framed = Framed(b"", gap.first)
             except EngineError:
                 self._offset = seq - 1
@@ -215,7 +215,7 @@ class Subscription:
             counters.skipped["damaged"] += framed.lost
 
     def _frame(self, partition: Partition, slab: Slab, seq: int) -> Framed:
-        lost = sum(last - first + 1 for first, last in slab.lost)
+        lost = partition.gaps.most(slab.lost)
         if lost:
             log.warning("%s: a subscriber lost %d damaged records: %s", partition.title, lost, slab.lost)
         if not len(slab.buffer):
@@ -225,7 +225,7 @@ class Subscription:
                 slab.buffer, seq, slab.last_seq, self.topic, self._value_bytes_max, FRAMES_BYTES
             )
         except (BatchError, BundleError) as problem:  # it passed its checksum, so it was written like that
-            lost += slab.last_seq + 1 - max(seq, slab.first_seq)
+            lost += partition.gaps.count(max(seq, slab.first_seq), slab.last_seq).most
             log.error("%s: records %d to %d cannot be read: %s", partition.title, seq, slab.last_seq, problem)
             return Framed(b"", slab.last_seq + 1, lost=lost)
         return Framed(frames, next_seq, count, skipped, lost)

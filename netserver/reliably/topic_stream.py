@@ -114,7 +114,7 @@ class TopicStream(SessionStream):
                 self._later(RETRY_S, self._open_again)
             return None
         if slab is not None and slab.lost:
-            lost = sum(last - first + 1 for first, last in slab.lost)
+            lost = self.partition.gaps.most(slab.lost)
             log.warning("%s: a stream lost %d damaged records: %s", self.partition.title, lost, slab.lost)
             self._connection.counters.skipped["damaged"] += lost
         return slab

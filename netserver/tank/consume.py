@@ -190,6 +190,7 @@ class Fetch:
             if slab is None:
                 self.state = DONE if self.pieces else PENDING
                 return
+            job.connection.counters.skipped["damaged"] += partition.gaps.most(slab.lost)
             if self._take(slab):
                 self.state = DONE
                 return
@@ -198,8 +199,6 @@ class Fetch:
     def _take(self, slab: Slab) -> bool:
         """Add the records of a slab; True when the chunk is full or ends here."""
         job = self.job
-        for first_seq, last_seq in slab.lost:
-            job.connection.counters.skipped["damaged"] += last_seq - first_seq + 1
         cut = ChunkCut()
         expected_seq = self.position if self.pieces else 0
         if not cut.cut(slab.buffer, self.position, expected_seq, self.limit_bytes - self.size_bytes):
