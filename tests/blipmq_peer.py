@@ -6,10 +6,11 @@ import asyncio
 import itertools
 import socket
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from netserver.blipmq import codec
+from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import Decoder, Frame, FrameType
+from netserver.blipmq.codec_v2 import Deliver
 
 KEY = "dev-key-1"
 TIMEOUT_S = 20.0
@@ -176,3 +177,50 @@ class AsyncPeer:
         """Acknowledge; the refusals."""
         self.send(b"".join(codec.ack(tag, subscription_id) for tag in tags))
         return [codec.parse_nack(frame.payload) for frame in await self.until_pong()]
+
+
+class Peer2(AsyncPeer):
+    """A peer that speaks version 2."""
+
+    @classmethod
+    async def open(cls, address: tuple[str, int], *, login: bool = True, key: str = "k") -> Peer2:
+        peer = cls(*await asyncio.open_connection(*address))
+        peer.send(codec.hello(1, 2) + codec.auth(2, key))
+        assert await peer.frames(2) == [Frame(FrameType.ACK, 1, bytes(8)), Frame(FrameType.ACK, 2, bytes(8))]
+        return peer
+
+    async def frame(self) -> Frame:
+        """As the base, DELIVER included."""
+        async with asyncio.timeout(20):
+            while True:
+                data = self._raw
+                if len(data) >= 13:
+                    end = 4 + int.from_bytes(data[:4], "big")
+                    if len(data) >= end:
+                        self._raw = data[end:]
+                        return Frame(data[4], int.from_bytes(data[5:13], "big"), data[13:end])
+                more = await self.reader.read(1 << 18)
+                if not more:
+                    raise EOFError("inside a frame" if data else "")
+                self._raw += more
+
+    _raw = b""
+
+    async def join(self, topic: bytes, qos: int = 1, **more: Any) -> int:
+        self.send(codec_v2.subscribe(77, topic, qos, **more))
+        frame = await self.frame()
+        assert (frame.type, frame.cid) == (FrameType.ACK, 77), frame
+        return codec.parse_ack(frame.payload)
+
+    async def delivered(self, count: int) -> list[Deliver]:
+        found = []
+        for _ in range(count):
+            frame = await self.frame()
+            assert frame.type == codec_v2.DELIVER, frame
+            deliver = codec_v2.parse_deliver(frame.payload)
+            assert frame.cid == deliver.tag
+            found.append(deliver)
+        return found
+
+    async def bodies(self, count: int) -> list[bytes]:
+        return [deliver.body for deliver in await self.delivered(count)]

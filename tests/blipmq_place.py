@@ -12,9 +12,10 @@ import pytest
 from engine.partitions.partition import Partition
 from netserver import blipmq
 from netserver.app import Server
+from netserver.blipmq.node import Node
 from netserver.testing import running
 from tests.blipmq_peer import AsyncPeer
-from tests.echo import ALONE, run
+from tests.echo import ALONE, run, until
 
 FORBIDDEN = (401, "not allowed by this API key")
 UNKNOWN = (404, "unknown subscription or delivery tag")
@@ -95,3 +96,18 @@ async def take(subscription: blipmq.Subscription, count: int, *, ack: bool = Tru
         if ack:
             await message.ack()
     return found
+
+
+def blipmq_node(place: Place) -> Node:
+    node = place.server.services["blipmq"].reloaders[0].__self__  # type: ignore[attr-defined]
+    assert isinstance(node, Node)
+    return node
+
+
+def delete(place: Place, name: bytes) -> Awaitable[None]:
+    """Delete a topic; wait until nothing of it is left."""
+    catalog = place.server.log.catalog
+    topic = catalog.get(name)
+    assert topic is not None
+    catalog.delete(topic)
+    return until(lambda: catalog.get(name) is None and not catalog.tombstones)

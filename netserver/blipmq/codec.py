@@ -44,6 +44,9 @@ NOT_FOUND = 404
 VERSION_MISMATCH = 426
 SERVER_ERROR = 500
 
+UNKNOWN_SUBSCRIPTION = "unknown subscription"
+"""Text of the NACK to an ACK of tag 0, if there is no such subscription. The original has one text for all cases."""
+
 
 class FrameType(IntEnum):
     """The type byte of a frame."""

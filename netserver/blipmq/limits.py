@@ -51,6 +51,10 @@ TTL_DIGITS_MAX = 10
 CONNECTION_CURSORS_MAX = 10_000
 """Cursors that a connection may have pushed, one for each topic of a pattern: each is about 1.5 KiB."""
 
+CONNECTION_TOPICS_MAX = 20_000
+"""Subscriptions of one topic each of a connection, with those that wait since their topic was deleted: each is about
+300 bytes."""
+
 CONNECTION_PATTERNS_MAX = 1000
 """Patterns of a connection, which may stand for no topic at all."""
 

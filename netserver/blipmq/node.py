@@ -31,10 +31,10 @@ IGNORED_SETTINGS = ("metrics_addr", "metrics_port", "wal_path", "enable_tokio_co
 
 
 class Watcher(Protocol):
-    """A subscription by a pattern; see `netserver.blipmq.session_v2.PatternSubscription`."""
+    """A subscription of topics that may be made later; see `netserver.blipmq.session_v2`."""
 
     def topic_made(self, partition: Partition, after_seq: int) -> None:
-        """A topic that matches was made; read it behind ``after_seq``."""
+        """A topic that it is of was made; read it behind ``after_seq``."""
 
 
 class Node:
@@ -49,6 +49,7 @@ class Node:
         speaks_version_2: HELLO 2 is accepted.
         insecure: without keys, anybody is let in from anywhere.
         patterns: those of all connections.
+        names: subscriptions of one topic by its name, which go on with the next topic of that name.
         cids, out: scratch of the hot loops, valid within one call.
     """
 
@@ -66,6 +67,7 @@ class Node:
         self._routes: dict[bytes, Partition] = {}
         self._generation = -1
         self.patterns: PatternIndex[Watcher] = PatternIndex()
+        self.names: dict[bytes, dict[Watcher, None]] = {}
         self._listeners: dict[Callable[[Topic, Change], None], None] = {}
         self.log.catalog.listen(self._topic_changed)
         self._take_over(services.config)
@@ -118,7 +120,8 @@ class Node:
         self._listeners.pop(listener, None)
 
     def _topic_changed(self, topic: Topic, change: Change) -> None:
-        if change == "created" and (found := self.patterns.find(topic.name)):
+        found = [*self.patterns.find(topic.name), *self.names.get(topic.name, ())] if change == "created" else ()
+        if found:
             partition = self.log.partition(topic)
             tell = [partial(one.topic_made, partition, partition.last_seq) for one in found]
             self.log.slices.later(partial(self.log.slices.call_each, "a new topic", tell))

@@ -194,11 +194,17 @@ class ConsumingSession:
         return cursor
 
     def _refuse(self, data: memoryview, position: int, behind: int, kind: int, subscription_id: int) -> None:
-        """Unknown subscription: silence to a POLL, as the original; a NACK when it is the key that forbids it."""
+        """Unknown subscription: silence to a POLL, as the original; a NACK when it is the key that forbids it.
+
+        Tag 0, which no message has, asks whether there is the subscription: only then the text says that there is none.
+        """
         forbidden = self.node.cursor(subscription_id) is not None
-        code, text = (codec.UNAUTHORIZED, FORBIDDEN) if forbidden else (codec.NOT_FOUND, UNKNOWN)
         while position < behind and (forbidden or kind == _ACK):
-            self.answer(codec.nack(cid_at(data, position), code, text))
+            cid = cid_at(data, position)
+            if forbidden:
+                self.answer(codec.nack(cid, codec.UNAUTHORIZED, FORBIDDEN))
+            else:
+                self.answer(codec.nack(cid, codec.NOT_FOUND, UNKNOWN if cid else codec.UNKNOWN_SUBSCRIPTION))
             position += _ID_FRAME
 
     def _ack(self, cursor: Cursor, data: memoryview, position: int, count: int) -> None:

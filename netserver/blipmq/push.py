@@ -5,8 +5,10 @@ too much is unacknowledged. Three kinds:
 
 - of one topic: a volatile cursor, which ends with the connection, as in the original;
 - of a group: a durable cursor that its members share; what a member leaves behind goes to the others;
-- of a pattern: a volatile cursor for each topic that it stands for, those made later included. A tag then has the
-  number of the topic, as met by this subscription, in its upper 20 bits.
+- of a pattern: a volatile cursor for each topic that it stands for, those made later included.
+
+When a topic is deleted, the next one of its name takes its place. A tag has the number of the topic, as met by this
+subscription, in its upper 20 bits: 0 for the first one.
 
 What is passed over without being pushed, since it is too old, too large or damaged, costs nobody but its own
 subscriber: it is done in slices (`engine.slices`).
@@ -16,8 +18,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeAlias
 
 from engine.errors import EngineError
 from engine.formats.record import BatchError, BundleError
@@ -43,23 +45,27 @@ RETRY_S = 1.0
 STALL_S = 0.05
 ID_FRAME_BYTES = 21
 
+OnGone: TypeAlias = "Callable[[Cursor], None]"
+
 
 class Push:
     """One cursor that is pushed.
 
     Args:
-        number: of the topic in a pattern's subscription, else 0.
+        number: of the topic in the subscription.
+        on_gone: called when the cursor was deleted, if it is durable.
 
     Attributes:
-        subscription: whose it is, if the cursor is volatile.
+        subscription: whose it is; None: the cursor's id is the subscription's.
     """
 
-    __slots__ = ("_era", "_pusher", "cursor", "delivered", "is_queued", "number", "subscription")
+    __slots__ = ("_era", "_pusher", "cursor", "delivered", "is_queued", "number", "on_gone", "subscription")
 
-    def __init__(self, pusher: Pusher, cursor: Cursor, number: int = 0) -> None:
+    def __init__(self, pusher: Pusher, cursor: Cursor, number: int = 0, on_gone: OnGone | None = None) -> None:
         self._pusher = pusher
         self.cursor = cursor
         self.number = number
+        self.on_gone = on_gone
         self.subscription: Subscription | None = None
         self.is_queued = False
         self.delivered: deque[tuple[int, int]] = deque(maxlen=PUSH_RANGES_MAX)  # to this connection, not finished
@@ -95,24 +101,27 @@ class Push:
 
 
 class Subscription:
-    """The volatile cursors of one subscription, by the numbers of their topics.
+    """The cursors of one subscription that have other ids than itself, by the numbers of their topics.
 
     A number comes again only after all others: what is acknowledged late for a deleted topic is nobody's.
+
+    Args:
+        first: number of the first one.
     """
 
     __slots__ = ("_next", "pushes")
 
-    def __init__(self) -> None:
+    def __init__(self, first: int = 0) -> None:
         self.pushes: dict[int, Push] = {}
-        self._next = 0
+        self._next = first
 
-    def add(self, pusher: Pusher, cursor: Cursor) -> Push:
+    def add(self, pusher: Pusher, cursor: Cursor, on_gone: OnGone | None = None) -> Push:
         """One more topic."""
         number = self._next
         while number in self.pushes:
             number = (number + 1) % NUMBERS
         self._next = (number + 1) % NUMBERS
-        push = self.pushes[number] = Push(pusher, cursor, number)
+        push = self.pushes[number] = Push(pusher, cursor, number, on_gone)
         push.subscription = self
         return push
 
@@ -140,16 +149,23 @@ class Pusher:
 
     # --- subscriptions
 
-    def push(self, subscription_id: int, cursor: Cursor) -> None:
-        """Push a cursor from now on, for a subscription that has none yet or is a pattern's."""
-        if self._ended or cursor.partition.is_deleted:
+    def push(self, subscription_id: int, cursor: Cursor, on_gone: OnGone | None = None) -> None:
+        """Push a cursor from now on, for a subscription that has none, had one of a deleted topic, or is a pattern's.
+
+        Args:
+            on_gone: called when the cursor was deleted, if it is durable.
+        """
+        if self._ended or cursor.partition.is_deleted or not cursor.alive:
             return
         self.count += 1
         if cursor.is_volatile:
             push = self._own.setdefault(subscription_id, Subscription()).add(self, cursor)
             self._of_topic.setdefault(cursor.partition.topic.id, []).append(push)
         else:
-            push = Push(self, cursor)
+            if cursor.id == subscription_id:
+                push = Push(self, cursor, on_gone=on_gone)
+            else:
+                push = self._own.setdefault(subscription_id, Subscription(first=1)).add(self, cursor, on_gone)
             cursor.pins += 1
             self._shared[push] = None
         push.wake()
@@ -165,6 +181,15 @@ class Pusher:
             del push.subscription.pushes[push.number]
             self.count -= 1
             self._end(push)
+
+    def _gone(self, push: Push) -> None:
+        """A durable cursor was deleted."""
+        del self._shared[push]
+        self.count -= 1
+        if push.subscription is not None:
+            del push.subscription.pushes[push.number]
+        if push.on_gone is not None:
+            push.on_gone(push.cursor)
 
     def _end(self, push: Push) -> None:
         self._stalled.discard(push)
@@ -185,11 +210,12 @@ class Pusher:
             push.give_back(now_ms)
             yield
         for push in (push for subscription in self._own.values() for push in subscription.pushes.values()):
-            self._end(push)
+            if push.cursor.is_volatile:
+                self._end(push)
             yield
 
     def acked(self, subscription_id: int, data: memoryview, position: int, count: int) -> bool:
-        """Take ACKs of a volatile subscription; False: it is none of this connection."""
+        """Take ACKs of a subscription whose cursors have other ids; False: it is none of this connection."""
         subscription = self._own.get(subscription_id)
         if subscription is None:
             return False
@@ -200,6 +226,7 @@ class Pusher:
             if push is not None and is_known:
                 seq = (push.base + tag) & MASK
                 is_known = seq < SEQ_BOUND and bool(push.cursor.acknowledge(seq, seq))
+                self._session.acked |= not push.cursor.is_volatile
             if not is_known:
                 self._session.answer(codec.nack(tag, codec.NOT_FOUND, UNKNOWN))
         return True
@@ -244,8 +271,7 @@ class Pusher:
         while used < PUSH_BYTES and self._connection.writable and not self._is_late:
             if not cursor.alive:
                 if push in self._shared:
-                    del self._shared[push]
-                    self.count -= 1
+                    self._gone(push)
                 break
             try:
                 plan = cursor.next(now_ms)

@@ -16,6 +16,7 @@ from netserver.blipmq.limits import (
     CONNECTION_CURSORS_MAX,
     CONNECTION_PATTERNS_MAX,
     CONNECTION_SHAPES_MAX,
+    CONNECTION_TOPICS_MAX,
     KEY_BYTES_MAX,
     SUBSCRIPTIONS_MAX,
     TOPICS_A_STEP,
@@ -27,8 +28,10 @@ from netserver.blipmq.push import Pusher
 from netserver.shell.outstanding import Promise
 
 if TYPE_CHECKING:
+    from engine.cursors.cursor import Cursor
     from engine.partitions.partition import Partition
     from engine.state.catalog import Change
+    from engine.state.store import OnDone
     from engine.state.topics import Topic
     from netserver.blipmq.session import BlipmqSession
 
@@ -41,19 +44,26 @@ MATCHING: Final = "topics of a pattern are looked for"
 
 
 class VersionTwo:
-    """The part of a session that exists once HELLO has asked for version 2."""
+    """The part of a session that exists once HELLO has asked for version 2.
+
+    Attributes:
+        topics: subscriptions of one topic each.
+    """
 
     def __init__(self, session: BlipmqSession) -> None:
         self.pusher = Pusher(session)
         self._session = session
         self._node = session.node
         self._patterns: dict[PatternSubscription, None] = {}
+        self.topics: dict[TopicSubscription, None] = {}
 
     def close(self) -> None:
         """The connection is gone."""
         self._node.forget(self._topic_changed)
         for subscription in list(self._patterns):
             self.left(subscription)
+        for one in list(self.topics):
+            self.left_topic(one)
         self.pusher.close()
 
     def handle(self, kind: int, data: memoryview, position: int, behind: int) -> int:
@@ -105,7 +115,7 @@ class VersionTwo:
     def _subscribe(self, cid: int, request: codec_v2.Subscribe) -> bool:
         """Make or join a subscription. False: a partition is being opened."""
         session, cursors = self._session, self._node.cursors
-        if self.pusher.count >= CONNECTION_CURSORS_MAX:
+        if self.pusher.count >= CONNECTION_CURSORS_MAX or len(self.topics) >= CONNECTION_TOPICS_MAX:
             raise PayloadError("too many subscriptions")
         if is_pattern(request.topic):
             return self._subscribe_pattern(cid, request)
@@ -115,16 +125,13 @@ class VersionTwo:
         if not request.group:
             cursor = cursors.volatile(OWNER, partition, after_seq=_after(request, partition), qos=request.qos)
             session.answer(codec.ack(cid, cursor.id))
-            self._listen()
-            session.afterwards(lambda: self.pusher.push(cursor.id, cursor))
+            TopicSubscription(self, session, cid, request, cursor.id).push(cursor)
             return True
         known = cursors.group(OWNER, request.group, partition)
         if known is not None:
             session.answer(codec.ack(cid, known.id))
-            session.afterwards(lambda: self.pusher.push(known.id, known))
+            TopicSubscription(self, session, cid, request, known.id).push(known)
             return True
-        if len(cursors) >= SUBSCRIPTIONS_MAX:
-            raise PayloadError("too many subscriptions")
         self._new_group(cid, request, partition)
         return True
 
@@ -132,22 +139,33 @@ class VersionTwo:
         promise = Promise()
 
         def stored(error: EngineError | None) -> None:
+            if error is not None:
+                self.left_topic(subscription)
             promise.settle(error)
             self._session.outstanding.look_soon()
 
+        cursor = self.make_group(request, partition, _after(request, partition), stored)
+        self._session.subscribing(promise, cid, cursor.id)
+        subscription = TopicSubscription(self, self._session, cid, request, cursor.id)
+        subscription.push(cursor)
+
+    def make_group(
+        self, request: codec_v2.Subscribe, partition: Partition, after_seq: int, on_durable: OnDone | None = None
+    ) -> Cursor:
+        """A new group.
+
+        Raises:
+            PayloadError: it cannot be made
+        """
+        cursors = self._node.cursors
+        if len(cursors) >= SUBSCRIPTIONS_MAX:
+            raise PayloadError("too many subscriptions")
         try:
-            cursor = self._node.cursors.create(
-                OWNER,
-                partition,
-                after_seq=_after(request, partition),
-                qos=request.qos,
-                name=request.group,
-                on_durable=stored,
+            return cursors.create(
+                OWNER, partition, after_seq=after_seq, qos=request.qos, name=request.group, on_durable=on_durable
             )
         except EngineError as error:
             raise PayloadError(str(error)) from None
-        self._session.subscribing(promise, cid, cursor.id)
-        self._session.afterwards(lambda: self.pusher.push(cursor.id, cursor))
 
     def _subscribe_pattern(self, cid: int, request: codec_v2.Subscribe) -> bool:
         """A subscription of all topics that match, now and later."""
@@ -173,13 +191,89 @@ class VersionTwo:
         self._patterns.pop(subscription, None)
         self._node.patterns.remove(subscription.pattern, subscription)
 
+    def joined_topic(self, subscription: TopicSubscription) -> None:
+        """A subscription of one topic counts from now on."""
+        self.topics[subscription] = None
+        self._node.names.setdefault(subscription.topic, {})[subscription] = None
+        self._listen()
+
+    def left_topic(self, subscription: TopicSubscription) -> None:
+        """It does no longer."""
+        self.topics.pop(subscription, None)
+        named = self._node.names.get(subscription.topic, {})
+        named.pop(subscription, None)
+        if not named:
+            self._node.names.pop(subscription.topic, None)
+
     def _listen(self) -> None:
         """Hear of topics from now on."""
         self._node.listen(self._topic_changed)
 
+    def may_read(self, topic: Topic) -> bool:
+        """Whether the connection's key allows it, and the topic is there."""
+        identity = self._session.identity
+        return not topic.deleting and identity is not None and identity.may_subscribe(topic.name)
+
     def _topic_changed(self, topic: Topic, change: Change) -> None:
         if change == "deleted":
             self.pusher.drop(topic)
+
+
+class TopicSubscription:
+    """A subscription of one topic, alone or as a member of a group.
+
+    When the topic is deleted it waits for the next one of that name, and begins with its first message. When the group
+    alone is deleted its members are told, by a NACK with the correlation id of their SUBSCRIBE.
+    """
+
+    def __init__(
+        self,
+        version_two: VersionTwo,
+        session: BlipmqSession,
+        cid: int,
+        request: codec_v2.Subscribe,
+        subscription_id: int,
+    ) -> None:
+        self.topic = request.topic
+        self._version_two = version_two
+        self._session = session
+        self._cid = cid
+        self._request = request
+        self._id = subscription_id
+        version_two.joined_topic(self)
+
+    def push(self, cursor: Cursor) -> None:
+        """Push its messages, behind the answers that are outstanding."""
+        pusher = self._version_two.pusher
+        self._session.afterwards(lambda: pusher.push(self._id, cursor, self._gone))
+
+    def topic_made(self, partition: Partition, after_seq: int) -> None:
+        """There is a topic of its name again."""
+        if not self._version_two.may_read(partition.topic):
+            return
+        cursors, request = self._session.node.cursors, self._request
+        if not request.group:
+            self.push(cursors.volatile(OWNER, partition, after_seq=after_seq, qos=request.qos))
+            return
+        try:
+            cursor = cursors.group(OWNER, request.group, partition)
+            self.push(cursor or self._version_two.make_group(request, partition, after_seq, self._stored))
+        except PayloadError as error:
+            self._refuse(error.code, error.text)
+
+    def _stored(self, error: EngineError | None) -> None:
+        if error is not None:
+            self._refuse(self._session.failure_code(error), f"durable subscribe failed: {error}")
+
+    def _gone(self, cursor: Cursor) -> None:
+        if not cursor.partition.topic.deleting:
+            self._refuse(codec.NOT_FOUND, "the group was deleted")
+
+    def _refuse(self, code: int, text: str) -> None:
+        if self in self._version_two.topics:
+            self._version_two.left_topic(self)
+            self._session.nack(self._cid, code, text)
+            self._session.flush()
 
 
 class PatternSubscription:
@@ -208,7 +302,7 @@ class PatternSubscription:
 
     def topic_made(self, partition: Partition, after_seq: int) -> None:
         """There is a new topic that matches."""
-        if not self._may_read(partition.topic):
+        if not self._version_two.may_read(partition.topic):
             return
         if not self._id:
             self._found.setdefault(partition, after_seq)
@@ -227,7 +321,7 @@ class PatternSubscription:
         for at in range(0, len(topics), TOPICS_A_STEP):
             yield
             for topic in [topic for topic in topics[at : at + TOPICS_A_STEP] if matches(topic.name)]:
-                if self._may_read(topic):
+                if self._version_two.may_read(topic):
                     self._found.setdefault(self._node.log.partition(topic), None)
             if len(self._found) + self._version_two.pusher.count > CONNECTION_CURSORS_MAX:
                 self._refuse("the pattern stands for too many topics")
@@ -278,10 +372,6 @@ class PatternSubscription:
         cursor = self._node.cursors.volatile(OWNER, partition, after_seq=after_seq, qos=self._qos)
         subscription_id = self._id
         self._session.afterwards(lambda: self._version_two.pusher.push(subscription_id, cursor))
-
-    def _may_read(self, topic: Topic) -> bool:
-        identity = self._session.identity
-        return not topic.deleting and identity is not None and identity.may_subscribe(topic.name)
 
 
 def _after(request: codec_v2.Subscribe, partition: Partition) -> int:

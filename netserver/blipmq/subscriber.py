@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from netserver.blipmq import codec, codec_v2
-from netserver.blipmq.codec import FrameType
+from netserver.blipmq.codec import FrameType, Nack
 from netserver.blipmq.limits import POLLS_MAX
 from netserver.blipmq.login import CID_BASE, LoginClient, refusal
 from netserver.client.base import ClientEvent, LinkLike
 from netserver.client.stream import Batch, SubscriptionBase
-from netserver.errors import Closed, ConnectionFailed, ProtocolError, QuintlogError
+from netserver.errors import Closed, ConnectionFailed, ProtocolError, QuintlogError, Refused
 
 if TYPE_CHECKING:
     from netserver.blipmq.client import Client
@@ -34,6 +34,8 @@ FIRST_PAUSE_S = 0.001
 TAKEN_S = 0.03
 """What is received ahead should be taken by the application within this time: less than the server's back-off."""
 FAREWELL_S = 1.0
+ASK_S = 1.0
+"""Interval at which an idle subscription asks whether it is still there."""
 SUBSCRIBE_CID = CID_BASE
 
 
@@ -109,6 +111,7 @@ class PollConnection(LoginClient):
         self._unconfirmed: dict[int, list[tuple[int, int]]] = {}  # cid of a PING -> acknowledgements sent before it
         self._timer: asyncio.TimerHandle | None = None
         self._pause_s = FIRST_PAUSE_S
+        self._asked_at = 0.0  # loop time of the last question whether the subscription is there
         self._ending: asyncio.Task[None] | None = None
 
     # --- connection
@@ -121,8 +124,12 @@ class PollConnection(LoginClient):
         if not owner.id or (owner.forgotten_on_restart and owner.is_known):
             link.write(codec.subscribe(SUBSCRIBE_CID, owner.topic, owner.qos))
         else:
-            owner.subscribed(owner.id)
-            self.poll()
+            self._ask(link)
+
+    def _ask(self, link: LinkLike) -> None:
+        """Ask whether the subscription is there: a POLL of one that is not has no answer. No message has tag 0."""
+        self._asked_at = asyncio.get_running_loop().time()
+        link.write(codec.ack(0, self._owner.id))
 
     def _lost(self, reason: QuintlogError) -> None:
         self._stop_timer()
@@ -163,7 +170,9 @@ class PollConnection(LoginClient):
             self._pong(cid)
         elif kind == FrameType.NACK:
             nack = codec.parse_nack(payload)
-            if nack.code in (codec.BAD_REQUEST, codec.UNAUTHORIZED) or cid == SUBSCRIBE_CID:
+            if cid == 0 and nack.code == codec.NOT_FOUND:
+                self._told(nack)
+            elif nack.code in (codec.BAD_REQUEST, codec.UNAUTHORIZED) or cid == SUBSCRIBE_CID:
                 self.fail(refusal(nack))
             elif nack.code != codec.NOT_FOUND:  # 404: acknowledged too late or twice; a duplicate may come
                 self._tell(ClientEvent("refused", refusal(nack)))
@@ -172,6 +181,18 @@ class PollConnection(LoginClient):
             self.poll()
         else:
             raise ProtocolError(f"unexpected frame of type {kind} with correlation id {cid}")
+
+    def _told(self, nack: Nack) -> None:
+        """The answer to `_ask`. The original, which cannot tell, counts as a server that has the subscription."""
+        owner = self._owner
+        if nack.text != codec.UNKNOWN_SUBSCRIPTION:
+            owner.subscribed(owner.id)
+            self.poll()
+        elif owner.forgotten_on_restart and self._link is not None:
+            owner.forgotten()
+            self._link.write(codec.subscribe(SUBSCRIBE_CID, owner.topic, owner.qos))
+        else:
+            self.fail(Refused(nack.code, f"{nack.text}: {owner.id}"))
 
     # --- polling
 
@@ -210,7 +231,12 @@ class PollConnection(LoginClient):
             return
         if not messages:
             self._pause_s = min(2 * self._pause_s, self._owner.poll_interval_s)
+            self._ask_now_and_then()
         self._timer = asyncio.get_running_loop().call_later(self._pause_s, self.poll)
+
+    def _ask_now_and_then(self) -> None:
+        if self._link is not None and self._owner.id and asyncio.get_running_loop().time() > self._asked_at + ASK_S:
+            self._ask(self._link)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -370,6 +396,11 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         self.is_known = True
         if self._open is not None and not self._open.done():
             self._open.set_result(None)
+
+    def forgotten(self) -> None:
+        """The server has it no longer: the next answer to SUBSCRIBE counts."""
+        self.id = 0
+        self.is_known = False
 
     def ended(self, error: QuintlogError) -> None:
         """The connection is over."""

@@ -318,3 +318,50 @@ def test_everything_goes_on_after_a_restart_of_the_server() -> None:
                 watcher.cancel()
 
         asyncio.run(main())
+
+
+# --- subscriptions that are gone
+
+
+async def delete_topic(server: Server, name: bytes) -> None:
+    catalog = server.log.catalog
+    topic = catalog.get(name)
+    assert topic is not None
+    catalog.delete(topic)
+    await until(lambda: catalog.get(name) is None)
+
+
+def test_an_unknown_subscription_is_refused() -> None:
+    async def test(client: blipmq.Client, server: Server) -> None:
+        with pytest.raises(Refused, match="unknown subscription: 12345"):
+            await client.subscribe("t", resume=12345)
+        known = await client.subscribe("t")
+        await known.close()
+        await client.publish("t", b"x")
+        assert await take(await client.subscribe("t", resume=known.id), 1) == [b"x"]
+
+    with_client(test)
+
+
+@pytest.mark.parametrize("what", ["subscription", "topic"])
+def test_a_subscription_that_is_deleted_is_refused(what: str) -> None:
+    async def test(client: blipmq.Client, server: Server) -> None:
+        await client.publish("t", b"of a topic that is there")
+        subscription = await client.subscribe("t")
+        again = await client.subscribe("t", forgotten_on_restart=True)
+        if what == "topic":
+            await delete_topic(server, b"t")
+        else:
+            for one in (subscription, again):
+                cursor = server.log.cursors.get(one.id)
+                assert cursor is not None
+                server.log.cursors.delete(cursor)
+        with pytest.raises(Refused, match="unknown subscription") as raised:
+            await subscription.next(20)
+        assert raised.value.code == 404
+        before = subscription.id
+        await until(lambda: again.id > before + 1)
+        await client.publish("t", b"new")
+        assert await take(again, 1) == [b"new"]
+
+    with_client(test)

@@ -253,8 +253,10 @@ class Original(Script):
             queue = self.queues.get(codec.parse_subscription_id(frame.payload, "POLL"))
             if queue:
                 writer.write(codec.publish(1, 1, b"t", queue.pop(0)))
-        elif frame.type == FrameType.ACK:
+        elif frame.type == FrameType.ACK and frame.cid:
             self.acked.append(frame.cid)
+        elif frame.type == FrameType.ACK:  # tag 0: the same text whether there is the subscription or not
+            writer.write(codec.nack(0, 404, "unknown subscription or delivery tag"))
 
 
 def test_a_server_that_forgets_its_subscriptions() -> None:
@@ -280,6 +282,16 @@ def test_a_server_that_forgets_its_subscriptions() -> None:
     asyncio.run(main())
 
 
+def test_a_server_that_cannot_tell_whether_there_is_a_subscription_counts_as_one_that_has_it() -> None:
+    async def main() -> None:
+        original = Original()
+        original.queues[7] = [b"a"]
+        async with scripted(original) as address, blipmq.connect(address, **FAST) as client:
+            assert await take(await client.subscribe("t", resume=7), 1) == [b"a"]
+
+    asyncio.run(main())
+
+
 def test_acknowledgements_that_were_not_confirmed_are_sent_again() -> None:
     async def main() -> None:
         original = Original()
@@ -290,7 +302,7 @@ def test_acknowledgements_that_were_not_confirmed_are_sent_again() -> None:
             answer = original.answer
 
             def lose(frame: Frame, writer: asyncio.StreamWriter) -> None:
-                if frame.type == FrameType.ACK:
+                if frame.type == FrameType.ACK and frame.cid:
                     original.on_frame = answer
                     writer.transport.abort()
 
@@ -306,9 +318,11 @@ def test_acknowledgements_that_were_not_confirmed_are_sent_again() -> None:
 @pytest.mark.parametrize(("code", "text"), [(400, "subscription_id must be non-zero"), (401, "unauthenticated")])
 def test_a_refused_poll_ends_the_subscription(code: int, text: str) -> None:
     async def main() -> None:
-        script = Script()
+        script = Original()
         script.on_frame = lambda frame, writer: (
-            writer.write(codec.nack(frame.cid, code, text)) if frame.type == FrameType.POLL else pongs(frame, writer)
+            writer.write(codec.nack(frame.cid, code, text))
+            if frame.type == FrameType.POLL
+            else script.answer(frame, writer)
         )
         async with scripted(script) as address, blipmq.connect(address, **FAST) as client:
             subscription = await client.subscribe("t", resume=5)

@@ -16,67 +16,19 @@ from netserver import blipmq
 from netserver.access.auth import add_key
 from netserver.app import Server
 from netserver.blipmq import codec, codec_v2, session_v2
-from netserver.blipmq.codec import Frame, FrameType, PayloadError
+from netserver.blipmq.codec import FrameType, PayloadError
 from netserver.blipmq.codec_v2 import Deliver
 from netserver.blipmq.frames import TTL_HEADER
 from netserver.blipmq.limits import CONNECTION_SHAPES_MAX, PATTERN_TOKENS_MAX
-from netserver.blipmq.node import Node
 from netserver.blipmq.patterns import Pattern, PatternIndex, is_pattern
 from netserver.blipmq.push import TAG_SHIFT, Push
 from netserver.blipmq.session_v2 import PatternSubscription
 from tests import blipmq_place
-from tests.blipmq_peer import AsyncPeer
-from tests.blipmq_place import UNKNOWN, Place
+from tests.blipmq_peer import AsyncPeer, Peer2
+from tests.blipmq_place import UNKNOWN, Place, blipmq_node, delete
 from tests.cursor_log import CursorLog
 from tests.echo import until
 from tests.wrong_clock import DAY, MINUTE, YEAR, Time
-
-
-class Peer2(AsyncPeer):
-    """A peer that speaks version 2."""
-
-    @classmethod
-    async def open(cls, address: tuple[str, int], *, login: bool = True, key: str = "k") -> Peer2:
-        peer = cls(*await asyncio.open_connection(*address))
-        peer.send(codec.hello(1, 2) + codec.auth(2, key))
-        assert await peer.frames(2) == [Frame(FrameType.ACK, 1, bytes(8)), Frame(FrameType.ACK, 2, bytes(8))]
-        return peer
-
-    async def frame(self) -> Frame:
-        """As the base, DELIVER included."""
-        async with asyncio.timeout(20):
-            while True:
-                data = self._raw
-                if len(data) >= 13:
-                    end = 4 + int.from_bytes(data[:4], "big")
-                    if len(data) >= end:
-                        self._raw = data[end:]
-                        return Frame(data[4], int.from_bytes(data[5:13], "big"), data[13:end])
-                more = await self.reader.read(1 << 18)
-                if not more:
-                    raise EOFError("inside a frame" if data else "")
-                self._raw += more
-
-    _raw = b""
-
-    async def join(self, topic: bytes, qos: int = 1, **more: Any) -> int:
-        self.send(codec_v2.subscribe(77, topic, qos, **more))
-        frame = await self.frame()
-        assert (frame.type, frame.cid) == (FrameType.ACK, 77), frame
-        return codec.parse_ack(frame.payload)
-
-    async def delivered(self, count: int) -> list[Deliver]:
-        found = []
-        for _ in range(count):
-            frame = await self.frame()
-            assert frame.type == codec_v2.DELIVER, frame
-            deliver = codec_v2.parse_deliver(frame.payload)
-            assert frame.cid == deliver.tag
-            found.append(deliver)
-        return found
-
-    async def bodies(self, count: int) -> list[bytes]:
-        return [deliver.body for deliver in await self.delivered(count)]
 
 
 def with_server(
@@ -194,12 +146,6 @@ def test_the_index_finds_what_comparing_token_by_token_finds() -> None:
         expected = [pattern for pattern in patterns if stands_for(pattern, name)]
         assert sorted(index.find(name)) == sorted(expected)
         assert [pattern for pattern in patterns if Pattern(pattern).matches(name)] == expected
-
-
-def blipmq_node(place: Place) -> Node:
-    node = place.server.services["blipmq"].reloaders[0].__self__  # type: ignore[attr-defined]
-    assert isinstance(node, Node)
-    return node
 
 
 def test_wildcards_in_very_many_arrangements_are_refused() -> None:
@@ -569,15 +515,6 @@ def test_a_connection_has_a_limit_of_pushed_cursors(monkeypatch: pytest.MonkeyPa
         assert await peer.nack() == (2, 400, "too many subscriptions")
 
     with_server(test)
-
-
-def delete(place: Place, name: bytes) -> Awaitable[None]:
-    """Delete a topic; wait until nothing of it is left."""
-    catalog = place.server.log.catalog
-    topic = catalog.get(name)
-    assert topic is not None
-    catalog.delete(topic)
-    return until(lambda: catalog.get(name) is None and not catalog.tombstones)
 
 
 def test_deleted_topics_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
