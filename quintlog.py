@@ -18,6 +18,7 @@ commands take ours, whatever the working directory or PYTHONPATH holds; the clie
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -60,7 +61,9 @@ def logtool() -> None:
 def _run(module: str, command: str, prepare: Callable[[ModuleType], None]) -> None:
     sys.meta_path.insert(0, _OurPackages)
     try:
-        prepare(import_module("tools.signals"))  # before the modules that take their time
+        signals = import_module("tools.signals")
+        atexit.register(signals.ignore)  # the first is called last
+        prepare(signals)  # before the modules that take their time
         import_module(module).main()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in PACKAGES:

@@ -24,8 +24,9 @@ settings.load_profile("quintlog")
 NO_SETTINGS = tempfile.TemporaryDirectory(prefix="quintlog-home-")
 os.environ["XDG_CONFIG_HOME"] = NO_SETTINGS.name
 
-# What a script runs in the background ignores SIGINT, and so would the commands that tests interrupt.
+# What a script runs in the background ignores SIGINT, what nohup runs SIGHUP; so would the commands that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -68,6 +68,13 @@ def interrupt() -> None:
     _answer({signal.SIGINT: signal.default_int_handler, signal.SIGHUP: _end, signal.SIGTERM: _end})
 
 
+def ignore() -> None:
+    """All is done: a signal while the interpreter takes itself down, when it has taken back what handles signals, would
+    end the process as if it were not, and hide its exit code."""
+    for number in HANDLED:
+        signal.signal(number, signal.SIG_IGN)
+
+
 def _answer(handlers: dict[signal.Signals, signal._HANDLER]) -> None:
     for number, handler in handlers.items():
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, or a job in the background

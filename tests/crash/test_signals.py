@@ -135,6 +135,25 @@ def test_logtool(tmp_path: Path, number: signal.Signals) -> None:
         assert command.end() in wanted, (moment_s, command.said[-2000:])
 
 
+LATE = """
+import os, signal, sys
+import quintlog
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=int(sys.argv.pop())):
+        kill(pid, number)
+late = Late()
+quintlog.logtool()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
+def test_a_signal_while_the_interpreter_takes_itself_down(number: signal.Signals) -> None:
+    """The work is done, and the exit code says so."""
+    command = [sys.executable, "-c", LATE, "--version", str(int(number))]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda number: number.name)
 def test_logtool_cleans_up_behind_itself(tmp_path: Path, number: signal.Signals) -> None:
     """What waits for more is ended like by Ctrl-C, whichever the signal is."""
