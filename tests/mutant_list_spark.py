@@ -10,8 +10,8 @@ SPARK_MUTANTS = (
     Mutant(
         "take a difference of numbers for a count of records in Spark's triggers",
         "tools/spark/stream.py",
-        "parts[key].count(starts[key], end[key])",
-        "end[key] - starts[key]",
+        "planner.partitions[key].count(first, number)",
+        "number - first",
         f"{LEFT_OUT} -k few_records_over_many_numbers",
     ),
     Mutant(

@@ -25,13 +25,22 @@ from pathlib import Path
 import quintlog
 from tests.mutant_list import MUTANTS, Mutant
 from tests.mutant_list_clients import CLIENT_MUTANTS
+from tests.mutant_list_copies import COPIES_MUTANTS
 from tests.mutant_list_cursors import CURSOR_MUTANTS
 from tests.mutant_list_quic import QUIC_MUTANTS
 from tests.mutant_list_server import SERVER_MUTANTS
 from tests.mutant_list_spark import SPARK_MUTANTS
 
 ROOT = Path(__file__).resolve().parents[1]
-ALL_MUTANTS = (*MUTANTS, *CURSOR_MUTANTS, *QUIC_MUTANTS, *SERVER_MUTANTS, *CLIENT_MUTANTS, *SPARK_MUTANTS)
+ALL_MUTANTS = (
+    *MUTANTS,
+    *CURSOR_MUTANTS,
+    *QUIC_MUTANTS,
+    *SERVER_MUTANTS,
+    *CLIENT_MUTANTS,
+    *SPARK_MUTANTS,
+    *COPIES_MUTANTS,
+)
 PACKAGES = ("engine", "netserver", "tools")
 TIMEOUT_S = 300
 

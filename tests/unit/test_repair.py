@@ -121,6 +121,40 @@ def test_a_partition_without_files_begins_behind_what_was_committed(data: Path) 
         assert engine.values("other") == [b"other"]
 
 
+def test_what_stands_behind_a_footer_is_set_aside(data: Path, logtool: Callable[..., Any]) -> None:
+    whole = segments(data)[0].read_bytes()
+    with segments(data)[0].open("ab") as file:
+        file.write(b"junk")
+    (step,) = plan_then_apply(data)
+    assert (step.kind, step.changes) == ("file", True)
+    assert segments(data)[0].read_bytes() == whole
+    (kept,) = (data / "set-aside").iterdir()
+    assert kept.read_bytes().endswith(b"junk")
+    assert logtool("verify")[0] == 0
+
+
+def test_a_segment_that_is_gone_from_the_middle_is_told(data: Path, logtool: Callable[..., Any]) -> None:
+    gone = segments(data)[1]
+    first, behind = int(gone.stem), int(segments(data)[2].stem)
+    gone.unlink()
+    code, _, err = logtool("verify")
+    assert code == 1
+    assert f"records {first} to {behind - 1}" in err
+    steps = plan_then_apply(data)
+    assert [(step.first_seq, step.last_seq) for step in steps if step.kind == "records"] == [(first, behind - 1)]
+    with EngineLog(data, topic=SMALL) as engine:
+        assert len(engine.read()) == 120 - (behind - first)
+        assert engine.lost == [(first, behind - 1)]
+
+
+def test_a_topic_whose_directory_is_gone_begins_behind_what_was_committed(data: Path) -> None:
+    shutil.rmtree(data / "topics" / "1")
+    assert ("records", 1, 120) in [(step.kind, step.first_seq, step.last_seq) for step in plan_then_apply(data)]
+    with EngineLog(data, topic=SMALL) as engine:
+        engine.append([b"next"])
+        assert [record.seq for record in engine.read()] == [121]
+
+
 def test_a_damaged_state_is_moved_aside(data: Path) -> None:
     state = data / "state" / "data.mdb"
     overwrite(state, 0, os.urandom(state.stat().st_size))
