@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import socket
+import time
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from netserver.testing import ServerProcess, server
 from tests.blipmq_peer import Peer
 from tests.figg_peer import FiggPeer
 from tests.prober import Prober, percentile
-from tests.tank_peer import produce, sparse
+from tests.tank_peer import produce
 
 NIGHTLY = bool(os.environ.get("QUINTLOG_NIGHTLY"))
 SCALE = 5 if NIGHTLY else 1
@@ -223,7 +224,8 @@ def numbers_left_out(process: ServerProcess) -> None:
         peer.send(messages.CreateTopicRequest(1, b"gaps", 1, b""))
         assert peer.answer()[-1] == messages.CreateCode.CREATED
         for number in range(1, 31 * SCALE):
-            peer.send(produce(number, b"gaps", sparse(number << 32)))
+            bundle = encode_bundle([b"x"], None, [time.time_ns() // 1_000_000], sparse_seqs=[number << 32])
+            peer.send(produce(number, b"gaps", bundle))
             peer.answer()
     with Peer(process.address("blipmq"), version=2) as reader:
         reader.send(codec_v2.subscribe(5, b"gaps", 0, offset=0))
