@@ -116,7 +116,7 @@ def drained_records(data_dir: Path, **options: str) -> list[int]:
     schema, parsed = arrow_schema([("offset", True)]), parse({"path": str(data_dir)})
     sizes, start = [], stream.initialOffset()
     while (end := stream.latestOffset(start, stream.getDefaultReadLimit())) != start:
-        planned_tasks = [partition.task for partition in stream.partitions(start, end)]
+        planned_tasks = [task for partition in stream.partitions(start, end) for task in partition.tasks]
         sizes.append(
             sum(batch.num_rows for task in planned_tasks for batch in TaskReader(task, schema, parsed).batches())
         )

@@ -137,7 +137,7 @@ def test_retention_and_sealing_race_driver_and_executors(tmp_path: Path, grace: 
     with busy(tmp_path / "data", grace) as process:
         while len(starts) < STARTS:  # different starts of the log: retention is at work
             partitions, reader = planned(process.data_dir)
-            first, end = partitions[0].task.first_seq, partitions[0].task.end_seq
+            first, end = partitions[0].tasks[0].first_seq, partitions[0].tasks[0].end_seq
             starts.add(first)
             try:
                 numbers = [number for partition in partitions for number in rows_of(reader, partition)]
@@ -154,8 +154,8 @@ def test_what_retention_takes_is_told_to_those_who_go_on(tmp_path: Path, caplog:
     require_spark()
     with busy(tmp_path / "data", "0") as process:
         partitions, reader = planned(process.data_dir, failOnDataLoss="false")
-        wanted = (partitions[0].task.first_seq, partitions[0].task.end_seq)
-        oldest = Path(partitions[0].task.ranges[0].path)
+        wanted = (partitions[0].tasks[0].first_seq, partitions[0].tasks[0].end_seq)
+        oldest = Path(partitions[0].tasks[0].ranges[0].path)
         deadline = time.monotonic() + 30
         while oldest.exists():
             assert time.monotonic() < deadline

@@ -126,6 +126,38 @@ def test_as_many_tasks_as_asked_for(tmp_path: Path) -> None:
     assert len(tasks(tmp_path, minPartitions="2", splitBytes="1")) == 3
 
 
+def test_small_ranges_share_a_task(tmp_path: Path) -> None:
+    require_spark()
+    from tools.spark.options import parse
+    from tools.spark.plan import Planner
+
+    watermarks = make_directory(tmp_path)
+    for number in range(1, 41):
+        partition = StoredPartition(
+            tmp_path, watermarks, name=b"t%02d" % number, topic_id=number, index=0, number=number
+        )
+        partition.begin_segment()
+        partition.write([b"x" * 1000] * (100 if number < 40 else 1000))
+        partition.mark()
+
+    def packs(**options: str) -> list[int]:
+        parsed = parse({"path": str(tmp_path)} | options)
+        planner = Planner(parsed)
+        planner.refresh()
+        found = planner.packed(
+            planner.plan({key: (1, part.committed_seq + 1) for key, part in planner.partitions.items()})
+        )
+        assert sorted(task.topic for pack in found for task in pack) == sorted(topic for topic, _ in planner.partitions)
+        return [len(pack) for pack in found]
+
+    processors = len(os.sched_getaffinity(0))
+    assert processors <= len(packs()) <= processors + 3  # 40 times 4 MiB and the bytes, at most 64 MiB each
+    assert packs(openCostInBytes="100000", splitBytes="500000") == [2] * 19 + [1, 1]
+    assert packs(openCostInBytes="1", splitBytes="1") == [1] * 40
+    assert 10 <= len(packs(minPartitions="10")) <= 14
+    assert packs(minPartitions="40") == packs(maxRecordsPerPartition="1000") == [1] * 40
+
+
 def damage(path: Path, text: bytes) -> None:
     content = bytearray(path.read_bytes())
     content[content.index(text)] ^= 1

@@ -101,7 +101,7 @@ def drained(stream: Any, limit: Any = None) -> list[int]:
     sizes = []
     start = stream.initialOffset()
     while (end := stream.latestOffset(start, limit or stream.getDefaultReadLimit())) != start:
-        tasks = [partition.task for partition in stream.partitions(start, end)]
+        tasks = [task for partition in stream.partitions(start, end) for task in partition.tasks]
         sizes.append(sum(min(task.end_seq, task.ranges[-1].next_seq) - task.first_seq for task in tasks))
         start = end
     return sizes
@@ -113,7 +113,7 @@ def at(number: int) -> dict[str, dict[str, int]]:
 
 
 def planned(stream: Any, start: Any, end: Any) -> list[Any]:
-    return [partition.task for partition in stream.partitions(start, end)]
+    return [task for partition in stream.partitions(start, end) for task in partition.tasks]
 
 
 def test_a_limit_is_shared_by_what_waits() -> None:
@@ -178,7 +178,7 @@ def test_partitions_that_come_and_go(tmp_path: Path) -> None:
     other.mark()
     end = stream.latestOffset(start, limit)
     assert end == at(91) | {"other": {"0": 1, "1": 6, "id": 2}}
-    (task,) = [partition.task for partition in stream.partitions(start, end)]
+    (task,) = [task for partition in stream.partitions(start, end) for task in partition.tasks]
     assert (task.topic, task.partition, task.first_seq, task.end_seq) == ("other", 1, 1, 6)
     shutil.rmtree(other.directory.parent)
     with pytest.raises(DataLoss, match="other:0 is gone"):

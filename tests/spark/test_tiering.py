@@ -113,14 +113,14 @@ def test_a_stream_asks_for_a_newer_manifest_when_it_needs_one(tmp_path: Path) ->
     partition = example(tmp_path / "log")
     stream = reader(tmp_path / "log", archive=str(tmp_path / "archive"))
     limit = stream.getDefaultReadLimit()
-    assert stream.latestOffset(stream.initialOffset(), limit) == {"orders": {"0": 91}}
+    assert stream.latestOffset(stream.initialOffset(), limit) == {"orders": {"0": 91, "id": 1}}
     archived(tmp_path / "log", tmp_path / "archive")
     overtaken(partition, 61)
-    start, end = {"orders": {"0": 1}}, {"orders": {"0": 91}}
-    planned = [place for one in stream.partitions(start, end) for place in one.task.ranges]
+    start, end = {"orders": {"0": 1, "id": 1}}, {"orders": {"0": 91, "id": 1}}
+    planned = [place for one in stream.partitions(start, end) for task in one.tasks for place in task.ranges]
     assert [place.archived for place in planned] == [True, True, False]
     history = reader(tmp_path, path=(tmp_path / "archive").as_uri())
-    assert history.latestOffset(start, limit) == {"orders": {"0": 61}}
+    assert history.latestOffset(start, limit) == {"orders": {"0": 61, "id": 1}}
     partition.begin_segment()
     partition.mark()
     archived(tmp_path / "log", tmp_path / "archive")

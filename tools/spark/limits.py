@@ -16,6 +16,10 @@ RECORD_BATCH_BYTES = 8 << 20
 SPLIT_BYTES = 64 << 20
 """Bytes of segment files that one task reads, unless the option splitBytes says otherwise."""
 
+OPEN_COST_BYTES = 4 << 20
+"""As how many bytes the beginning of a range counts where small ranges become one task, unless the option
+openCostInBytes says otherwise; as in Spark's sources of files."""
+
 TRIGGER_DELAY_S = 15 * 60.0
 """How long minOffsetsPerTrigger may hold records back, unless the option maxTriggerDelay says otherwise; as in Spark's
 source for Kafka."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tools.spark.limits import SPLIT_BYTES, TRIGGER_DELAY_S
+from tools.spark.limits import OPEN_COST_BYTES, SPLIT_BYTES, TRIGGER_DELAY_S
 
 T = TypeVar("T")
 
@@ -27,6 +27,7 @@ _KNOWN = (
     "startingOffsetsByTimestamp",
     "endingOffsetsByTimestamp",
     "splitBytes",
+    "openCostInBytes",
     "minPartitions",
     "maxRecordsPerPartition",
     "maxOffsetsPerTrigger",
@@ -72,6 +73,8 @@ class Options:
     start: Bound
     end: Bound
     split_bytes: int
+    open_cost_bytes: int
+    """As how many bytes the beginning of a range counts, where small ones are packed into one task."""
     min_partitions: int | None
     records_per_partition: int | None
     rows_per_trigger: int | None
@@ -131,6 +134,7 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         start=_bound(options, "starting", LATEST if streaming else EARLIEST),
         end=_bound(options, "ending", LATEST),
         split_bytes=_read(options, "splitBytes", _positive, "a number above 0") or SPLIT_BYTES,
+        open_cost_bytes=_read(options, "openCostInBytes", _positive, "a number above 0") or OPEN_COST_BYTES,
         min_partitions=_read(options, "minPartitions", _positive, "a number above 0"),
         records_per_partition=_read(options, "maxRecordsPerPartition", _positive, "a number above 0"),
         rows_per_trigger=_read(options, "maxOffsetsPerTrigger", _positive, "a number above 0"),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from engine.formats.batch_header import HEADER_BYTES as BATCH_HEADER_BYTES
 from engine.formats.batch_header import read_header
 from engine.formats.segment import HEADER_BYTES, parse_segment_name
+from engine.limits import SCAN_BYTES
 from engine.reader import PartitionReader, Segment, StoredTopic, opened
 from engine.segments.scan import Found, careful_read, walk
 from tools.spark.counts import Counter, Runs
@@ -201,7 +202,10 @@ class Part:
     def _of_segment(
         self, segment: Segment, following: int, first_seq: int, end_seq: int, archived: bool
     ) -> Iterator[Range]:
-        entries = self._index(segment) or [(segment.header.first_seq, HEADER_BYTES)]
+        begins = segment.header.first_seq
+        is_small = segment.footer is None and segment.end <= SCAN_BYTES  # its index would be one entry
+        from_start = first_seq <= max(begins, self.log_start)
+        entries = ([] if is_small and from_start else self._index(segment)) or [(begins, HEADER_BYTES)]
         low = max(0, bisect_right(entries, first_seq, key=lambda entry: entry[0]) - 1)
         high = bisect_left(entries, end_seq, key=lambda entry: entry[0])
         ends = [*entries[1:], (following, segment.end)]

@@ -8,6 +8,7 @@ walking it, each byte once in the life of a `Planner`.
 from __future__ import annotations
 
 import logging
+import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -172,6 +173,26 @@ class Planner:
             return found
         records_max = max(1, sum(self.partitions[key].count(first, end) for key, (first, end) in ranges) // least)
         return [task for key, (first, end) in ranges for task in self.tasks(key, first, end, records_max)]
+
+    def packed(self, tasks: Sequence[Task]) -> list[tuple[Task, ...]]:
+        """Small tasks together, as Spark packs files: each counts as its bytes and the cost of opening it.
+
+        There are as many as there are processors, and as minPartitions asks for, if there is as much to do.
+        """
+        options, least = self.options, self.options.min_partitions
+        if options.records_per_partition is not None:
+            return [(task,) for task in tasks]
+        costs = [options.open_cost_bytes + sum(piece.end - piece.position for piece in task.ranges) for task in tasks]
+        shared = max(options.open_cost_bytes, sum(costs) // (least or len(os.sched_getaffinity(0))))
+        packs: list[list[Task]] = []
+        room = 0
+        for task, cost in zip(tasks, costs, strict=True):
+            if cost > room:
+                packs.append([])
+                room = min(options.split_bytes, shared)
+            packs[-1].append(task)
+            room -= cost
+        return [tuple(pack) for pack in packs] if len(packs) >= (least or 0) else [(task,) for task in tasks]
 
     def tasks(self, key: Key, first_seq: int, end_seq: int, records_max: int | None = None) -> Iterator[Task]:
         """Tasks for the numbers first_seq..end_seq - 1, each at most `records_max`. Raises DataLoss, Corrupt."""

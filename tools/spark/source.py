@@ -89,21 +89,23 @@ class QuintlogSource(DataSource):
 
 
 class TaskPartition(InputPartition):
-    """A task on its way to an executor."""
+    """Tasks that are read one after the other, on their way to an executor."""
 
-    def __init__(self, task: Task) -> None:
-        super().__init__(task)
-        self.task = task
+    def __init__(self, tasks: tuple[Task, ...]) -> None:
+        super().__init__(None)
+        self.tasks = tasks
 
 
 def read_partition(partition: Any, fields: Fields, options: Options) -> Iterator[pa.RecordBatch]:
-    """Record batches of a task; none for the one partition that Spark makes of no partitions."""
+    """Record batches of some tasks; none for the one partition that Spark makes of no partitions."""
     if not isinstance(partition, TaskPartition):
         return
     from tools.spark.arrow import arrow_schema
     from tools.spark.reading import TaskReader
 
-    yield from TaskReader(partition.task, arrow_schema(fields), options).batches()
+    schema = arrow_schema(fields)
+    for task in partition.tasks:
+        yield from TaskReader(task, schema, options).batches()
 
 
 class BatchReader(DataSourceReader):
@@ -114,7 +116,7 @@ class BatchReader(DataSourceReader):
         self.fields = fields
 
     def partitions(self) -> list[TaskPartition]:
-        """One for each task."""
+        """What each task of Spark reads."""
         planner = Planner(self.options)
         planner.refresh()
         planner.require()
@@ -122,8 +124,8 @@ class BatchReader(DataSourceReader):
             key: (planner.resolve(key, self.options.start), planner.resolve(key, self.options.end))
             for key in planner.partitions
         }
-        return [TaskPartition(task) for task in planner.plan(wanted)]
+        return [TaskPartition(tasks) for tasks in planner.packed(planner.plan(wanted))]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        """Record batches of one task."""
+        """Record batches of one partition."""
         return read_partition(partition, self.fields, self.options)

@@ -210,7 +210,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             elif end_seq > first_seq:
                 why = "is gone" if part is None else "has begun anew: the topic was deleted and made again"
                 lost(self.options, f"{key[0]}:{key[1]} {why}; lost: records {first_seq} to {end_seq - 1}")
-        return [TaskPartition(task) for task in planner.plan(wanted)]
+        return [TaskPartition(tasks) for tasks in planner.packed(planner.plan(wanted))]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Record batches of one task."""
