@@ -13,9 +13,11 @@ from __future__ import annotations
 import base64
 import json
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 
 from engine.errors import Corrupt, DataDirectoryError, UnknownPartition, UnknownTopic, UnsupportedFormat
@@ -321,6 +323,28 @@ class PartitionReader:
                     item.position + item.start, item.next_position, item.first_seq, item.last_seq, str(error)
                 )
                 yield Loss(segment.path, damage)
+
+    def seq_before_end(self, count: int) -> int:
+        """The number from which so many records follow up to the end; the first one's when there are fewer."""
+        if count <= 0:
+            return self.committed_seq + 1
+        gaps = self.gaps()
+        first = gaps.newest(self.log_start, self.committed_seq, count)
+        least, most = gaps.count(first, self.committed_seq)
+        if least == most:
+            return first
+        rows = self.records(first, self.committed_seq + 1)
+        newest = deque((row.seq for row in rows if isinstance(row, Record)), maxlen=count)
+        return newest[0] if newest else first
+
+    def seq_after_first(self, count: int) -> int:
+        """The number behind the first so many records; the end's when there are no more."""
+        least, most = self.gaps().count(self.log_start, self.committed_seq)
+        if least == most:
+            return self.seq_before_end(least - count)
+        rows = self.records(self.log_start, self.committed_seq + 1)
+        seqs = (row.seq for row in rows if isinstance(row, Record))
+        return next(islice(seqs, count, None), self.committed_seq + 1)
 
     def seq_at_time(self, timestamp_ms: int) -> int:
         """First number whose record has that time or a later one; the end's when there is none."""

@@ -91,4 +91,18 @@ CURSOR_MUTANTS = (
         "follows",
         "tests/unit/test_lost_counts.py -k gone",
     ),
+    Mutant(
+        "take numbers for records in a position",
+        "engine/reader.py",
+        "        first = gaps.newest(self.log_start, self.committed_seq, count)\n",
+        "        return self.committed_seq + 1 - count\n",
+        "tests/property/test_gaps.py -k log_with_gaps",
+    ),
+    Mutant(
+        "let tail pass over what retention removed in silence",
+        "tools/logtool/cat.py",
+        "        if log_start > self.next_seq:\n",
+        "        if False:\n",
+        "tests/unit/test_logtool_commands.py -k in_front_of_it",
+    ),
 )

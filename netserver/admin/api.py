@@ -343,6 +343,7 @@ class Api:
                 entry |= {
                     "first_offset": partition.log_start,
                     "next_offset": partition.committed_seq + 1,
+                    "records": partition.gaps.count(partition.log_start, partition.committed_seq).most,
                     "size_bytes": partition.committed_end + sum(segment.size_bytes for segment in partition.sealed),
                 }
             else:

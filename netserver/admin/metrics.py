@@ -320,6 +320,7 @@ class PartitionFacts:
     size_bytes: int
     first_offset: int
     next_offset: int
+    records: int
 
 
 class TopicCollector(Collector):
@@ -337,6 +338,7 @@ class TopicCollector(Collector):
             ("topic_bytes", "Bytes of a partition's segment files.", lambda fact: fact.size_bytes),
             ("topic_first_offset", "First offset that can be read.", lambda fact: fact.first_offset),
             ("topic_next_offset", "Offset that the next record will have, or more.", lambda fact: fact.next_offset),
+            ("topic_records_ever", "Records that it has had since it was made, at most.", lambda fact: fact.records),
         )
         for name, text, value in sources:
             if self._families and name not in self._families:
@@ -385,11 +387,9 @@ class Metrics:
                 other_bytes += size_bytes
                 continue
             topics.add(name)
-            facts.append(
-                PartitionFacts(
-                    _label(name), partition.index, size_bytes, partition.log_start, partition.committed_seq + 1
-                )
-            )
+            log_start, last = partition.log_start, partition.committed_seq
+            records = partition.gaps.count(1, last).most
+            facts.append(PartitionFacts(_label(name), partition.index, size_bytes, log_start, last + 1, records))
         registry = CollectorRegistry()
         registry.register(TopicCollector(facts, other_bytes, families))
         return await asyncio.get_running_loop().run_in_executor(None, generate_latest, registry)

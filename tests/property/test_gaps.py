@@ -23,6 +23,7 @@ from engine.partitions import retention
 from engine.partitions.gaps import Gaps
 from engine.reader import DirectoryReader
 from tests.cursor_log import CursorLog
+from tools.logtool.positions import parse
 
 EXAMPLES = 2000 if os.environ.get("QUINTLOG_NIGHTLY") == "1" else 60
 GAP = st.one_of(st.just(0), st.just(0), st.integers(1, 5), st.integers(1, 1 << 40))
@@ -130,4 +131,9 @@ def test_a_log_with_gaps(rows: list[tuple[int, int]], capacity: int, rolls: set[
         stored = reader.partition(reader.topic(b"t"))
         assert stored.gaps().count(stored.log_start, numbers[-1]).most >= between(numbers, removed + 1, numbers[-1])
         assert stored.gaps().count(stored.segments[0].header.first_seq, numbers[-1]).most <= len(numbers)
+        rows = [number for number in numbers if number >= stored.log_start]
+        for count in {0, 1, trim, len(rows), len(rows) + 1}:
+            newest, behind = parse(f"-{count}").resolve(stored), parse(f"+{count}").resolve(stored)
+            assert [number for number in rows if number >= newest] == rows[max(len(rows) - count, 0) :]
+            assert [number for number in rows if number >= behind] == rows[count:]
         reader.close()

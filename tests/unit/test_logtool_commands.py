@@ -171,6 +171,22 @@ def test_cat_goes_on_where_retention_left_something(stored: StoredPartition) -> 
 # --- tail
 
 
+def test_tail_says_what_was_removed_in_front_of_it(stored: StoredPartition) -> None:
+    """Retention overtakes it while it waits for more."""
+    command = [*COMMAND, "--data-dir", str(stored.data_dir), "tail", "orders", "--from", "-1", "--limit", "3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"value 90\n"
+        for _ in range(2):
+            stored.begin_segment()
+            stored.write([b"new"] * 10)
+        stored.log_start = 101
+        stored.mark()
+        out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, b"new\nnew\n")
+    assert err == b"logtool: records 91 to 100 were removed meanwhile\n"
+
+
 def test_tail_with_an_end(logtool: Logtool) -> None:
     assert logtool("tail", "orders", "--limit", "3") == (0, "value 88\nvalue 89\nvalue 90\n", "")
     assert logtool("tail", "orders", "--from", "-10", "--limit", "2") == (0, "value 81\nvalue 82\n", "")

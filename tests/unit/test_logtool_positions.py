@@ -18,6 +18,12 @@ class Extent:
     log_start: int = 101
     committed_seq: int = 200
 
+    def seq_before_end(self, count: int) -> int:
+        return self.committed_seq + 1 - count
+
+    def seq_after_first(self, count: int) -> int:
+        return min(self.log_start + count, self.committed_seq + 1)
+
     def seq_at_time(self, timestamp_ms: int) -> int:
         return min(max(self.log_start, timestamp_ms // 1000), self.committed_seq + 1)
 

@@ -61,7 +61,7 @@ def test_what_happened_between_two_samples(process: ServerProcess) -> None:
 
 def test_a_server_that_was_started_anew_counts_from_zero() -> None:
     counted = [{"records_published_total": {"figg": value}} for value in (1000.0, 30.0)]
-    offsets = [{"topic_next_offset": {f"t{n}": 5.0 for n in range(30)} | {"_other": 9.0}}] * 2
+    offsets = [{"topic_records_ever": {f"t{n}": 5.0 for n in range(30)} | {"_other": 9.0}}] * 2
     samples = [Sample(at, *sums) for at, *sums in zip((1.0, 3.0), counted, offsets, strict=True)]
     picture = Picture(*samples)
     assert picture.per_second("records_published_total") == 15

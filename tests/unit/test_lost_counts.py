@@ -15,6 +15,9 @@ from engine.formats.bundle_encode import encode_bundle
 from engine.reader import DirectoryReader
 from netserver.testing import server
 from tests.engine_log import EngineLog, segments
+from tools.logtool.errors import Failure
+from tools.logtool.positions import Position
+from tools.logtool.topics import ServerExtent
 
 GAP = 1 << 40
 
@@ -65,6 +68,11 @@ def test_readers_are_told_records(data: Path) -> None:
         assert len(told) == 3
         assert all(float(line.rpartition(" ")[2]) <= 6 for line in told), "3 at most, and a reader may come by twice"
         assert "lost 3 damaged records" in process.log_text
+        assert 'quintlog_topic_records_ever{partition="0",topic="t"} 4.0' in process.admin("GET", "/metrics/topics")
+        (partition,) = process.admin("GET", "/v1/topics/t")["partition_details"]
+        assert (partition["next_offset"], partition["records"]) == (GAP + 3, 4)
+        with pytest.raises(Failure, match="does not tell how many records"):
+            Position("before_end", 2).resolve(ServerExtent(1, GAP + 2, partition["records"]))
 
 
 def test_lost_records_are_counted_when_a_partition_is_opened(tmp_path: Path) -> None:

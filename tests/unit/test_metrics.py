@@ -202,6 +202,7 @@ def test_topics_are_bounded_and_the_rest_is_summed(monkeypatch: pytest.MonkeyPat
             await done.wait()
             found = samples(await metrics.render_topics(matcher(None), []))
             assert found["quintlog_topic_next_offset{partition=0,topic=a}"] == 2
+            assert found["quintlog_topic_records_ever{partition=0,topic=a}"] == 1
             assert found["quintlog_topic_first_offset{partition=0,topic=b}"] == 1
             assert "quintlog_topic_next_offset{partition=0,topic=c}" not in found
             one = found["quintlog_topic_bytes{partition=0,topic=a}"]

@@ -152,7 +152,9 @@ def _topic(settings: Settings, options: Options, *, writes: bool) -> Iterator[tu
             raise click.UsageError("only partition 0 is measured")
         item = admin.call("GET", topic_path(name))
         known = [detail for detail in item.get("partition_details", []) if "next_offset" in detail]
-        present = sum(one["next_offset"] - one["first_offset"] for one in known if one["partition"] == 0)
+        present = sum(
+            one.get("records", one["next_offset"] - one["first_offset"]) for one in known if one["partition"] == 0
+        )
         if writes:
             _confirm(settings, admin, name, options.records, present)
         yield name, MEANINGS[item["config"]["durability"]], present

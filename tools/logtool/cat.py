@@ -68,17 +68,21 @@ class _Run:
         """Prints the wanted records of a range; the number to go on with (`end_seq` or behind the limit)."""
         self.next_seq = first_seq
         while True:
+            self._pass_removed()
             try:
-                return self._span(self.next_seq, end_seq, limit)
+                return max(self._span(self.next_seq, end_seq, limit), self.next_seq)
             except FileNotFoundError:  # a segment that retention removed
-                partition = self.partition
-                partition.refresh()
-                if partition.log_start <= self.next_seq:
+                self.partition.refresh()
+                if self.partition.log_start <= self.next_seq:
                     raise
-                self.output.note(
-                    f"logtool: records {self.next_seq} to {partition.log_start - 1} were removed meanwhile"
-                )
-                self.next_seq = partition.log_start
+
+    def _pass_removed(self) -> None:
+        """Says what retention has removed in front of the reader, once."""
+        log_start = self.partition.log_start
+        if log_start > self.next_seq:
+            self.output.flush()
+            self.output.warn(f"logtool: records {self.next_seq} to {log_start - 1} were removed meanwhile")
+            self.next_seq = log_start
 
     def _span(self, first_seq: int, end_seq: int, limit: int | None) -> int:
         printer, write, render = self.printer, self.output.write, self.printer.render

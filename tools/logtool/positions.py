@@ -36,13 +36,19 @@ class Extent(Protocol):
     log_start: int
     committed_seq: int
 
+    def seq_before_end(self, count: int) -> int:
+        """The number from which so many records follow."""
+
+    def seq_after_first(self, count: int) -> int:
+        """The number behind the first so many records."""
+
     def seq_at_time(self, timestamp_ms: int) -> int:
         """The first number at or after a time, the end's when there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A parsed position; `value` is a number, a distance or milliseconds since 1970."""
+    """A parsed position; `value` is a number, a count of records or milliseconds since 1970."""
 
     kind: Literal["earliest", "latest", "seq", "after_first", "before_end", "time"]
     value: int = 0
@@ -55,9 +61,9 @@ class Position:
         if self.kind == "seq":
             return max(self.value, first)
         if self.kind == "after_first":
-            return min(first + self.value, max(first, end))
+            return max(first, extent.seq_after_first(self.value))
         if self.kind == "before_end":
-            return max(first, end - self.value)
+            return max(first, extent.seq_before_end(self.value))
         if self.kind == "time":
             return extent.seq_at_time(self.value)
         return first

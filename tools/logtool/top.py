@@ -125,15 +125,15 @@ class Picture:
 
     def topics(self) -> list[dict[str, Any]]:
         """The topics that grow fastest, then the largest ones."""
-        first, last = (sample.topics.get("topic_next_offset", {}) for sample in (self.before, self.after))
+        first, last = (sample.topics.get("topic_records_ever", {}) for sample in (self.before, self.after))
         sizes = self.after.topics.get("topic_bytes", {})
         lines: list[dict[str, Any]] = [
             {
                 "topic": topic,
-                "published_per_second": round(_rise(first[topic], offset) / self.seconds, 1) if topic in first else 0.0,
+                "published_per_second": round(max(records - first.get(topic, records), 0.0) / self.seconds, 1),
                 "size_bytes": round(sizes.get(topic, 0)),
             }
-            for topic, offset in last.items()
+            for topic, records in last.items()
             if topic != OTHERS
         ]
         lines.sort(key=lambda line: (-line["published_per_second"], -line["size_bytes"], line["topic"]))

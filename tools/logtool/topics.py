@@ -202,6 +202,19 @@ class ServerExtent:
 
     log_start: int
     committed_seq: int
+    records: int | None = None
+    """Between the two; None: it does not know."""
+
+    def seq_before_end(self, count: int) -> int:
+        """Raises Failure: numbers were left out between, the server does not say where."""
+        if self.records != self.committed_seq + 1 - self.log_start:
+            text = "the server does not tell how many records there are behind a number of this partition"
+            raise Failure(errors.USAGE, "position", text, "give a number, or --data-dir")
+        return self.committed_seq + 1 - count
+
+    def seq_after_first(self, count: int) -> int:
+        """As `seq_before_end`."""
+        return min(self.committed_seq + 1, self.seq_before_end(self.records or 0) + count)
 
     def seq_at_time(self, timestamp_ms: int) -> int:
         """Always a Failure."""
@@ -218,8 +231,8 @@ def extent(settings: Settings, name: bytes, index: int) -> Extent:
         return reader.partition(find_topic(reader, name), index)
     for detail in _show_item(settings, name).get("partition_details", []):
         if detail["partition"] == index and "next_offset" in detail:
-            return ServerExtent(detail["first_offset"], detail["next_offset"] - 1)
-    return ServerExtent(1, 0)
+            return ServerExtent(detail["first_offset"], detail["next_offset"] - 1, detail.get("records"))
+    return ServerExtent(1, 0, 0)
 
 
 @topics.command()

@@ -95,6 +95,14 @@ class Part:
         """Last number that may be read."""
         return self.reader.committed_seq if self.reader is not None else self.border - 1
 
+    def seq_before_end(self, count: int) -> int:
+        """The number from which so many records follow, or a few more. Raises Corrupt, OSError."""
+        return self.seq_after_first(self.count(self.log_start, self.committed_seq + 1) - count)
+
+    def seq_after_first(self, count: int) -> int:
+        """The number behind the first so many records, or a few less. Raises Corrupt, OSError."""
+        return self.end_of(self.log_start, self.committed_seq + 1, count) if count > 0 else self.log_start
+
     def seq_at_time(self, timestamp_ms: int) -> int:
         """First number whose record has that time or a later one; the end's when there is none."""
         if self.archived is not None and self.log_start < self.border:
