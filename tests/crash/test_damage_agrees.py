@@ -23,7 +23,7 @@ from tests.unit.conftest import Logtool
 from tests.unit.test_repair import snapshot
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-SEEDS = range(int(os.environ.get("QUINTLOG_DAMAGES", "3000" if NIGHTLY else "25")))
+SEEDS = range(int(os.environ.get("QUINTLOG_DAMAGES", "1000" if NIGHTLY else "25")))
 INTERRUPTED = "never acknowledged"
 """The rest of a write that nobody was told of: it is mentioned by all, and wrong for none."""
 
