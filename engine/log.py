@@ -31,6 +31,7 @@ from engine.commit.native_rounds import Watch
 from engine.commit.transactions import Markers
 from engine.config import EngineConfig
 from engine.cursors.store import CursorStore
+from engine.directory_layout import FORMAT_VERSION, TOPIC_FILE, VERSION_FILE
 from engine.errors import (
     Corrupt,
     DataDirectoryError,
@@ -53,7 +54,7 @@ from engine.partitions.file_worker import Opener
 from engine.partitions.housekeeping import Housekeeping
 from engine.partitions.partition import Partition
 from engine.partitions.tail_cache import TailCache
-from engine.reader import FORMAT_VERSION, TOPIC_FILE, VERSION_FILE, read_version
+from engine.reader import read_version
 from engine.segments.buffers import BufferPool
 from engine.segments.chunk import Chunk, Slab
 from engine.segments.watermarks import FILE_NAME as WATERMARKS_NAME

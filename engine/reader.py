@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 
+from engine.directory_layout import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE
 from engine.errors import Corrupt, DataDirectoryError, UnknownPartition, UnknownTopic, UnsupportedFormat
 from engine.files.system import Files, NotAFile, SystemFiles, read_whole_file
 from engine.formats.batch import records
@@ -34,14 +35,9 @@ from engine.formats.segment import (
     read_footer,
 )
 from engine.limits import SMALL_FILE_BYTES_MAX
-from engine.partitions.gaps import Gaps
+from engine.segments.gaps import Gaps
 from engine.segments.scan import Damage, Found, walk
 from engine.segments.watermarks import Owner, Watermark, Watermarks
-
-TOPICS = "topics"
-TOPIC_FILE = "topic.json"
-VERSION_FILE = "VERSION"
-FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)

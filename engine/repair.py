@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.commit.transactions import is_committed, read_markers
+from engine.directory_layout import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE
 from engine.errors import Corrupt, DataDirectoryError, EngineError, UnsupportedFormat
 from engine.files.descriptors import Handles
 from engine.files.lock import LOCK_FILE
@@ -32,7 +33,7 @@ from engine.files.overlay import DryFiles
 from engine.files.system import Files, SystemFiles, free_path, read_whole_file, write_new_file
 from engine.formats.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.limits import SMALL_FILE_BYTES_MAX
-from engine.reader import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE, read_version
+from engine.reader import read_version
 from engine.segments.active import SealedSegment
 from engine.segments.discovery import LEFT_ALONE, Place
 from engine.segments.recovery import NEVER_ACKNOWLEDGED, Known, Recovered, Report, make_partition, recover_partition

@@ -14,8 +14,8 @@ from engine.cursors.entries import CURSOR, CursorJournal, Entry, id_of, parse_en
 from engine.cursors.reader import BatchError, BundleError, Reader
 from engine.errors import Corrupt, EngineError
 from engine.limits import REDRIVE_BYTES, REDRIVE_RECORDS
-from engine.partitions.gaps import NO_GAPS, Gaps
 from engine.segments.chunk import COMMITTED, PENDING, Chunk, outcome
+from engine.segments.gaps import NO_GAPS, Gaps
 from engine.state.store import OnDone, StateReader, StateStore
 
 if TYPE_CHECKING:

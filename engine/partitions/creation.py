@@ -23,10 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from engine.directory_layout import TOPIC_FILE
 from engine.errors import DataDirectoryError, DiskFull, EngineError
 from engine.files.system import NO_DESCRIPTORS, NO_SPACE, take_from_aside, write_aside
 from engine.helpers import Helpers
-from engine.reader import TOPIC_FILE
 from engine.segments.active import ActiveSegment, removed_upon_failure, sync_segment
 from engine.segments.discovery import Place
 from engine.segments.recovery import begin_partition

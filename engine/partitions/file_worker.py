@@ -14,13 +14,13 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from engine.directory_layout import TOPIC_FILE
 from engine.errors import EngineError
 from engine.files.system import write_new_file
 from engine.limits import PARTITIONS_MADE_TOGETHER
 from engine.partitions.creation import Job, Maker, attempt
-from engine.partitions.gaps import gaps_of
 from engine.partitions.reads import load_footer
-from engine.reader import TOPIC_FILE
+from engine.segments.gaps import gaps_of
 from engine.segments.recovery import Known, Recovered, Report, recover_partition
 from engine.segments.watermarks import Owner
 from engine.state.index import HIGHEST

@@ -19,9 +19,9 @@ from engine.formats.bundle import BundleInfo
 from engine.formats.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RECORD_OVERHEAD_BYTES, SEQ_RESERVATION
 from engine.partitions import reads as reading
-from engine.partitions.gaps import NO_GAPS, gaps_of
 from engine.segments.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter, check_records
 from engine.segments.discovery import Place
+from engine.segments.gaps import NO_GAPS, gaps_of
 from engine.segments.recovery import Recovered
 from engine.state.store import Put
 from engine.state.topics import reserved_key

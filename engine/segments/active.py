@@ -15,8 +15,8 @@ from engine.files.descriptors import Handles
 from engine.files.system import Files, free_path
 from engine.formats.batch import seal
 from engine.formats.segment import HEADER_BYTES, INDEX_INTERVAL_BYTES, Footer, IndexEntry, SegmentHeader, segment_name
-from engine.partitions.gaps import Gaps
 from engine.segments.chunk import Chunk
+from engine.segments.gaps import Gaps
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from engine.cursors.deliveries import NEVER_MS, Deliveries, DeliveryPolicy, load
 from engine.limits import OVERTAKEN_MAX
-from engine.partitions.gaps import Gaps
+from engine.segments.gaps import Gaps
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 NUMBERS = st.integers(1, 60)

@@ -18,10 +18,10 @@ from engine.cursors.store import CursorPolicy
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
 from engine.limits import STRETCHES_MAX
-from engine.partitions import gaps as gaps_module
 from engine.partitions import retention
-from engine.partitions.gaps import Gaps
 from engine.reader import DirectoryReader
+from engine.segments import gaps as gaps_module
+from engine.segments.gaps import Gaps
 from tests.cursor_log import CursorLog
 from tools.logtool.positions import parse
 

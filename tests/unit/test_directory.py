@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.directory_layout import VERSION_FILE
 from engine.errors import DataDirectoryError, LogLocked, NotStored, ReadOnly
 from engine.files import lock as directory
 from engine.files.lock import LOCK_FILE, DirectoryLock, holder_of, is_in_use
 from engine.limits import FILES_CHECKED_MS
-from engine.reader import VERSION_FILE
 from tests.engine_log import EngineLog
 
 

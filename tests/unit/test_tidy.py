@@ -38,6 +38,18 @@ ASYNCIO_CALLBACKS = {
 # Instructions to tools, which ruff does not count either.
 PRAGMA = re.compile(r"  # (?:noqa|type:|fmt:|pragma:).*")
 LAYERS = {"engine": 0, "netserver": 1, "tools": 2}
+# The engine's packages from the bottom up, and the modules beside them that all of these may use, or that use them all.
+ENGINE_ORDER = ("files", "formats", "state", "segments", "commit", "partitions", "cursors", "sessions")
+ENGINE_TOOLS = {"callbacks", "config", "directory_layout", "errors", "helpers", "histogram", "limits", "slices"}
+# Modules of the engine that know each other's types, mostly through the log that they all belong to.
+ENGINE_CORE = (
+    "engine.segments.",
+    "engine.commit.",
+    "engine.partitions.",
+    "engine.cursors.",
+    "engine.log",
+    "engine.reader",
+)
 # Readers without the server (Spark executors) import these; they must not need the index, the state or the network.
 LEAN = ("engine.formats.bundle", "engine.formats.batch", "engine.formats.segment")
 CHANGES = (
@@ -260,6 +272,32 @@ def upward_imports(source: Source) -> list[str]:
     ]
 
 
+def at_run_time(source: Source) -> set[int]:
+    """Lines of imports that are not only for types."""
+    typed = {
+        line
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for line in range(node.lineno, (node.body[-1].end_lineno or node.lineno) + 1)
+    }
+    lines = {node.lineno for node in ast.walk(source.tree) if isinstance(node, ast.Import | ast.ImportFrom)}
+    return lines - typed
+
+
+def engine_order(source: Source) -> list[str]:
+    """A package of the engine imports those below it, and nothing of those above it."""
+    match = re.match(r"engine\.(\w+)\.", source.module)
+    if match is None or match[1] not in ENGINE_ORDER:
+        return []
+    allowed = {*ENGINE_ORDER[: ENGINE_ORDER.index(match[1]) + 1], *ENGINE_TOOLS}
+    lines = at_run_time(source)
+    return [
+        source.at(node, f"imports {name}")
+        for node, name in imported(source)
+        if name.startswith("engine.") and name.split(".")[1] not in allowed and getattr(node, "lineno", 0) in lines
+    ]
+
+
 def codec_imports(source: Source) -> list[str]:
     """A protocol's codec does no I/O: of ours it imports only its own errors and limits, and record packing."""
     match = re.fullmatch(r"netserver\.(\w+)\.(codec|frames)\w*", source.module)
@@ -326,6 +364,7 @@ RULES: tuple[Callable[[Source], list[str]], ...] = (
     undocumented,
     stray_limits,
     upward_imports,
+    engine_order,
     codec_imports,
     stray_file_calls,
     stray_wall_time,
@@ -347,6 +386,7 @@ BAD: dict[str, tuple[str, str]] = {
     "undocumented": ("tools/x.py", '"""D."""\n\nclass A:\n    """D."""\n\n    def method(self): ...\n'),
     "stray_limits": ("engine/x.py", '"""D."""\nRECORD_BYTES_MAX = 5\n'),
     "upward_imports": ("engine/x.py", '"""D."""\nfrom netserver import figg\n'),
+    "engine_order": ("engine/state/x.py", '"""D."""\nfrom engine.segments import scan\n'),
     "codec_imports": ("netserver/figg/codec.py", '"""D."""\nfrom netserver.shell.connection import Connection\n'),
     "stray_wall_time": ("engine/x.py", '"""D."""\nimport time\nprint(time.gmtime(5), time.monotonic(), time.time())\n'),
     "stray_file_calls": ("engine/x.py", '"""D."""\nimport os\nos.rename("a", "b")\n'),
@@ -424,3 +464,56 @@ def test_texts_have_no_notes_to_self_and_no_machine_paths() -> None:
             if NOTES.search(line) or MACHINE_PATHS.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
     assert not found, "\n" + "\n".join(found)
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Strongly connected modules: each can be reached from each other one (Tarjan)."""
+    order: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[list[str]] = []
+
+    def visit(module: str) -> None:
+        order[module] = low[module] = len(order)
+        stack.append(module)
+        for other in graph[module]:
+            if other not in order:
+                visit(other)
+                low[module] = min(low[module], low[other])
+            elif other in stack:
+                low[module] = min(low[module], order[other])
+        if low[module] == order[module]:
+            at = stack.index(module)
+            found.append(sorted(stack[at:]))
+            del stack[at:]
+
+    for module in graph:
+        if module not in order:
+            visit(module)
+    return [circle for circle in found if len(circle) > 1]
+
+
+def import_graph(of: tuple[Source, ...]) -> dict[str, set[str]]:
+    """Module of ours -> those that it imports, for types only as well."""
+    modules = {source.module for source in of if source.package in PACKAGES}
+    graph: dict[str, set[str]] = {}
+    for source in of:
+        if source.module in modules:
+            names = {name if name in modules else name.rpartition(".")[0] for _, name in imported(source)}
+            graph[source.module] = (names & modules) - {source.module}
+    return graph
+
+
+def test_circles_of_imports_are_small() -> None:
+    """Two modules of one package may know each other, as a client and its subscription do."""
+    large = [
+        circle
+        for circle in circles(import_graph(sources()))
+        if not all(module.startswith(ENGINE_CORE) for module in circle)
+        and (len(circle) > 2 or len({module.rpartition(".")[0] for module in circle}) > 1)
+    ]
+    assert not large
+
+
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]

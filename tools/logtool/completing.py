@@ -51,14 +51,14 @@ def topic_names(settings: Settings, beginning: str) -> list[str]:
 def subscription_ids(settings: Settings, beginning: str) -> list[str]:
     """Ids that begin so. Raises as `topic_names`."""
     from tools.logtool.address import admin_of
-    from tools.logtool.subscriptions import Stored
+    from tools.logtool.stored_subscriptions import StoredSubscriptions
 
     settings.timeout_s = min(settings.timeout_s, PATIENCE_S)
     admin = admin_of(settings)
     if admin is not None:
         numbers = [int(item["id"]) for item in admin.call("GET", "/v1/subscriptions").get("items", [])]
     else:
-        numbers = [entry.id for entry in Stored(settings).entries]
+        numbers = [entry.id for entry in StoredSubscriptions(settings).entries]
     return [text for text in map(str, sorted(numbers)) if text.startswith(beginning)][:COMPLETED_NAMES_MAX]
 
 

@@ -31,11 +31,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from engine.commit.transactions import is_committed, read_markers
+from engine.directory_layout import TOPIC_FILE, TOPICS
 from engine.errors import Corrupt
 from engine.files.lock import is_in_use
 from engine.files.system import DIRECTORY_MODE, FILE_MODE, SystemFiles, write_new_file
 from engine.formats.segment import parse_segment_name
-from engine.reader import TOPIC_FILE, TOPICS, DirectoryReader
+from engine.reader import DirectoryReader
 from engine.segments.watermarks import Owner, Watermarks
 from engine.state.environment import DATA_FILE, LOCK_FILE, ReadOnlyEnvironment
 from engine.state.store import StateReader, change_stored

@@ -16,11 +16,11 @@ from tools.logtool.completing import complete_subscription
 from tools.logtool.errors import Failure
 from tools.logtool.output import Column, Output, count_text, name_text, number, time_text
 from tools.logtool.positions import POSITION, Position
+from tools.logtool.stored_subscriptions import StoredSubscriptions
 from tools.logtool.topics import confirm, extent, topic_of
 
 if TYPE_CHECKING:
     from engine.cursors.entries import Entry
-    from engine.partitions.gaps import Gaps
 
 
 def _known(value: Any) -> str:
@@ -59,46 +59,13 @@ def subscriptions() -> None:
 # --- where they are
 
 
-class Stored:
-    """The subscriptions of the directory's files, as of what was last written there."""
-
-    def __init__(self, settings: Settings) -> None:
-        from engine.cursors.documents import stored_entries
-        from engine.reader import DirectoryReader
-        from engine.state.store import StateReader
-        from tools.logtool.stored import STATE, stored_topics
-
-        data_dir = settings.need_directory()
-        self._reader = DirectoryReader(data_dir)
-        self._topics = {topic.id: topic for topic in stored_topics(self._reader)}
-        self._ends: dict[tuple[int, int], tuple[int, Gaps]] = {}
-        state = StateReader.open(data_dir / STATE)
-        try:
-            self.entries = stored_entries(state, lambda problem: settings.output.warn(f"logtool: {problem}"))
-        finally:
-            state.close()
-
-    def item(self, entry: Entry) -> dict[str, Any]:
-        """A subscription as the admin API tells it."""
-        from engine.cursors.documents import entry_item
-
-        topic = self._topics.get(entry.topic_id)
-        if topic is None:
-            return entry_item(entry, None, None)
-        place = (entry.topic_id, entry.partition)
-        if place not in self._ends:
-            partition = self._reader.partition(topic, entry.partition)
-            self._ends[place] = partition.committed_seq, partition.gaps()
-        return entry_item(entry, topic.name, *self._ends[place])
-
-
 def _ask(settings: Settings, path: str) -> dict[str, Any] | None:
     """What the server that runs on the address says; None: none runs on the directory."""
     admin = admin_of(settings)
     return admin.call("GET", path) if admin is not None else None
 
 
-def _entry(stored: Stored, subscription_id: int) -> Entry:
+def _entry(stored: StoredSubscriptions, subscription_id: int) -> Entry:
     for entry in stored.entries:
         if entry.id == subscription_id:
             return entry
@@ -110,7 +77,7 @@ def _show(settings: Settings, subscription_id: int) -> dict[str, Any]:
     found = _ask(settings, f"/v1/subscriptions/{subscription_id}")
     if found is not None:
         return found
-    stored = Stored(settings)
+    stored = StoredSubscriptions(settings)
     return stored.item(_entry(stored, subscription_id))
 
 
@@ -130,7 +97,7 @@ def list_subscriptions(settings: Settings, pattern: str | None) -> None:
     if answer is not None:
         items = list(answer.get("items", []))
     else:
-        stored = Stored(settings)
+        stored = StoredSubscriptions(settings)
         items = [stored.item(entry) for entry in stored.entries]
         if pattern is not None:
             items = [item for item in items if fnmatchcase(topic_of(item).decode("utf-8", "surrogateescape"), pattern)]
@@ -168,7 +135,7 @@ def pending(settings: Settings, subscription_id: int) -> None:
     else:
         from engine.cursors.documents import pending_items
 
-        items = pending_items(_entry(Stored(settings), subscription_id))
+        items = pending_items(_entry(StoredSubscriptions(settings), subscription_id))
     settings.output.items(PENDING_COLUMNS, items)
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 
 import xxhash
 
+from engine.directory_layout import VERSION_FILE
 from engine.errors import Corrupt, DataDirectoryError, LogLocked
 from engine.files.system import SystemFiles
 from engine.formats.segment import parse_segment_name
-from engine.reader import VERSION_FILE, DirectoryReader, PartitionReader, Segment, StoredTopic, opened, walk_segment
+from engine.reader import DirectoryReader, PartitionReader, Segment, StoredTopic, opened, walk_segment
 from engine.segments.scan import Damage
 from tools.spark.limits import ARCHIVE_BLOCK_BYTES, MANIFESTS_KEPT
 from tools.spark.tiering import Archived, Manifest, Place, manifest_name

@@ -75,10 +75,10 @@ def top_keys(spark: SparkSession, extent: Extent, count: int) -> list[dict[str, 
 
 def lag(args: Namespace) -> list[dict[str, Any]] | None:
     """What subscriptions have not acknowledged, those furthest behind first; None: there is no state to ask."""
-    from tools.logtool.subscriptions import Stored
+    from tools.logtool.stored_subscriptions import StoredSubscriptions
 
     try:
-        stored = Stored(Settings(data_dir=Path(args.data_dir)))
+        stored = StoredSubscriptions(Settings(data_dir=Path(args.data_dir)))
     except EngineError:
         return None
     items = [stored.item(entry) for entry in stored.entries]
