@@ -169,7 +169,7 @@ class TopicConfig:
         help="Age at which a segment that holds records is sealed, however small.",
     )  # fmt: skip
     record_bytes_max: int = _setting(
-        15 * MIB, "bytes", 1, limits.RECORD_BYTES_MAX,
+        16 * MIB, "bytes", 1, limits.RECORD_BYTES_MAX,
         help="Largest record that is stored; a larger one is refused at once.",
     )  # fmt: skip
 

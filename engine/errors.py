@@ -41,6 +41,11 @@ class TooLarge(EngineError):
         self.limit_bytes = limit_bytes
 
 
+def too_large(size_bytes: int, limit_bytes: int, setting: str = "record_bytes_max") -> str:
+    """What every protocol says of a value above its limit."""
+    return f"value of {size_bytes} bytes; the limit is {limit_bytes}, setting {setting}"
+
+
 class LimitReached(EngineError):
     """There are as many of something (topics, partitions) as the configuration allows."""
 

@@ -211,6 +211,7 @@ class Server:
             pending_bytes_max=engine.pending_bytes_max,
             pending_share_bytes_max=server.publish_share_bytes,
             receive_bytes_max=server.receive_bytes_max,
+            is_crowded=self.gate.is_crowded,
         )
         try:
             refused = await self._listen()

@@ -125,7 +125,7 @@ TURN_CLOCK_S: Final = 0.001
 takes 0.4 us."""
 
 ADMIN_BODY_BYTES: Final = 32 * MIB
-"""A request to the admin API: one record of the default limit (15 MiB) in base64 fits."""
+"""A request to the admin API: one record of the default limit (16 MiB) in base64 fits."""
 
 ADMIN_JSON_AT_ONCE_BYTES: Final = 256 * KIB
 """A JSON body up to this size is decoded in the event loop: 6 ms when it consists of the smallest values; a larger one

@@ -8,6 +8,13 @@ GONE = "tests/unit/test_blipmq_gone.py"
 
 CLIENT_MUTANTS = (
     Mutant(
+        "close silent connections although there is room",
+        "netserver/tank/node.py",
+        "        if len(self._members) > SILENT_CONNECTIONS_MAX and self._is_crowded():\n",
+        "        if len(self._members) > SILENT_CONNECTIONS_MAX:\n",
+        "tests/unit/test_tank_session.py -k while_there_is_room",
+    ),
+    Mutant(
         "forget who subscribed to a topic that was deleted",
         "netserver/blipmq/node.py",
         "        found = [*self.patterns.find(topic.name), *self.names.get(topic.name, ())] if",

@@ -150,11 +150,11 @@ class Place:
         return self.server.log.partition(topic, index)
 
 
-def with_server(test: Test, loop: str = "asyncio", data_dir: Path | None = None) -> None:
-    """Run ``test`` with a server in the same event loop."""
+def with_server(test: Test, loop: str = "asyncio", data_dir: Path | None = None, **sections: dict[str, object]) -> None:
+    """Run ``test`` with a server in the same event loop; keyword arguments are sections of its configuration."""
 
     async def main() -> None:
-        async with running(data_dir) as server:
+        async with running(data_dir, sections) as server:
             place = Place(server)
             try:
                 await test(place)

@@ -22,7 +22,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from engine.errors import Corrupt, EngineError, NotStored, TooLarge
+from engine.errors import Corrupt, EngineError, NotStored, TooLarge, too_large
 from engine.formats.batch_header import HEADER_BYTES
 from engine.limits import CHUNK_BYTES_MAX, RECORD_OVERHEAD_BYTES, TRANSACTION_BYTES_MAX
 from engine.segments.chunk import COMMITTED, PENDING, Chunk
@@ -174,7 +174,7 @@ def check_size(partition: Partition, size_bytes: int) -> None:
     """Raises TooLarge: no transaction takes a record of so many bytes for this partition."""
     limit = min(partition.config.record_bytes_max, TRANSACTION_BYTES_MAX - ROW_OVERHEAD_BYTES)
     if size_bytes > limit:
-        raise TooLarge(f"a record of {size_bytes} bytes; {partition.title} takes up to {limit} bytes", limit)
+        raise TooLarge(too_large(size_bytes, limit), limit)
 
 
 def read_markers(state: StateStore | StateReader, damaged: list[Corrupt]) -> dict[int, int]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from engine.errors import EngineError, TooLarge
+from engine.errors import EngineError, TooLarge, too_large
 from engine.formats.batch import BatchWriter
 from engine.formats.batch_header import renumber
 from engine.limits import EXTENSION_BYTES_MAX, KEY_BYTES_MAX
@@ -115,7 +115,7 @@ def check_records(
         flat = headers[row] if headers is not None else ()
         size = len(value) + sum(map(len, flat))
         if size > limit:
-            raise TooLarge(f"a record of {size} bytes; {partition.title} takes up to {limit}", limit)
+            raise TooLarge(too_large(size, limit), limit)
         if size + HEADER_ROOM_BYTES * len(flat) > EXTENSION_BYTES_MAX:
             raise TooLarge(f"a record with {len(flat) // 2} headers; a batch cannot hold them", limit)
     if keys is not None and max(map(len, keys), default=0) > KEY_BYTES_MAX:

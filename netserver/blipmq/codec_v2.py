@@ -23,6 +23,9 @@ VERSION = 2
 DELIVER = 0x0A
 BUSY = 503
 
+DELIVER_HEAD_BYTES = 20
+"""Of a DELIVER's length word: type, correlation id, QoS, tag, topic length."""
+
 _QOS = 0x03
 _BIT_6 = 0x40
 _BIT_7 = 0x80

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from engine.errors import EngineError
 from engine.formats.record import BatchError, BundleError
 from netserver.blipmq import codec
+from netserver.blipmq.codec_v2 import DELIVER_HEAD_BYTES
 from netserver.blipmq.frames import END, FULL, SKIP, deliver
 from netserver.blipmq.limits import FRAME_LENGTH_MAX, PUSH_BYTES, PUSH_RANGES_MAX, PUSH_TURN_BYTES, PUSH_WINDOW
 from netserver.blipmq.polling import UNKNOWN, cid_at
@@ -40,7 +41,6 @@ TAG_SHIFT = 44
 NUMBERS = 1 << 20
 MASK = (1 << 64) - 1
 SEQ_BOUND = 1 << 62
-DELIVER_HEAD_BYTES = 20
 RETRY_S = 1.0
 STALL_S = 0.05
 ID_FRAME_BYTES = 21

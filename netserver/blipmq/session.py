@@ -18,7 +18,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, ip_address
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.errors import DiskFull, EngineError, NotStored
+from engine.errors import DiskFull, EngineError, NotStored, too_large
 from engine.formats.batch_header import QOS0_ATTRIBUTE
 from netserver.access.auth import ANYBODY
 from netserver.blipmq import codec, codec_v2
@@ -313,11 +313,15 @@ class BlipmqSession(ConsumingSession):
                 self.counters.skipped["not stored"] += 1
             return behind
         node = self.node
-        end, count = pack_publishes(
-            data, position, length, writer, topic, qos, partition.config.record_bytes_max, node.cids
-        )
+        limit_bytes = partition.config.record_bytes_max
+        if self._v2 is not None:
+            limit_bytes = min(limit_bytes, FRAME_LENGTH_MAX - codec_v2.DELIVER_HEAD_BYTES - topic_bytes)
+        end, count = pack_publishes(data, position, length, writer, topic, qos, limit_bytes, node.cids)
         if not count:
-            self.nack(cid_at(data, position), codec.BAD_REQUEST, "message too large")
+            text = "message too large to be delivered in a frame"
+            if behind - body > partition.config.record_bytes_max:
+                text = too_large(behind - body, partition.config.record_bytes_max)
+            self.nack(cid_at(data, position), codec.BAD_REQUEST, text)
             return behind
         size_bytes = end - position
         chunk = partition.appended(self.outstanding, size_bytes)

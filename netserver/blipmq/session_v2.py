@@ -17,6 +17,7 @@ from netserver.blipmq.limits import (
     CONNECTION_PATTERNS_MAX,
     CONNECTION_SHAPES_MAX,
     CONNECTION_TOPICS_MAX,
+    FRAME_LENGTH_MAX,
     KEY_BYTES_MAX,
     SUBSCRIPTIONS_MAX,
     TOPICS_A_STEP,
@@ -91,6 +92,8 @@ class VersionTwo:
             raise PayloadError("partition key too long")
         if not session.is_open(partition):
             return False
+        if codec_v2.DELIVER_HEAD_BYTES + len(request.topic) + len(request.body) > FRAME_LENGTH_MAX:
+            raise PayloadError("message too large to be delivered in a frame")
         headers = (TTL_HEADER, b"%d" % request.ttl_ms) if request.ttl_ms else ()
         try:
             chunk = partition.append(
@@ -100,8 +103,8 @@ class VersionTwo:
                 qos0=not request.qos,
                 waiter=session.outstanding,
             )
-        except TooLarge:
-            raise PayloadError("message too large") from None
+        except TooLarge as error:
+            raise PayloadError(str(error)) from None
         except NotStored:
             if request.qos:
                 raise

@@ -58,7 +58,7 @@ class FiggSection(ListenerSection):
 
     listen: Address | None = address_setting("127.0.0.1:8119", "HOST:PORT of the Figg listener, or off.")  # noqa: RUF009
     frame_bytes_max: int = number_setting(
-        16 * MIB, "bytes", 64 * 1024, 256 * MIB,
+        17 * MIB, "bytes", 64 * 1024, 256 * MIB,
         "Largest payload of a frame; a peer that announces more is cut off, larger records are not delivered.",
     )  # fmt: skip
 

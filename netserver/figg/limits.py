@@ -7,8 +7,8 @@ from typing import Final
 HEADER_BYTES: Final = 8
 """Message type (u16), protocol version (u16), payload size (u32)."""
 
-FRAME_BYTES_MAX: Final = 16 << 20
-"""Default of the largest payload: room for the largest record of the default configuration (15 MiB) and its fields.
+FRAME_BYTES_MAX: Final = 17 << 20
+"""Default of the largest payload: room for the largest record of the default configuration (16 MiB) and its fields.
 Checked as soon as a header is there, before anything is kept or allocated."""
 
 FRAME_BYTES_LEAST: Final = 64 << 10
@@ -69,7 +69,7 @@ FRAMES_AGAIN_BYTES: Final = 16 << 10
 DEFAULT_PORT: Final = 8119
 """Where the original listens."""
 
-VALUE_BYTES_MAX: Final = 15 << 20
+VALUE_BYTES_MAX: Final = 16 << 20
 """Default of the largest value: the largest record of the server's default configuration."""
 
 WINDOW_BYTES: Final = 64 << 20

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from engine.errors import EngineError, InvalidConfig, NotStored
+from engine.errors import EngineError, InvalidConfig, NotStored, too_large
 from netserver.errors import ProtocolError
 from netserver.figg import codec
 from netserver.figg.hot import pack_publishes
@@ -139,10 +139,7 @@ class FiggSession:
         if partition is None:
             return end if self._refused else position
         if value_end - value_start > partition.config.record_bytes_max:
-            raise codec.FiggError(
-                f"record of {value_end - value_start} bytes, the topic takes {partition.config.record_bytes_max}",
-                "record_size",
-            )
+            raise codec.FiggError(too_large(value_end - value_start, partition.config.record_bytes_max), "record_size")
         self._last = partition
         behind = self._store_run(partition, data, position, length)
         return end if self._refused and behind == position else behind

@@ -36,7 +36,7 @@ OFFSET_MAX: Final = (1 << 63) - 1
 """Offsets and counts of topic streams: sequence numbers are 64-bit, and many JSON libraries are signed."""
 
 MESSAGE_BYTES_MAX: Final = 128 * 1024 * KIB
-"""A line from the server, as the client accepts it: a record of the default largest size (15 MiB) stays below even when
+"""A line from the server, as the client accepts it: a record of the default largest size (16 MiB) stays below even when
 every byte of it needs an escape of six characters."""
 
 PREFETCH_MESSAGES: Final = 4096

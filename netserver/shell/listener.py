@@ -56,6 +56,10 @@ class ConnectionGate:
         """Another connection is allowed."""
         return self.connections < self.connections_max
 
+    def is_crowded(self) -> bool:
+        """More than half of the connections that are allowed are open."""
+        return 2 * self.connections > self.connections_max
+
     def join(self, listener: TcpListener) -> None:
         """Tell ``listener`` when connections end."""
         self._listeners.append(listener)

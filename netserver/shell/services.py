@@ -55,7 +55,11 @@ SessionFactory = Callable[["Connection"], Session]
 
 
 class Shell:
-    """What the connections of one event loop share."""
+    """What the connections of one event loop share.
+
+    Attributes:
+        is_crowded: whether many of the connections that are allowed are open.
+    """
 
     def __init__(
         self,
@@ -64,7 +68,9 @@ class Shell:
         pending_bytes_max: int,
         pending_share_bytes_max: int,
         receive_bytes_max: int,
+        is_crowded: Callable[[], bool] = lambda: False,
     ) -> None:
+        self.is_crowded = is_crowded
         self.loop = loop
         self.turns = Turns.of(loop)
         self.buffer = bytearray(READ_BUFFER_BYTES)

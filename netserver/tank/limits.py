@@ -93,7 +93,8 @@ SILENT_CONNECTION_S: Final = 16.0
 """A connection that has never sent a byte is closed after this time, as in the original."""
 
 SILENT_CONNECTIONS_MAX: Final = 64
-"""At most this many silent connections are kept, the oldest goes first, as in the original."""
+"""At most this many silent connections are kept, the oldest goes first, as in the original; more of them while the
+server has less than half of the connections that it may have."""
 
 SEQUENCE_JUMP_MAX: Final = 1 << 32
 """How far beyond the last number a Produce may go: one request must not use up the numbers of a partition."""

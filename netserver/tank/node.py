@@ -57,7 +57,7 @@ class Node:
         self.waiting = WaitingRequests()
         self.checks = ThreadPoolExecutor(1, thread_name_prefix="quintlog-tank")
         """Where large publishes are checked, one after the other."""
-        self.silent = SilentConnections(services.loop)
+        self.silent = SilentConnections(services.loop, services.shell.is_crowded)
         self.opening_s = 0.0
         """Time that requests waited for partitions to be opened."""
         self.started_unix_s = int(time.time())
@@ -177,10 +177,16 @@ class Node:
 
 
 class SilentConnections:
-    """Connections that have not sent a byte: few, and not for long, so that they cannot use up the descriptors."""
+    """Connections that have not sent a byte: not for long, and few where room is scarce, so that they cannot use up the
+    descriptors.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    Args:
+        is_crowded: whether it is.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, is_crowded: Callable[[], bool]) -> None:
         self._loop = loop
+        self._is_crowded = is_crowded
         self._members: dict[Connection, float] = {}  # oldest first; the time at which each is closed
         self._timer: asyncio.TimerHandle | None = None
 
@@ -190,7 +196,7 @@ class SilentConnections:
     def add(self, connection: Connection) -> None:
         """A connection was accepted."""
         self._members[connection] = self._loop.time() + SILENT_CONNECTION_S
-        if len(self._members) > SILENT_CONNECTIONS_MAX:
+        if len(self._members) > SILENT_CONNECTIONS_MAX and self._is_crowded():
             self._close(next(iter(self._members)), "too many connections that send nothing")
         if self._timer is None:
             self._timer = self._loop.call_later(SILENT_CONNECTION_S, self._look)

@@ -249,8 +249,8 @@ def test_a_message_that_is_too_large() -> None:
             + codec.publish(4, 1, b"t", b"")
             + codec.ping(5)
         )
-        assert await peer.nack() == (1, 400, "message too large")
-        assert await peer.nack() == (3, 400, "message too large")
+        assert await peer.nack() == (1, 400, "value of 1001 bytes; the limit is 1000, setting record_bytes_max")
+        assert await peer.nack() == (3, 400, "value of 5000 bytes; the limit is 1000, setting record_bytes_max")
         assert await peer.frame() == Frame(FrameType.PONG, 5, b"")
         assert await peer.poll(subscription, 5) == [(1, b"b" * 1000), (2, b"")]
 

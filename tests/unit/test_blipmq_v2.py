@@ -406,7 +406,7 @@ def test_time_to_live_and_keys() -> None:
         assert [body for _, body in await old.poll(polled, 5)] == [b"long", b"for ever", b"keyed"]
         assert place.server.counters["blipmq"].skipped["expired"] == 2
         publisher.send(codec_v2.publish(6, 1, b"t", b"y" * 2000, 5) + codec_v2.publish(7, 1, b"", b"", 5))
-        assert await publisher.nack() == (6, 400, "message too large")
+        assert await publisher.nack() == (6, 400, "value of 2000 bytes; the limit is 1000, setting record_bytes_max")
         assert await publisher.nack() == (7, 400, "empty topic")
 
     with_server(test, topics={"record_bytes_max": "1000"})

@@ -107,7 +107,7 @@ def test_written_and_read_back() -> None:
     )  # fmt: skip
     assert config.to_mapping() == {
         "durability": "never", "sync_interval_ms": "250ms", "retention_ms": "90s", "retention_bytes": "1048577",
-        "retention_records": "0", "segment_bytes": "1 MiB", "segment_age_ms": "7d", "record_bytes_max": "15 MiB",
+        "retention_records": "0", "segment_bytes": "1 MiB", "segment_age_ms": "7d", "record_bytes_max": "16 MiB",
     }  # fmt: skip
     assert TopicConfig.from_mapping(config.to_mapping()) == config
     assert config.to_mapping(TopicConfig(durability="never", retention_ms=90_000)) == {

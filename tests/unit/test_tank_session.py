@@ -169,7 +169,19 @@ def test_silent_connections_are_few() -> None:
             peer.send(messages.StatusRequest(2))
             await peer.answer(messages.StatusResponse)
 
-    with_server(test)
+    with_server(test, server={"connections_max": 2 * SILENT_CONNECTIONS_MAX})
+
+
+def test_silent_connections_are_kept_while_there_is_room() -> None:
+    """Pools of clients open more than they use."""
+
+    async def test(place: Place) -> None:
+        silent = [await place.peer() for _ in range(2 * SILENT_CONNECTIONS_MAX)]
+        for peer in silent:
+            peer.send(messages.StatusRequest(2))
+            await peer.answer(messages.StatusResponse)
+
+    with_server(test, server={"connections_max": 5 * SILENT_CONNECTIONS_MAX})
 
 
 def test_silent_connections_do_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
