@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from engine.errors import NotStored
 from engine.partitions.retention import trim
 from netserver.reliably import topic_stream
 from netserver.reliably.applications import ApplicationCodec, Offsets, RecordsState
@@ -447,3 +448,24 @@ def test_a_topic_whose_files_cannot_be_looked_for(caplog: pytest.LogCaptureFixtu
 
     run(test())
     assert "error in the session" not in caplog.text
+
+
+def test_a_session_whose_topic_cannot_be_looked_for_expires_after_its_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise NotStored("cannot look for files")
+
+    async def test() -> None:
+        async with place() as here:
+            here.publish("t", b"x")
+            first = await here.peer(start())
+            await first.message()
+            await first.close()
+            await here.until(lambda: here.sessions.info("u").expires_in_s is not None)
+            monkeypatch.setattr(here.server.log, "partition", refuse)
+            peer = await here.peer(resume(0))
+            assert "cannot look for files" in await peer.error()
+            await here.until(lambda: here.sessions.info("u").expires_in_s is not None)
+
+    run(test())
