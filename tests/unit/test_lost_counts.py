@@ -15,6 +15,7 @@ from engine.formats.bundle_encode import encode_bundle
 from engine.reader import DirectoryReader
 from netserver.testing import server
 from tests.engine_log import EngineLog, segments
+from tools.logtool.copying import Backup
 from tools.logtool.errors import Failure
 from tools.logtool.positions import Position
 from tools.logtool.topics import ServerExtent
@@ -73,6 +74,11 @@ def test_readers_are_told_records(data: Path) -> None:
         assert (partition["next_offset"], partition["records"]) == (GAP + 3, 4)
         with pytest.raises(Failure, match="does not tell how many records"):
             Position("before_end", 2).resolve(ServerExtent(1, GAP + 2, partition["records"]))
+
+
+def test_a_backup_says_how_many_records_it_has(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "copy").mkdir()
+    assert Backup(data, tmp_path / "copy", lambda _: None).run().records == 4
 
 
 def test_lost_records_are_counted_when_a_partition_is_opened(tmp_path: Path) -> None:

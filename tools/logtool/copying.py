@@ -36,7 +36,7 @@ from engine.errors import Corrupt
 from engine.files.lock import is_in_use
 from engine.files.system import DIRECTORY_MODE, FILE_MODE, SystemFiles, write_new_file
 from engine.formats.segment import parse_segment_name
-from engine.reader import DirectoryReader
+from engine.reader import DirectoryReader, PartitionReader, StoredTopic
 from engine.segments.watermarks import Owner, Watermarks
 from engine.state.environment import DATA_FILE, LOCK_FILE, ReadOnlyEnvironment
 from engine.state.store import StateReader, change_stored
@@ -300,7 +300,15 @@ class Backup:
         mark = copy.mark(before)
         if mark is not None:
             marks.write(owner, mark)
-            self.copied.records += max(mark.committed_seq + 1 - mark.log_start, 0)
+            self.copied.records += self._records(topic, index, marks)
+
+    def _records(self, topic: Topic, index: int, marks: Watermarks) -> int:
+        """How many there are in the copy of a partition, with those that damage took."""
+        stored = StoredTopic(topic.id, topic.name, topic.partition_count, 0, {})
+        directory = self._target / TOPICS / str(topic.id) / str(index)
+        copy = PartitionReader(stored, index, directory, SystemFiles(), marks)
+        copy.refresh()
+        return copy.gaps().count(copy.log_start, copy.committed_seq).most
 
     def _take_out_deleted(self, topics: list[Topic]) -> None:
         """A topic that was deleted while it was copied is not whole."""
