@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from engine.segments.watermarks import Owner
 from engine.sessions.store import Sessions
 from engine.sessions.types import UnknownSession
 from engine.state.topics import Topic
-from netserver.admin.slices import sliced
+from netserver.admin.slices import Encoded, sliced
 from netserver.admin.stored_sizes import Key, look
 from netserver.globs import matcher
 from netserver.limits import ADMIN_PUBLISHES
@@ -122,7 +123,7 @@ class Api:
                         closed[topic.id, index] = root / str(topic.id) / str(index)
         sizes = await asyncio.to_thread(look, closed) if closed else {}
         names = await asyncio.to_thread(sorted, found)
-        return {"schema": 1, "items": [await self._describe(found[name], sizes) for name in names]}
+        return {"schema": 1, "items": [Encoded(json.dumps(await self._describe(found[name], sizes))) for name in names]}
 
     async def topic(self, name: bytes) -> Document:
         """One topic, with its partitions opened so that their positions are known."""

@@ -12,6 +12,13 @@ from engine.slices import Slices
 Item = TypeVar("Item")
 
 
+class Encoded(str):
+    """A part of a document that is JSON already. Ten thousand documents kept until the answer is made would have the
+    interpreter look through all objects of the process, which takes 150 ms."""
+
+    __slots__ = ()
+
+
 async def sliced(slices: Slices, items: Iterable[Item]) -> AsyncIterator[Item]:
     """The items, with others having their turns in between."""
     for item in items:
@@ -29,7 +36,9 @@ async def json_bytes(slices: Slices, document: object) -> bytes:
 
 def _pieces(value: Any) -> Iterator[str]:
     """Its text, in pieces that each take some microseconds as long as what is long is a list."""
-    if isinstance(value, list):
+    if isinstance(value, Encoded):
+        yield value
+    elif isinstance(value, list):
         for number, item in enumerate(value):
             yield ", " if number else "["
             yield from _pieces(item)

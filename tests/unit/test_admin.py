@@ -180,7 +180,7 @@ def test_topics_are_made_listed_changed_and_deleted() -> None:
     with_admin(test)
 
 
-@pytest.mark.parametrize("name", [b"a/b", b"..", b".", b"\xff\x00", "größe".encode(), b"a b?c#d%", b"x" * 255, b""])
+@pytest.mark.parametrize("name", [b"a/b", b"..", b".", b"\xff\x00", "größe".encode(), b"a b?c#d%", b"x" * 255])
 def test_topic_names_are_any_bytes(name: bytes) -> None:
     path = f"/v1/topics/{quote(name, safe='')}".replace("/.", "/%2E")
 

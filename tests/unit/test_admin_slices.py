@@ -14,7 +14,7 @@ from engine.slices import Slices
 from netserver.admin import bodies
 from netserver.admin.api import BadRequest
 from netserver.admin.bodies import TooManyValues, read_document
-from netserver.admin.slices import json_bytes, sliced
+from netserver.admin.slices import Encoded, json_bytes, sliced
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 DOCUMENTS = st.recursive(
@@ -25,7 +25,9 @@ DOCUMENTS = st.recursive(
 @given(DOCUMENTS)
 def test_the_same_text_in_pieces(document: Any) -> None:
     async def main() -> bytes:
-        return await json_bytes(Slices(asyncio.get_running_loop().call_soon), document)
+        slices = Slices(asyncio.get_running_loop().call_soon)
+        assert await json_bytes(slices, [Encoded(json.dumps(document))]) == json.dumps([document]).encode()
+        return await json_bytes(slices, document)
 
     assert asyncio.run(main()) == json.dumps(document).encode()
 
