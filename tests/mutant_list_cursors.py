@@ -79,7 +79,7 @@ CURSOR_MUTANTS = (
     ),
     Mutant(
         "take numbers for records that damage took",
-        "engine/partitions/gaps.py",
+        "engine/segments/gaps.py",
         "        return sum([self.count(first, last).most for first, last in ranges])\n",
         "        return sum([last - first + 1 for first, last in ranges])\n",
         "tests/unit/test_lost_counts.py -k told_records",
