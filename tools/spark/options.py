@@ -124,23 +124,22 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         raise OptionError(f"{ending[0]} is for batch queries: a stream has no end")
     if not streaming and (limits := [name for name in _STREAMING if name in options]):
         raise OptionError(f"{limits[0]} is for streaming queries")
-    topics = options.get("subscribe")
     return Options(
         path=None if archive_only else options["path"],
         archive=options["path"] if archive_only else options.get("archive"),
-        topics=None if topics is None else tuple(name.strip() for name in topics.split(",")),
+        topics=_read(options, "subscribe", _names, "names of topics, with commas between them"),
         pattern=_read(options, "subscribePattern", _pattern, "a regular expression"),
         assigned=_read(options, "assign", _assigned, 'JSON such as {"topic": [0, 1]}'),
         start=_bound(options, "starting", LATEST if streaming else EARLIEST),
         end=_bound(options, "ending", LATEST),
-        split_bytes=_read(options, "splitBytes", _positive, "a number above 0") or SPLIT_BYTES,
-        open_cost_bytes=_read(options, "openCostInBytes", _positive, "a number above 0") or OPEN_COST_BYTES,
+        split_bytes=_read(options, "splitBytes", _size, "a size such as 64m, above 0") or SPLIT_BYTES,
+        open_cost_bytes=_read(options, "openCostInBytes", _size, "a size such as 64m, above 0") or OPEN_COST_BYTES,
         min_partitions=_read(options, "minPartitions", _positive, "a number above 0"),
         records_per_partition=_read(options, "maxRecordsPerPartition", _positive, "a number above 0"),
         rows_per_trigger=_read(options, "maxOffsetsPerTrigger", _positive, "a number above 0"),
         min_rows_per_trigger=_read(options, "minOffsetsPerTrigger", _positive, "a number above 0"),
         trigger_delay_s=_read(options, "maxTriggerDelay", read_delay, "a time such as 30s or 15m") or TRIGGER_DELAY_S,
-        bytes_per_trigger=_read(options, "maxBytesPerTrigger", _positive, "a number above 0"),
+        bytes_per_trigger=_read(options, "maxBytesPerTrigger", _size, "a size such as 64m, above 0"),
         fail_on_data_loss=_read(options, "failOnDataLoss", _flag, "true or false") is not False,
         skip_damage=_read(options, "onCorruption", _on_corruption, "fail or skip") or False,
         headers=_read(options, "includeHeaders", _flag, "true or false") or False,
@@ -184,13 +183,51 @@ def _on_corruption(text: str) -> bool:
     return {"fail": False, "skip": True}[text.lower()]
 
 
+def _size(text: str) -> int:
+    """Bytes, such as ``64m``, ``64MiB`` or ``67108864``: as Spark's own sizes, a kilobyte is 1024 bytes."""
+    found = re.fullmatch(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", text.strip().lower())
+    if found is None:
+        raise ValueError(text)
+    return _positive(found[1]) << (" kmgt".index(found[2] or " ") * 10)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(","))
+    if not all(names):
+        raise ValueError(text)
+    return names
+
+
+def _whole(value: Any, least: int) -> int:
+    """A number as it is in JSON; neither text nor a fraction is taken for one."""
+    if type(value) is not int or value < least:
+        raise ValueError(value)
+    return value
+
+
 def _assigned(text: str) -> dict[str, tuple[int, ...]]:
-    return {topic: tuple(int(partition) for partition in partitions) for topic, partitions in json.loads(text).items()}
+    found = {}
+    for topic, partitions in json.loads(text).items():
+        if not isinstance(partitions, list):
+            raise ValueError(text)
+        found[topic] = tuple(_whole(partition, 0) for partition in partitions)
+    return found
 
 
-def _by_partition(text: str) -> dict[tuple[str, int], int]:
+def _by_partition(text: str, least: int) -> dict[tuple[str, int], int]:
     fields: Any = json.loads(text)
-    return {(topic, int(number)): int(value) for topic, row in fields.items() for number, value in row.items()}
+    return {
+        (topic, int(number)): _whole(value, least) for topic, row in fields.items() for number, value in row.items()
+    }
+
+
+def _times(text: str) -> dict[tuple[str, int], int]:
+    return _by_partition(text, 0)
+
+
+def _offsets(text: str) -> dict[tuple[str, int], int]:
+    """Kafka's numbers begin at 0: who types that means the first."""
+    return {key: value or 1 for key, value in _by_partition(text, EARLIEST).items()}
 
 
 def _bound(options: Mapping[str, str], prefix: str, default: int) -> Bound:
@@ -205,10 +242,10 @@ def _bound(options: Mapping[str, str], prefix: str, default: int) -> Bound:
         return Bound(default, time_ms=_read(options, name, int, "milliseconds since 1970"))
     if name == names[2]:
         return Bound(
-            default, of=_read(options, name, _by_partition, 'JSON such as {"topic": {"0": 1}}'), of_are_times=True
+            default, of=_read(options, name, _times, 'JSON such as {"topic": {"0": 1795773600000}}'), of_are_times=True
         )
     word = options[name].lower()
     if word in ("earliest", "latest"):
         return Bound(EARLIEST if word == "earliest" else LATEST)
-    expected = 'earliest, latest or JSON such as {"topic": {"0": 1}}'
-    return Bound(default, of=_read(options, name, _by_partition, expected))
+    expected = 'earliest, latest or JSON such as {"topic": {"0": 1}}: numbers begin at 1, -2 is earliest, -1 latest'
+    return Bound(default, of=_read(options, name, _offsets, expected))

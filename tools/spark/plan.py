@@ -140,10 +140,25 @@ class Planner:
         """Topics that are named and have no files."""
         return self.options.named - {topic for topic, _ in self.partitions}
 
-    def require(self) -> None:
-        """Raises OptionError when a topic that is named is not there."""
+    def spans(self) -> dict[Key, tuple[int, int]]:
+        """What a query by batch asks for: the numbers [first, end) of each partition.
+
+        Raises:
+            OptionError: what is named is not there, or ends before it begins.
+        """
+        options, where = self.options, self.options.where
         if missing := self.missing():
-            raise OptionError(f"no topic {', '.join(sorted(missing))} with records in {self.options.where}")
+            raise OptionError(f"no topic {', '.join(sorted(missing))} with records in {where}")
+        named = {"assign": [(topic, index) for topic, row in (options.assigned or {}).items() for index in row]}
+        named |= {"startingOffsets": list(options.start.of or ()), "endingOffsets": list(options.end.of or ())}
+        for option, keys in named.items():
+            if unknown := [f"{topic}:{index}" for topic, index in keys if (topic, index) not in self.partitions]:
+                raise OptionError(f"{option}: there is no {', '.join(unknown)} among what is read of {where}")
+        spans = {key: (self.resolve(key, options.start), self.resolve(key, options.end)) for key in self.partitions}
+        for (topic, index), (first, end) in spans.items():
+            if end < first <= self.partitions[topic, index].committed_seq + 1:
+                raise OptionError(f"{topic}:{index} would begin with record {first} and end before record {end}")
+        return spans
 
     def resolve(self, key: Key, bound: Bound) -> int:
         """The number that a bound stands for."""

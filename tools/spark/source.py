@@ -119,12 +119,7 @@ class BatchReader(DataSourceReader):
         """What each task of Spark reads."""
         planner = Planner(self.options)
         planner.refresh()
-        planner.require()
-        wanted = {
-            key: (planner.resolve(key, self.options.start), planner.resolve(key, self.options.end))
-            for key in planner.partitions
-        }
-        return [TaskPartition(tasks) for tasks in planner.packed(planner.plan(wanted))]
+        return [TaskPartition(tasks) for tasks in planner.packed(planner.plan(planner.spans()))]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """Record batches of one partition."""
