@@ -74,9 +74,13 @@ class FiggPeer:
                     return True
         return False
 
+    def attach(self, topic: bytes, offset: int) -> None:
+        """Asks for what follows `offset`, without waiting."""
+        self.socket.sendall(frame(ATTACH, struct.pack(">H", 0x8000) + text(topic) + struct.pack(">Q", offset)))
+
     def read(self, topic: bytes, offset: int, count: int) -> list[tuple[int, bytes]]:
         """The next `count` (offset, value) behind `offset`."""
-        self.socket.sendall(frame(ATTACH, struct.pack(">H", 0x8000) + text(topic) + struct.pack(">Q", offset)))
+        self.attach(topic, offset)
         found: list[tuple[int, bytes]] = []
         head = 4 + len(topic)
         attached = False

@@ -54,4 +54,11 @@ SERVER_MUTANTS = (
         "            pass\n",
         "tests/unit/test_admin_http.py -k gives_way",
     ),
+    Mutant(
+        "send history by its bytes alone, whatever time it takes",
+        "netserver/figg/session.py",
+        "            if left_bytes <= 0 or is_late:\n",
+        "            if left_bytes <= 0:\n",
+        "tests/unit/test_figg_session.py -k turns_that_have_time",
+    ),
 )

@@ -25,7 +25,14 @@ from engine.errors import EngineError, InvalidConfig, NotStored, too_large
 from netserver.errors import ProtocolError
 from netserver.figg import codec
 from netserver.figg.hot import pack_publishes
-from netserver.figg.limits import HEADER_BYTES, RESENT_S, SUBSCRIPTIONS_MAX, TOPICS_REMEMBERED_MAX, TURN_BYTES
+from netserver.figg.limits import (
+    FRAMES_BYTES,
+    HEADER_BYTES,
+    RESENT_S,
+    SUBSCRIPTIONS_MAX,
+    TOPICS_REMEMBERED_MAX,
+    TURN_BYTES,
+)
 from netserver.figg.shared import Shared
 from netserver.figg.subscription import Subscription
 from netserver.shell.outstanding import Outstanding, Released
@@ -327,9 +334,9 @@ class FiggSession:
         """Write DATA while the output is short: a portion of each ready subscription in turn."""
         connection = self.connection
         ready = self._ready
-        left_bytes = TURN_BYTES
+        left_bytes, is_late = TURN_BYTES, False
         while ready and connection.writable and not connection.closed:
-            if left_bytes <= 0:
+            if left_bytes <= 0 or is_late:
                 self._deliver_later()
                 return
             subscription = ready.popleft()
@@ -346,11 +353,13 @@ class FiggSession:
                 if framed.count:
                     connection.write(framed.frames)
                     left_bytes -= len(framed.frames)
+                    # A full portion may be a few of a million records, all of which are passed over to find them.
+                    is_late = 2 * len(framed.frames) >= FRAMES_BYTES and connection.services.log.slices.is_over()
 
     def _deliver_later(self) -> None:
         if not self._turn_scheduled:
             self._turn_scheduled = True
-            self.connection.loop.call_soon(self.connection.guarded(self._next_turn))
+            self.connection.services.log.slices.later(self.connection.guarded(self._next_turn))
 
     def _next_turn(self) -> None:
         self._turn_scheduled = False

@@ -27,7 +27,7 @@ from netserver.tank import messages
 from netserver.tank.wire import varint
 from netserver.testing import ServerProcess, server
 from tests.blipmq_peer import Peer
-from tests.figg_peer import FiggPeer
+from tests.figg_peer import FiggPeer, publish_frame
 from tests.prober import Prober, percentile
 from tests.tank_peer import produce
 
@@ -162,6 +162,13 @@ def millions_of_empty_messages(process: ServerProcess) -> None:
             peer.send(empty_messages(1 << 20, packed=packed) * 3 * SCALE)
             for _ in range(3 * SCALE):
                 peer.answer()
+    with FiggPeer(process.address("figg"), 120) as reader:
+        reader.attach(b"tank", 0)
+        left = (2 << 20) * len(publish_frame(b"tank", 0, b""))
+        while left > 0:
+            data = reader.socket.recv(1 << 20)
+            assert data, "the server closed the connection"
+            left -= len(data)
     for packed in (True, False):
         with TankPeer(process) as peer:
             with contextlib.suppress(OSError):  # it is closed before all is sent

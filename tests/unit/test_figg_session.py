@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -471,5 +472,38 @@ def test_a_deleted_topic_stays_away_until_somebody_publishes() -> None:
         assert await peer.next() == Attached(b"t", 0), "its numbers begin again"
         assert await peer.read(b"t", 1) == [(1, b"new")]
         assert catalog.get(b"t") is not old
+
+    with_server(test)
+
+
+def test_history_is_sent_in_turns_that_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small records are many to pass over for each portion: beside the bytes of a turn its time counts."""
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    count = 60_000
+
+    async def test(place: Place) -> None:
+        publisher = await place.peer()
+        publisher.send(*(Publish(b"t", number, b"") for number in range(count)))
+        await publisher.acked(count - 1)
+        before = set(place.server.shell.connections)
+        peer = await place.peer()
+        (connection,) = set(place.server.shell.connections) - before
+        turn, portions = 0, Counter[int]()
+        write, loop = connection.write, asyncio.get_running_loop()
+
+        def tick() -> None:
+            nonlocal turn
+            turn += 1
+            if portions.total() < 6:
+                loop.call_soon(tick)
+
+        def noted(data: bytes) -> None:
+            portions[turn] += len(data) > figg_session.FRAMES_BYTES // 2
+            write(data)
+
+        monkeypatch.setattr(connection, "write", noted)
+        tick()
+        assert len(await peer.history(b"t", count)) == count
+        assert 0 < max(portions.values()) <= 2
 
     with_server(test)
