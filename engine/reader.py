@@ -381,7 +381,7 @@ def read_version(files: Files, data_dir: Path) -> int:
         fields = json.loads(content)
         version, directory_id = int(fields["format"]), int(fields["id"])
     except (ValueError, KeyError, TypeError) as problem:
-        raise DataDirectoryError(f"{path} is damaged ({problem!r}); restore it from a backup") from problem
+        raise DataDirectoryError(f"{path} is damaged ({problem!r}); logtool repair makes it anew") from problem
     if version != FORMAT_VERSION:
         raise UnsupportedFormat(
             f"{data_dir} has format {version}; this version reads format {FORMAT_VERSION}: use the one that wrote it"

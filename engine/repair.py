@@ -77,8 +77,8 @@ class Repair:
     data_dir: Path
     apply: bool = False
     now_ms: int = 0
-    read_through: bool = True
-    """Whether sealed segments are read, too; False: the caller does that."""
+    reads: Callable[[Path], bool] = lambda _path: True
+    """Whether a sealed segment is read through; those that are not the caller has read."""
     steps: list[Step] = field(default_factory=list)
     _files: Files = field(init=False)
     _stored: Stored | None = None
@@ -296,8 +296,9 @@ class Repair:
             step("file", place.directory, f"{problem.strerror or problem}", LEFT)
             return
         self._tell(recovered.report, place.directory, step)
-        for segment in recovered.sealed if self.read_through else ():
-            self._read_through(segment, handles, step)
+        for segment in recovered.sealed:
+            if self.reads(segment.path):
+                self._read_through(segment, handles, step)
         if number:
             active = recovered.active
             marks.write(

@@ -219,8 +219,10 @@ def test_all_say_the_same(
     assert snapshot(data) == before, done
     start, read = by_a_start(started, caplog)
     assert bool(verified.texts) == bool(repaired.texts), report(done, verified, repaired)
-    assert verified.lost == repaired.lost or not (data / "VERSION").exists(), report(done, verified, repaired)
-    if {step.kind for step in steps if step.is_wrong} - {"topic"}:  # the server knows its topics from the state
+    kinds = {step.kind for step in steps if step.is_wrong}
+    assert verified.lost == repaired.lost or "version" in kinds, report(done, verified, repaired)
+    # The server knows its topics from the state, and finds out about the index when it asks there.
+    if kinds - {"topic", "index"}:
         assert start.texts, report(done, verified, repaired, start)
     elif not steps:
         assert not start.texts, report(done, verified, repaired, start)
@@ -229,7 +231,8 @@ def test_all_say_the_same(
     left = Repair(data).run()
     assert not [step for step in left if step.changes], (done, left)
     again = by_verify(logtool, data)
-    assert again.lost.items() <= repaired.lost.items(), report(done, again, repaired)
+    for where, numbers in again.lost.items():
+        assert numbers <= repaired.lost[where], report(done, again, repaired)
     assert bool(again.texts) == bool(by_repair(left).texts), report(done, again, by_repair(left))
     mended, read_then = by_a_start(data, caplog)
     for where, numbers in read.items():

@@ -66,7 +66,8 @@ def check_as_a_start_does(data_dir: Path, own: list[dict[str, Any]]) -> tuple[li
     Returns:
         further findings, and what is only to be mentioned.
     """
-    steps = Repair(data_dir, read_through=False).run()
+    unread = {Path(finding["file"]) for finding in own if finding["kind"] == "segment"}
+    steps = Repair(data_dir, reads=unread.__contains__).run()
     if is_in_use(data_dir):
         return [], []  # a server has come meanwhile, and changes what was looked at
     further = []
