@@ -8,6 +8,13 @@ GONE = "tests/unit/test_blipmq_gone.py"
 
 CLIENT_MUTANTS = (
     Mutant(
+        "make all of Figg's new topics in one turn",
+        "netserver/figg/session.py",
+        "            if not self.connection.has_turn():",
+        "            if False:",
+        "tests/e2e/test_fairness.py -k new_topics_of_figg",
+    ),
+    Mutant(
         "close silent connections although there is room",
         "netserver/tank/node.py",
         "        if len(self._members) > SILENT_CONNECTIONS_MAX and self._is_crowded():\n",

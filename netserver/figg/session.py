@@ -108,6 +108,8 @@ class FiggSession:
                 if kind == codec.PING:
                     self._answers.append(codec.pong(codec.read_number(data, start, end)))
                 elif kind == codec.ATTACH:
+                    if not connection.has_turn():
+                        break
                     self._attach(*codec.read_attach(data, start, end))
                 elif kind == codec.DETACH:
                     self._detach(codec.read_topic(data, start, end))
@@ -152,11 +154,13 @@ class FiggSession:
         return end if self._refused and behind == position else behind
 
     def _partition(self, topic: bytes, number: int) -> Partition | None:
-        """Where to publish; None: not open yet (the connection is held), or nothing can be stored there."""
+        """Where to publish; None: not now (the connection is held), or nothing can be stored there."""
         partition = self._partitions.get(topic)
         if partition is not None and partition.is_open and partition.error is None:
             return partition
         try:
+            if not self.connection.has_turn():  # a new topic takes a while: many of them must not hold up others
+                return None
             partition = self._shared.partition(topic, self.connection.maker)
         except InvalidConfig as problem:
             raise codec.FiggError(str(problem), "topic_size") from None

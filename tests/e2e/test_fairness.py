@@ -15,6 +15,7 @@ import time
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import msgpack
 import pytest
@@ -22,6 +23,7 @@ from cramjam import snappy
 
 from engine.formats.bundle_encode import encode_bundle
 from netserver.blipmq import codec, codec_v2
+from netserver.figg import codec as figg
 from netserver.tank import codec as tank
 from netserver.tank import messages
 from netserver.tank.wire import varint
@@ -143,6 +145,18 @@ def many_new_topics(process: ServerProcess) -> None:
     with Peer(process.address("blipmq")) as peer:
         peer.send(b"".join(codec.publish(1, 1, b"new-%d" % number, b"x") for number in range(300 * SCALE)))
         assert peer.until_pong() == []
+
+
+def many_new_topics_of_figg(process: ServerProcess) -> None:
+    """Made by publishers and by readers."""
+    count = 1500 * SCALE
+    with FiggPeer(process.address("figg"), 120) as peer:
+        peer.sent = count
+        peer.socket.sendall(b"".join(figg.publish(b"figg-%d" % number, number, b"x") for number in range(count)))
+        assert peer.wait_for_ack(count - 1)
+    with FiggPeer(process.address("figg"), 120) as peer:
+        peer.socket.sendall(b"".join(figg.attach(b"read-%d" % number, 0) for number in range(count)))
+        assert sum(1 for _ in islice(peer.frames(), count)) == count
 
 
 def empty_messages(count: int, *, packed: bool) -> bytes:
@@ -284,6 +298,7 @@ LOADS: list[tuple[Load, str]] = [
     (blipmq_patterns, "figg"),
     (very_many_small_frames_of_two_topics, "figg"),
     (many_new_topics, "figg"),
+    (many_new_topics_of_figg, "blipmq"),
     (millions_of_empty_messages, "blipmq"),
     (requests_for_very_many_partitions, "blipmq"),
     (a_large_transaction, "blipmq"),
