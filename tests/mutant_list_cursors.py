@@ -96,7 +96,7 @@ CURSOR_MUTANTS = (
         "engine/reader.py",
         "        first = gaps.newest(self.log_start, self.committed_seq, count)\n",
         "        return self.committed_seq + 1 - count\n",
-        "tests/property/test_gaps.py -k log_with_gaps",
+        "tests/unit/test_lost_counts.py -k positions",
     ),
     Mutant(
         "let tail pass over what retention removed in silence",

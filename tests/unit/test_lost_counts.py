@@ -76,6 +76,14 @@ def test_readers_are_told_records(data: Path) -> None:
             Position("before_end", 2).resolve(ServerExtent(1, GAP + 2, partition["records"]))
 
 
+def test_positions_count_records(data: Path) -> None:
+    reader = DirectoryReader(data)
+    partition = reader.partition(reader.topic(b"t"))
+    assert [Position("before_end", count).resolve(partition) for count in (0, 2, 4)] == [GAP + 3, GAP + 1, 1]
+    assert [Position("after_first", count).resolve(partition) for count in (1, 2, 9)] == [GAP, GAP + 1, GAP + 3]
+    reader.close()
+
+
 def test_a_backup_says_how_many_records_it_has(data: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     assert Backup(data, tmp_path / "copy", lambda _: None).run().records == 4
