@@ -186,12 +186,26 @@ class Producer:
             return request, check_bundles(request, [self._limit_bytes(topic.name) for topic in request.topics])
 
         def checked(found: Future[tuple[ProduceRequest, list[list[BundleInfo]]]]) -> None:
+            self._node.log.slices.run(prepared(found))
+
+        def prepared(found: Future[tuple[ProduceRequest, list[list[BundleInfo]]]]) -> Iterator[None]:
+            targets: list[list[Partition | None] | None] = []
             try:
                 request, infos = found.result()
-                targets = [self._partitions(name, entries) for name, entries in request.topics]
-                done(Prepared(request, infos, targets, is_large=True))
+                for name, entries in request.topics:
+                    topic = self._node.topic(name)
+                    if topic is None:
+                        targets.append(None)
+                        continue
+                    partitions: list[Partition | None] = []
+                    targets.append(partitions)
+                    for entry in entries:
+                        partitions.append(self._node.partition(topic, entry.partition_id))
+                        yield
             except Exception as error:  # noqa: BLE001 - whatever it is, the session raises it
                 done(error)
+            else:
+                done(Prepared(request, infos, targets, is_large=True))
 
         self._connection.loop.run_in_executor(self._node.checks, work).add_done_callback(checked)
 

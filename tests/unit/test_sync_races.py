@@ -87,7 +87,12 @@ def test_nothing_is_cut_off_while_a_sync_is_under_way(tmp_path: Path) -> None:
         before = active.state()
         engine.append([b"2"])
         end = active.position
-        cutting = threading.Thread(target=active.cut, args=(log.files, log.handles, before))
+
+        def undo() -> None:
+            active.take_back(before)
+            active.cut(log.files, log.handles)
+
+        cutting = threading.Thread(target=undo)
         with active.sync_lock:
             cutting.start()
             cutting.join(0.1)
