@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[list[str], dict[str, str], str]] = {
     "null": (["cast(null as string) value"], {"topic": "x"}, "row 0 of this task has no value (null)"),
     "unknown option": ([VALUE], {"topic": "x", "subscribe": "y"}, "unknown option 'subscribe'"),
     "token": ([VALUE], {"topic": "x", "token": "wrong"}, "unauthorized"),
-    "partition": ([VALUE, "7 partition"], {"topic": "x"}, "unknown_topic"),  # none is made for a partition that it lacks
+    "partition": ([VALUE, "7 partition"], {"topic": "x"}, "unknown_topic"),  # none is made for it
     "long key": ([VALUE, "repeat('k', 256) key"], {"topic": "x"}, "a key of 256 bytes"),
     "no server": (
         [VALUE],
