@@ -36,7 +36,15 @@ from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.reader import read_version
 from engine.segments.active import SealedSegment
 from engine.segments.discovery import LEFT_ALONE, Place
-from engine.segments.recovery import NEVER_ACKNOWLEDGED, Known, Recovered, Report, make_partition, recover_partition
+from engine.segments.recovery import (
+    NEVER_ACKNOWLEDGED,
+    Known,
+    NoSegments,
+    Recovered,
+    Report,
+    make_partition,
+    recover_partition,
+)
 from engine.segments.scan import Damage, careful_read, walk
 from engine.segments.watermarks import FILE_NAME, Owner, Watermark, Watermarks
 from engine.state.environment import DATA_FILE, faults, move_aside
@@ -287,8 +295,10 @@ class Repair:
             return  # it never had a record
         try:
             recovered = recover_partition(self._files, handles, place, known, self.now_ms)
-        except DataDirectoryError:
+        except NoSegments as missing:
             assert mark is not None
+            for note in missing.notes:
+                step("file", place.directory, note, LEFT)
             recovered = self._begin_behind(topic, handles, place, mark)
             problem = "no segment files, but records were committed"
             step("records", place.directory, problem, "given up", mark.log_start, mark.committed_seq)

@@ -13,13 +13,6 @@ SERVER_MUTANTS = (
         "tests/unit/test_shares.py -k requests",
     ),
     Mutant(
-        "make topics without a name",
-        "engine/state/catalog.py",
-        "        if not name:\n",
-        "        if False:\n",
-        "tests/unit/test_catalog.py -k cannot_be_made",
-    ),
-    Mutant(
         "never forget what a maker took",
         "engine/state/shares.py",
         "        kept = 0.5 ** ((self._clock_s() - at) / MAKER_HALF_LIFE_S)\n",

@@ -115,7 +115,7 @@ def check_records(
         flat = headers[row] if headers is not None else ()
         size = len(value) + sum(map(len, flat))
         if size > limit:
-            raise TooLarge(too_large(size, limit), limit)
+            raise TooLarge(too_large(len(value) if len(value) > limit else size, limit), limit)
         if size + HEADER_ROOM_BYTES * len(flat) > EXTENSION_BYTES_MAX:
             raise TooLarge(f"a record with {len(flat) // 2} headers; a batch cannot hold them", limit)
     if keys is not None and max(map(len, keys), default=0) > KEY_BYTES_MAX:

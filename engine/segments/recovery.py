@@ -106,6 +106,18 @@ class Cut:
         )
 
 
+class NoSegments(DataDirectoryError):
+    """Records were committed, and no file has any.
+
+    Attributes:
+        notes: what is there in their place.
+    """
+
+    def __init__(self, text: str, notes: list[str]) -> None:
+        super().__init__("; ".join([text, *notes]))
+        self.notes = notes
+
+
 @dataclass(slots=True)
 class Report:
     """What recovery found wrong and what it did about it, for the log and for `logtool`."""
@@ -291,9 +303,10 @@ class _Recovery:
         mark = self.known.mark
         log_start = mark.log_start if mark is not None else 1
         if self.known.highest_seq >= log_start:
-            raise DataDirectoryError(
+            raise NoSegments(
                 f"{self.place.directory}: no segment files, but records {log_start} to {self.known.highest_seq} were "
-                "committed; put the files back, or give the records up: logtool repair, or delete the topic"
+                "committed; put the files back, or give the records up: logtool repair, or delete the topic",
+                self.report.notes,
             )
         next_seq = self.known.highest_seq + 1
         active = make_partition(self.files, self.handles, self.place, self.now_ms, next_seq)

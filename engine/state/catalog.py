@@ -112,8 +112,6 @@ class Catalog:
             InvalidConfig: name, partition count or settings.
             LimitReached: topics_max or partitions_max of the configuration, or the maker's share of them.
         """
-        if not name:
-            raise InvalidConfig("an empty name: a topic has one of a byte or more")
         check_name(name)
         check_partition_count(partition_count)
         topic = self._topics.get(name)

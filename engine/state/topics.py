@@ -65,7 +65,7 @@ class Topic:
 
 
 def check_name(name: bytes) -> None:
-    """Raises InvalidConfig for a name that is too long. Stored topics may have an empty one; new ones do not get it."""
+    """Raises InvalidConfig for a name that is too long; the empty one is allowed (Figg knows it)."""
     if len(name) > TOPIC_NAME_BYTES_MAX:
         raise InvalidConfig(f"a topic name of {len(name)} bytes: at most {TOPIC_NAME_BYTES_MAX} are allowed")
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from engine.errors import EngineError, InvalidConfig, NotStored, too_large
+from engine.errors import EngineError, NotStored, too_large
 from netserver.errors import ProtocolError
 from netserver.figg import codec
 from netserver.figg.hot import pack_publishes
@@ -162,8 +162,6 @@ class FiggSession:
             if not self.connection.has_turn():  # a new topic takes a while: many of them must not hold up others
                 return None
             partition = self._shared.partition(topic, self.connection.maker)
-        except InvalidConfig as problem:
-            raise codec.FiggError(str(problem), "topic_size") from None
         except EngineError as problem:
             self._refuse(problem, topic, None, number)
             return None
@@ -278,8 +276,6 @@ class FiggSession:
         """Start it as soon as its topic can be read; ATTACHED is not written yet when this returns."""
         try:
             partition = self._shared.partition(subscription.topic, self.connection.maker, create=create)
-        except InvalidConfig as problem:
-            raise codec.FiggError(str(problem), "topic_size") from None
         except EngineError as problem:
             self._shared.unreadable(self, subscription, problem)
             return

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+import quintlog
 from engine.files.lock import is_in_use
 from netserver.testing import server
 from tests.engine_log import EngineLog, fill
 from tests.server_support import FIGG_ONLY, publish, values
 
-ROOT = Path(__file__).resolve().parents[2]
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 STEP_S = 0.02
 MOMENTS = 3
@@ -37,7 +37,7 @@ class Command:
         self._said = tmp_path / "said"
         with self._said.open("wb") as file:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", str(ROOT / "quintlog.py"), *arguments], stdout=file, stderr=file
+                [sys.executable, "-P", str(quintlog.ROOT / "quintlog.py"), *arguments], stdout=file, stderr=file
             )
         self._wait_for(lambda: self._is_handled(signal.SIGTERM))
         self.began_s = time.monotonic()
@@ -150,7 +150,7 @@ quintlog.logtool()
 def test_a_signal_while_the_interpreter_takes_itself_down(number: signal.Signals) -> None:
     """The work is done, and the exit code says so."""
     command = [sys.executable, "-c", LATE, "--version", str(int(number))]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=quintlog.ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

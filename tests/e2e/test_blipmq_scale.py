@@ -59,7 +59,7 @@ def test_a_hundred_thousand_idle_subscriptions(tmp_path: Path) -> None:
         with Peer(process.address("blipmq")) as peer:
             for subscription in (1, count // 2, count):
                 assert peer.poll(subscription) == [(1, b"x")]
-            assert peer.subscribe(b"t") == count + 1
+            assert peer.subscribe(b"t") > count, "ids leap at each start"
 
 
 def test_ten_thousand_subscriptions_of_one_topic_cost_nothing_per_record() -> None:
@@ -119,7 +119,7 @@ def test_a_hundred_stalled_readers_and_two_hundred_slow_logins() -> None:
             ((tag, body),) = peer.poll(subscription)
             assert body == b"%d" % n
             assert peer.ack(subscription, tag) == []
-        assert resident_mib(process.pid) - before < 64
+        assert resident_mib(process.pid) - before < 96, "up to the high-water mark of output and a portion each"
         assert [len(frame.payload) for frame in stalled[0].frames(200)] == [64_004] * 200, "who reads again gets it all"
         for connection in slow:
             connection.send(b"k")

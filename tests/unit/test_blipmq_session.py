@@ -228,16 +228,6 @@ def test_a_subscription_that_cannot_be_stored_is_refused(monkeypatch: pytest.Mon
     with_server(test)
 
 
-def test_no_topic_without_a_name_is_made() -> None:
-    async def test(place: Place) -> None:
-        peer = await place.peer()
-        peer.send(codec.publish(1, 1, b"", b"x") + codec.publish(2, 0, b"", b"x") + codec.subscribe(3, b"", 1))
-        assert [(await peer.nack())[:2] for _ in range(3)] == [(1, 400), (2, 400), (3, 400)]
-        assert len(place.server.log.catalog) == 0
-
-    with_server(test)
-
-
 def test_a_message_that_is_too_large() -> None:
     async def test(place: Place) -> None:
         peer = await place.peer()

@@ -192,37 +192,10 @@ def test_an_expired_position_becomes_the_oldest_record() -> None:
 def test_empty_and_new_topics() -> None:
     async def test(place: Place) -> None:
         peer = await place.peer()
-        peer.send(Attach(b"new", 17), Attach(b"other"))
-        assert [await peer.next(), await peer.next()] == [Attached(b"new", 0), Attached(b"other", 0)]
-        peer.publish(b"other", 0, b"")
-        assert await peer.read(b"other", 1) == [(1, b"")]
-
-    with_server(test)
-
-
-@pytest.mark.parametrize("message", [Attach(b""), Publish(b"", 1, b"x")])
-def test_no_topic_without_a_name_is_made(message: Attach | Publish, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(figg_session, "RESENT_S", 0.01)
-
-    async def test(place: Place) -> None:
-        peer = await place.peer()
-        peer.publish(b"t", 0, b"before")
-        peer.send(message)
-        assert await peer.closed_by_server() == [Ack(0)]
-        assert [topic.name for topic in place.server.log.catalog] == [b"t"]
-        assert place.server.counters["figg"].protocol_errors == {"topic_size": 1}
-
-    with_server(test)
-
-
-def test_an_old_topic_without_a_name_is_read_and_written() -> None:
-    async def test(place: Place) -> None:
-        catalog = place.server.log.catalog
-        catalog.adopt({"id": 7, "name_base64": "", "partitions": 1, "config": {}, "created_ms": 1})
-        peer = await place.peer()
-        peer.publish(b"", 0, b"x")
-        await peer.acked(0)
-        assert await peer.history(b"", 1) == [(1, b"x")]
+        peer.send(Attach(b"new", 17), Attach(b""))
+        assert [await peer.next(), await peer.next()] == [Attached(b"new", 0), Attached(b"", 0)]
+        peer.publish(b"", 0, b"")
+        assert await peer.read(b"", 1) == [(1, b"")]
 
     with_server(test)
 

@@ -145,7 +145,7 @@ def test_a_topic_may_take_less() -> None:
         stream = peer.writer()
         stream.send(codec.write(1, b"t", b"x" * 2001) + codec.write(2, b"t", b"y"))
         refused, taken = await answers(stream, 2)
-        assert "a record of 2001 bytes" in str(refused.error)
+        assert "value of 2001 bytes" in str(refused.error)
         assert taken == Done(Answer.WRITE, 2, None)
 
     serve(test, topics={"record_bytes_max": 2000})

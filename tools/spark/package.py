@@ -23,6 +23,7 @@ SOURCES = (
     "tools/checks.py",
     "tools/limits.py",
     "tools/serving.py",
+    "tools/signals.py",
     "tools/logtool/*.py",
     "tools/spark/**/*.py",
     "pyspark_quintlog.py",
