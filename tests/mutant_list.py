@@ -239,7 +239,7 @@ MUTANTS = (
     Mutant(
         "do not take durability back with a failed round",
         "engine/segments/active.py",
-        "        self.durable_position = min(self.durable_position, self.position)\n",
+        "            self.durable_position = min(self.durable_position, self.position)\n",
         "",
         DAMAGE,
     ),

@@ -13,6 +13,7 @@ more, that is an error here too. The tests run in a copy of the code, without th
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib.util
 import os
 import shutil
@@ -59,12 +60,16 @@ def copy_of_checkout(target: Path) -> None:
 
 
 def apply(mutant: Mutant, root: Path) -> None:
-    """Changes the copy. Raises ValueError: the text to replace is not there exactly once."""
+    """Changes the copy. Raises ValueError: the text to replace is not there exactly once; SyntaxError: the result is no
+    Python, which any test would find."""
     path = root / mutant.file
     text = path.read_text()
     if text.count(mutant.old) != 1:
         raise ValueError(f"{mutant.name}: the text occurs {text.count(mutant.old)} times in {mutant.file}, not once")
-    path.write_text(text.replace(mutant.old, mutant.new))
+    changed = text.replace(mutant.old, mutant.new)
+    if path.suffix == ".py":
+        ast.parse(changed, mutant.name)
+    path.write_text(changed)
     for compiled in path.parent.glob(f"{path.stem}.*.so"):
         compiled.unlink()
 
