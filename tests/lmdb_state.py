@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -52,10 +53,16 @@ def writing_held_up(owner: Owner) -> Iterator[None]:
 
 
 @contextmanager
-def data_file_replaced(path: Path, by: str, flags: int) -> Iterator[None]:
-    """The descriptor through which LMDB writes its data leads somewhere else, where writing fails for real."""
+def data_file_replaced(path: Path, by: str, flags: int, *, meta_only: bool = False) -> Iterator[None]:
+    """The descriptor through which LMDB writes its data leads somewhere else, where writing fails for real.
+
+    With `meta_only` just the one for the meta page: what goes before it is written and synced.
+    """
     opened = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
     numbers = [int(link.name) for link in opened if os.path.realpath(link) == str(path / "data.mdb")]
+    if meta_only:  # LMDB opens the file a second time for it, with O_DSYNC
+        numbers = [number for number in numbers if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_DSYNC]
+    assert numbers
     descriptors = {number: os.dup(number) for number in numbers}
     other = os.open(by, flags)
     for number in descriptors:

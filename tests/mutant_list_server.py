@@ -54,4 +54,21 @@ SERVER_MUTANTS = (
         "            if left_bytes <= 0:\n",
         "tests/unit/test_figg_session.py -k turns_that_have_time",
     ),
+    Mutant(
+        "take a state that cannot be read for a defect",
+        "engine/state/environment.py",
+        """            except lmdb.Error as error:
+                raise DataDirectoryError(f"cannot read {self.path}: {error}") from error
+            with transaction:
+                yield transaction, self._databases
+
+    def write""",
+        """            except lmdb.Error as error:
+                raise
+            with transaction:
+                yield transaction, self._databases
+
+    def write""",
+        "tests/unit/test_staging.py -k cannot_be_written",
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable
@@ -15,16 +16,19 @@ import msgpack
 import pytest
 
 import engine.commit.transactions
+import quintlog
 from engine.files.system import Files, SystemFiles
 from engine.formats.record import Record
 from engine.reader import DirectoryReader, Loss
 from netserver.admin import staging
 from netserver.testing import running, server
 from tests.echo import ALONE, run
+from tests.lmdb_state import data_file_replaced
 from tests.simulated_files import LoseAll, disk_with
 from tests.unit.conftest import Logtool
 from tests.unit.test_admin import Caller
 from tests.wrong_clock import DAY, MINUTE, START_MS, YEAR, Time
+from tools.spark.sink_client import RETRIED
 
 Row = list[Any]
 
@@ -54,6 +58,10 @@ def values(data_dir: Path, topic: bytes = b"t", partition: int = 0) -> list[byte
     return [record.value for record in stored(data_dir, topic, partition)]
 
 
+def commit_of(batch: int, *names: str, writer: str = "query") -> dict[str, Any]:
+    return {"writer": writer, "batch": batch, "names": list(names)}
+
+
 class Writer:
     """One writer of batches."""
 
@@ -68,7 +76,7 @@ class Writer:
         return str(document["name"])
 
     async def try_commit(self, batch: int, *names: str) -> tuple[int, Any]:
-        return await self.call("POST", "/v1/commits", {"writer": self.name, "batch": batch, "names": list(names)})
+        return await self.call("POST", "/v1/commits", commit_of(batch, *names, writer=self.name))
 
     async def commit(self, batch: int, *names: str) -> Any:
         status, document = await self.try_commit(batch, *names)
@@ -449,16 +457,43 @@ def test_commits_of_many_writers_at_once_are_each_whole() -> None:
     with_writer(test)
 
 
-def test_a_state_that_cannot_be_read_is_to_be_tried_again() -> None:
-    """After a failed commit LMDB refuses even to read, until a restart: no defect of the request."""
+@pytest.mark.parametrize("page", ["data", "meta"])
+def test_a_state_that_cannot_be_written_is_to_be_tried_again(
+    page: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a failed write of its meta page LMDB refuses even to read, until a restart: no defect of the request. It is
+    told once, although there is a subscription whose position has to wait."""
 
-    async def test(writer: Writer) -> None:
-        names = [await writer.stage(row(b"one"))]
-        await writer.commit(0, *names)
-        names = [await writer.stage(row(b"two"))]
-        writer.call.server.log.state._environment._environment.close()  # type: ignore[attr-defined]
-        assert await writer.call.error("GET", "/v1/commits/query") == (503, "unavailable")
-        status, document = await writer.try_commit(1, *names)
-        assert status == 503, document
+    async def failing(writer: Writer) -> None:
+        server = writer.call.server
+        await writer.commit(0, await writer.stage(row(b"one")))
+        async with (
+            await quintlog.blipmq.connect(str(server.addresses["blipmq"]), version=2) as client,
+            client.subscribe("t", group="g", start=quintlog.blipmq.EARLIEST) as subscription,
+        ):
+            message = await anext(aiter(subscription))
+            name = await writer.stage(row(b"two"))
+            with data_file_replaced(server.data_dir / "state", "/dev/null", os.O_RDONLY, meta_only=page == "meta"):
+                assert await writer.call.error("POST", "/v1/commits", commit_of(1, name)) == (503, "not_stored")
+            code = "not_stored" if page == "data" else "unavailable"
+            assert code in RETRIED
+            await message.ack()
+            caplog.clear()
+            until = time.monotonic() + 2.5
+            while time.monotonic() < until:
+                assert await writer.call.error("POST", "/v1/commits", commit_of(1, name)) == (503, code)
+                assert (await writer.call("GET", "/v1/commits"))[0] == (200 if page == "data" else 503)
+                assert (await writer.call("GET", "/readyz", headers={}))[0] == 503
+                assert (await writer.call("GET", "/v1/status"))[0] == 200
+                assert (await writer.call("GET", "/metrics", headers={}))[0] == 200
+                await asyncio.sleep(0.1)
+            told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+            assert [text for text in told if "turn of the event loop" not in text] == []
 
-    with_writer(test)
+    async def again(writer: Writer) -> None:
+        (name,) = writer.files()
+        assert not (await writer.commit(1, name))["repeated"]
+        assert values(writer.data_dir) == [b"one", b"two"]
+
+    with_writer(failing, {"blipmq": {"listen": "127.0.0.1:0"}}, tmp_path)
+    with_writer(again, path=tmp_path)
