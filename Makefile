@@ -25,12 +25,13 @@ JAVA = $(if $(filter tests tests/spark%,$(TESTS)),.ci/java,:)
 WHEEL_RUN = build/wheel-run
 COVERED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz tests/interop tests/crash/test_place.py,$(TESTS))
 # Engine and codecs have tests of their own; those of whole servers, clients and tools take long without compiled modules.
-NOT_COVERING = $(addprefix --ignore-glob=tests/unit/test_,tidy.py docs*.py logtool_[c-z]*.py *client*.py *hostile.py \
+NOT_COVERING = $(addprefix --ignore-glob=*/test_,tidy.py docs*.py logtool_[c-z]*.py *client*.py *hostile.py \
 	quic.py tls.py certificates.py admin*.py staging.py engine_server.py first_steps.py listener.py connection*.py \
 	server_config.py wrong_port.py)
 
-CHECKED = $(filter-out %reliably.py,$(wildcard tests/fuzz/*.py)) tests/property $(wildcard $(addprefix tests/unit/test_, \
-	*codec.py *frames.py batch*.py bundle.py compiled.py cursors.py deliveries.py quick_rounds.py round_writer.py))
+CHECKED = $(filter-out %reliably.py,$(wildcard tests/fuzz/*.py)) tests/property $(wildcard $(addprefix tests/unit/*/*/test_, \
+	*codec.py *frames.py batch*.py bundle.py cursors.py deliveries.py quick_rounds.py round_writer.py) \
+	tests/unit/engine/test_compiled.py)
 
 .PHONY: serve test test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel clean
 

@@ -25,7 +25,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """``spark.read.format("quintlog").load("DIR")``: hands everything to `tools.spark.source`."""
+    """``spark.read.format("quintlog").load("DIR")``: hands everything to `tools.spark.source.data_source`."""
 
     @classmethod
     def name(cls) -> str:
@@ -58,7 +58,7 @@ class DefaultSource(DataSource):
             import quintlog
 
             quintlog.check_packages()
-            from tools.spark.source import QuintlogSource
+            from tools.spark.source.data_source import QuintlogSource
         except ImportError as error:
             chosen = os.environ.get("PYSPARK_PYTHON")
             why = f"PYSPARK_PYTHON is {chosen}" if chosen else "PYSPARK_PYTHON is not set"

@@ -21,10 +21,10 @@ from typing import Any
 from engine.files.system import SystemFiles
 from engine.reader import DirectoryReader, walk_segment
 from engine.segments.scan import Found
-from tools.spark.decoder import COMPILED, Decoder
 from tools.spark.limits import RECORD_BATCH_ROWS
-from tools.spark.options import parse
-from tools.spark.plan import Planner
+from tools.spark.source.decoder import COMPILED, Decoder
+from tools.spark.source.options import parse
+from tools.spark.source.plan import Planner
 
 VALUE_BYTES = 100
 BATCH_RECORDS = 500

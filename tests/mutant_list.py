@@ -20,21 +20,21 @@ class Mutant:
     """The tests run without the compiled modules."""
 
 
-DAMAGE = "tests/unit/test_recovery_damage.py"
-GONE = "tests/unit/test_recovery_files.py"
-RECOVERY = "tests/unit/test_recovery.py"
-RACES = "tests/unit/test_races.py"
-REMOVAL = "tests/unit/test_removal.py"
-HOUSEKEEPING = "tests/unit/test_housekeeping.py"
-ROLLING = "tests/unit/test_rolling.py"
+DAMAGE = "tests/unit/engine/segments/test_recovery_damage.py"
+GONE = "tests/unit/engine/segments/test_recovery_files.py"
+RECOVERY = "tests/unit/engine/segments/test_recovery.py"
+RACES = "tests/unit/engine/partitions/test_races.py"
+REMOVAL = "tests/unit/engine/partitions/test_removal.py"
+HOUSEKEEPING = "tests/unit/engine/partitions/test_housekeeping.py"
+ROLLING = "tests/unit/engine/commit/test_rolling.py"
 EVERY_CALL = "tests/crash/test_every_call.py"
 FAULTS = "tests/crash/test_faults.py"
 POWER = "tests/crash/test_power_cut.py"
-STATE = "tests/unit/test_state_lost.py"
-CLOCK = "tests/unit/test_clock.py"
+STATE = "tests/unit/engine/state/test_state_lost.py"
+CLOCK = "tests/unit/engine/partitions/test_clock.py"
 BACKUPS = "tests/crash/test_backups.py"
-QUICK = "tests/unit/test_quick_rounds.py"
-ADDRESSES = "tests/unit/test_logtool_addresses.py"
+QUICK = "tests/unit/engine/commit/test_quick_rounds.py"
+ADDRESSES = "tests/unit/tools/logtool/test_logtool_addresses.py"
 
 MUTANTS = (
     Mutant(
@@ -42,18 +42,18 @@ MUTANTS = (
         "netserver/admin/staging.py",
         "        if content_hash(name) not in anew:\n",
         "        if not anew:\n",
-        "tests/unit/test_staging.py -k same_content",
+        "tests/unit/netserver/admin/test_staging.py -k same_content",
     ),
     Mutant(
         "copy batches of a transaction that the copied state does not know",
-        "tools/logtool/copied_partition.py",
+        "tools/logtool/lib/copied_partition.py",
         "            if header.transaction_id and at >= durable and not self.is_committed(header.transaction_id):\n",
         "            if False:\n",
         f"{BACKUPS} -k transaction",
     ),
     Mutant(
         "keep what is left of a topic that was deleted while it was copied",
-        "tools/logtool/copying.py",
+        "tools/logtool/lib/copying.py",
         "            self._take_out_deleted(topics)\n",
         "",
         f"{BACKUPS} -k deletion",
@@ -63,14 +63,14 @@ MUTANTS = (
         "netserver/admin/staging.py",
         "        files.sync_dir(directory.parent)",
         "        pass",
-        "tests/unit/test_staging.py -k with_its_name",
+        "tests/unit/netserver/admin/test_staging.py -k with_its_name",
     ),
     Mutant(
         "let one listener's certificate stop all of them",
         "netserver/app.py",
         "            except CertificateError as error:\n",
         "            except ZeroDivisionError as error:\n",
-        "tests/unit/test_fujin_config.py -k damaged",
+        "tests/unit/netserver/config/test_fujin_config.py -k damaged",
     ),
     # --- what is written and synced
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = (
         "engine/commit/committer.py",
         "                part.roll = part.roll or partition.leaves_out_numbers\n",
         "",
-        "tests/unit/test_recovery_files.py -k reserved_for",
+        "tests/unit/engine/segments/test_recovery_files.py -k reserved_for",
     ),
     Mutant(
         "forget what a segment follows",
@@ -156,14 +156,14 @@ MUTANTS = (
         "engine/log.py",
         "    if directory_id is not None:\n        files.sync_dir(data_dir)",
         "    if directory_id is not None:\n        pass",
-        "tests/unit/test_state_lost.py -k killed_process",
+        "tests/unit/engine/state/test_state_lost.py -k killed_process",
     ),
     Mutant(
         "do not sync a new file before its name is changed",
         "engine/files/system.py",
         "        try:\n            files.sync_data(fd)\n",
         "        try:\n            pass\n",
-        f"tests/unit/test_files.py {FAULTS}",
+        f"tests/unit/engine/files/test_files.py {FAULTS}",
     ),
     Mutant(
         "write the marker of a transaction after its answer",
@@ -206,28 +206,28 @@ MUTANTS = (
         "engine/segments/active.py",
         "        with self.sync_lock:\n            self._sync_all",
         "        if True:\n            self._sync_all",
-        "tests/unit/test_sync_races.py",
+        "tests/unit/engine/commit/test_sync_races.py",
     ),
     Mutant(
         "acknowledge into a removed file",
         "engine/files/system.py",
         "        if not os.fstat(fd).st_nlink:",
         "        if False:",
-        "tests/unit/test_files.py",
+        "tests/unit/engine/files/test_files.py",
     ),
     Mutant(
         "write behind what could not be taken back",
         "engine/commit/committer.py",
         "            part.active.cut(log.files, log.handles)  # what",
         "            log.files  # what",
-        "tests/unit/test_rolling.py",
+        "tests/unit/engine/commit/test_rolling.py",
     ),
     Mutant(
         "take a file that cannot be looked at for one that is gone",
         "engine/files/system.py",
         "    except (FileNotFoundError, NotADirectoryError):\n        return None\n",
         "    except OSError:\n        return None\n",
-        "tests/unit/test_files.py",
+        "tests/unit/engine/files/test_files.py",
     ),
     Mutant(
         "leave what a failed round wrote",
@@ -255,14 +255,14 @@ MUTANTS = (
         "engine/files/system.py",
         "self.relieve is None or not self.relieve():",
         "True:",
-        "tests/unit/test_files.py",
+        "tests/unit/engine/files/test_files.py",
     ),
     Mutant(
         "write once, however much of it was taken",
         "engine/files/system.py",
         "        while left:\n            written = os.pwritev",
         "        if left:\n            written = os.pwritev",
-        "tests/unit/test_files.py",
+        "tests/unit/engine/files/test_files.py",
     ),
     Mutant(
         "let a transaction hold up what stands behind it",
@@ -291,7 +291,7 @@ MUTANTS = (
         "engine/segments/recovery.py",
         "or end > floor or is_new:",
         "or end > floor:",
-        "tests/unit/test_recovery_files.py -k killed_process",
+        "tests/unit/engine/segments/test_recovery_files.py -k killed_process",
     ),
     Mutant(
         "do not sync the directory that a killed process changed",
@@ -361,14 +361,14 @@ MUTANTS = (
         "engine/segments/watermarks.py",
         "        packed = _OWNER.pack(self._directory_id, owner.topic_id, owner.partition, owner.number)\n",
         "        packed = _OWNER.pack(self._directory_id, 0, 0, owner.number)\n",
-        f"{STATE} tests/unit/test_watermarks.py",
+        f"{STATE} tests/unit/engine/segments/test_watermarks.py",
     ),
     Mutant(
         "replace what was set aside before",
         "engine/files/system.py",
         "    return path.with_name(name)\n",
         "    return path\n",
-        f"{GONE} tests/unit/test_files.py",
+        f"{GONE} tests/unit/engine/files/test_files.py",
     ),
     Mutant(
         "stop at a sector that cannot be read",
@@ -427,7 +427,7 @@ MUTANTS = (
         "engine/formats/batch_header.py",
         "    return int(xxhash.xxh3_64_intdigest(body, segment_id)) == header.body_hash\n",
         "    return True\n",
-        "tests/unit/test_scan.py tests/unit/test_batch_reading.py",
+        "tests/unit/engine/segments/test_scan.py tests/unit/engine/formats/test_batch_reading.py",
     ),
     Mutant(
         "skip the checksum of headers",
@@ -449,7 +449,7 @@ MUTANTS = (
         "engine/partitions/reads.py",
         "    partition.told_damage |= {key}\n",
         "",
-        "tests/unit/test_reading.py",
+        "tests/unit/engine/partitions/test_reading.py",
     ),
     Mutant(
         "pass over the oldest segments when the log begins in a gap",
@@ -506,7 +506,7 @@ MUTANTS = (
         "engine/segments/recovery.py",
         "self.seen_seq, below_start) + 1\n",
         "self.seen_seq) + 1\n",
-        "tests/unit/test_engine_transactions.py -k number_of_their_own",
+        "tests/unit/engine/commit/test_engine_transactions.py -k number_of_their_own",
     ),
     Mutant(
         "look for records in an empty segment",
@@ -562,7 +562,7 @@ MUTANTS = (
         "netserver/admin/staging.py",
         "        os.utime(self._directory / name, ns=(1_000_000 * self._server.log.now_ms(),) * 2)  # for its age\n",
         "",
-        "tests/unit/test_staging.py -k ahead",
+        "tests/unit/netserver/admin/test_staging.py -k ahead",
     ),
     Mutant(
         "forget to sync what follows a roll",
@@ -584,7 +584,7 @@ MUTANTS = (
         "engine/repair.py",
         "        dry = None if self.apply else DryFiles()\n",
         "        dry = None\n",
-        "tests/unit/test_repair.py",
+        "tests/unit/engine/test_repair.py",
     ),
     # --- callbacks, cursors, clients
     Mutant(
@@ -592,35 +592,35 @@ MUTANTS = (
         "engine/callbacks.py",
         "        except Exception:  # whatever it is, the next one has nothing to do with it\n",
         "        except ZeroDivisionError:\n",
-        "tests/unit/test_reading.py -k who_fails",
+        "tests/unit/engine/partitions/test_reading.py -k who_fails",
     ),
     Mutant(
         "stop all commits for a defect in one partition",
         "engine/commit/committer.py",
         "            self._give_outcome(part)\n",
         "            part.partition.round_done(part)\n",
-        "tests/unit/test_partition.py -k defect_behind_a_round",
+        "tests/unit/engine/partitions/test_partition.py -k defect_behind_a_round",
     ),
     Mutant(
         "take the last round of a publish for all of them",
         "engine/segments/chunk.py",
         "    failed = next((chunk for chunk in chunks if chunk.state == FAILED), None)\n",
         "    failed = chunks[-1] if chunks[-1].state == FAILED else None\n",
-        "tests/unit/test_partition.py -k earlier_round",
+        "tests/unit/engine/partitions/test_partition.py -k earlier_round",
     ),
     Mutant(
         "report records as unknown that were acknowledged",
         "netserver/client/base.py",
         "            self._trim()\n            self.window.fail(error)\n",
         "            self.window.fail(error)\n",
-        "tests/unit/test_figg_client.py -k of_many_is_not_unknown",
+        "tests/unit/netserver/figg/test_figg_client.py -k of_many_is_not_unknown",
     ),
     Mutant(
         "know a key by its name",
         "netserver/access/auth.py",
         "if stored.identity.proof == identity.proof)",
         "if stored.identity.name == identity.name)",
-        "tests/unit/test_auth.py -k known_by_itself",
+        "tests/unit/netserver/access/test_auth.py -k known_by_itself",
     ),
     # --- slices
     Mutant(
@@ -628,14 +628,14 @@ MUTANTS = (
         "netserver/shell/connection.py",
         "        if not slices.is_over():\n",
         "        if True:\n",
-        "tests/unit/test_slices.py -k frames",
+        "tests/unit/engine/test_slices.py -k frames",
     ),
     Mutant(
         "take as many messages in a bundle as it has room for",
         "netserver/tank/produce.py",
         "limit_bytes, BUNDLE_RECORDS_MAX)",
         "limit_bytes)",
-        "tests/unit/test_tank_large.py -k announces",
+        "tests/unit/netserver/tank/test_tank_large.py -k announces",
         pure=True,
     ),
     Mutant(
@@ -643,7 +643,7 @@ MUTANTS = (
         "engine/segments/chunk.py",
         "        renumber(self.buffer, self.end, behind_seq, append_time_ms)\n",
         "        pass\n",
-        "tests/unit/test_engine_transactions.py -k published_meanwhile",
+        "tests/unit/engine/commit/test_engine_transactions.py -k published_meanwhile",
     ),
     # --- which log a command acts on
     Mutant(
@@ -669,7 +669,7 @@ MUTANTS = (
     ),
     Mutant(
         "publish to the default address when the named log does not listen",
-        "tools/logtool/address.py",
+        "tools/logtool/lib/address.py",
         "    if found is None and settings.server is None:\n",
         "    if found is None or found.server is None:\n",
         f"{ADDRESSES} -k stopped",

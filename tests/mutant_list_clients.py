@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutant_list import Mutant
 
-GONE = "tests/unit/test_blipmq_gone.py"
+GONE = "tests/unit/netserver/blipmq/test_blipmq_gone.py"
 
 CLIENT_MUTANTS = (
     Mutant(
@@ -19,7 +19,7 @@ CLIENT_MUTANTS = (
         "netserver/tank/node.py",
         "        if len(self._members) > SILENT_CONNECTIONS_MAX and self._is_crowded():\n",
         "        if len(self._members) > SILENT_CONNECTIONS_MAX:\n",
-        "tests/unit/test_tank_session.py -k while_there_is_room",
+        "tests/unit/netserver/tank/test_tank_session.py -k while_there_is_room",
     ),
     Mutant(
         "forget who subscribed to a topic that was deleted",
@@ -40,6 +40,6 @@ CLIENT_MUTANTS = (
         "netserver/blipmq/subscriber.py",
         "        if self._owner.is_full and not self._barriers:\n",
         "        if self._owner.is_full:\n",
-        "tests/unit/test_clients_prefetch.py::test_each_message_is_acknowledged[blipmq-2-large]",
+        "tests/unit/netserver/client/test_clients_prefetch.py::test_each_message_is_acknowledged[blipmq-2-large]",
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutant_list import Mutant
 
-REPAIR = "tests/unit/test_repair.py"
+REPAIR = "tests/unit/engine/test_repair.py"
 SIGNALS = "tests/crash/test_signals.py"
 
 COPIES_MUTANTS = (
@@ -13,14 +13,14 @@ COPIES_MUTANTS = (
         "engine/cursors/store.py",
         "            self._next_id += secrets.randbelow(CURSOR_ID_LEAP)\n",
         "            pass\n",
-        "tests/unit/test_cursors.py -k not_given_again",
+        "tests/unit/engine/cursors/test_cursors.py -k not_given_again",
     ),
     Mutant(
         "set a cursor beyond the end to where the log has come since",
         "engine/cursors/cursor.py",
         "            end_seq = partition.found_seq ",
         "            end_seq = partition.last_seq ",
-        "tests/unit/test_cursors.py -k before_a_cursor_beyond",
+        "tests/unit/engine/cursors/test_cursors.py -k before_a_cursor_beyond",
         pure=True,
     ),
     Mutant(
@@ -28,21 +28,21 @@ COPIES_MUTANTS = (
         "engine/cursors/store.py",
         "        cursor.check_end = cursor_id in self._unchecked\n",
         "        cursor.check_end = True\n",
-        "tests/unit/test_cursors.py -k before_a_cursor_beyond",
+        "tests/unit/engine/cursors/test_cursors.py -k before_a_cursor_beyond",
     ),
     Mutant(
         "let a stream wait behind a number that was never given",
         "netserver/reliably/topic_stream.py",
         "            if self.partition.is_open and after > self.partition.last_seq:",
         "            if False:",
-        "tests/unit/test_reliably_topics.py -k newer_than_the_log --timeout 20",
+        "tests/unit/netserver/reliably/test_reliably_topics.py -k newer_than_the_log --timeout 20",
     ),
     Mutant(
         "begin elsewhere than the application asked for without a word",
         "netserver/figg/subscriber.py",
         "            moved = self.is_attached or bool(self.tracked) ",
         "            moved = self.is_attached ",
-        "tests/unit/test_figg_client.py -k not_there_is_told",
+        "tests/unit/netserver/figg/test_figg_client.py -k not_there_is_told",
     ),
     Mutant(
         "miss a segment that is gone from between two others",
@@ -56,7 +56,7 @@ COPIES_MUTANTS = (
         "engine/segments/recovery.py",
         "        first_seq = max(sealed[-1].last_seq + 1, log_start) if sealed else header.begins\n",
         "        first_seq = sealed[-1].last_seq + 1 if sealed else 1\n",
-        "tests/unit/test_removal.py tests/unit/test_recovery_files.py",
+        "tests/unit/engine/partitions/test_removal.py tests/unit/engine/segments/test_recovery_files.py",
     ),
     Mutant(
         "leave what stands behind a segment's footer",
@@ -77,7 +77,7 @@ COPIES_MUTANTS = (
         "engine/files/system.py",
         "(os.O_RDWR if write else os.O_RDONLY) | os.O_NONBLOCK)",
         "os.O_RDWR if write else os.O_RDONLY)",
-        "tests/unit/test_owners.py -k pipe --timeout 20",
+        "tests/unit/engine/files/test_owners.py -k pipe --timeout 20",
     ),
     Mutant(
         "let a signal hide the exit code of what is done",
@@ -98,13 +98,13 @@ COPIES_MUTANTS = (
         "engine/partitions/file_worker.py",
         "            if ours.fullmatch(name):\n",
         "            if True:\n",
-        "tests/unit/test_removal.py -k not_ours",
+        "tests/unit/engine/partitions/test_removal.py -k not_ours",
     ),
     Mutant(
         "follow a link in a partition's place",
         "engine/partitions/file_worker.py",
         "        if files.is_link(directory):\n            files.remove(directory)\n            return True\n",
         "",
-        "tests/unit/test_removal.py -k not_ours",
+        "tests/unit/engine/partitions/test_removal.py -k not_ours",
     ),
 )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.mutant_list import Mutant
 
-HOSTILE = "tests/unit/test_quic_hostile.py --timeout 60"
+HOSTILE = "tests/unit/netserver/quic/test_quic_hostile.py --timeout 60"
+PREFETCH = "tests/unit/netserver/client/test_clients_prefetch.py"
 
 QUIC_MUTANTS = (
     Mutant(
@@ -12,7 +13,7 @@ QUIC_MUTANTS = (
         "netserver/quic/certificates.py",
         "        .not_valid_before(VALID[0])\n",
         "        .not_valid_before(datetime.now(UTC))\n",
-        "tests/unit/test_certificates.py -k whatever_the_clock",
+        "tests/unit/netserver/quic/test_certificates.py -k whatever_the_clock",
     ),
     Mutant(
         "keep every gap of a QUIC stream",
@@ -26,21 +27,21 @@ QUIC_MUTANTS = (
         "netserver/quic/peer.py",
         "    @fenced\n    def _time(self)",
         "    def _time(self)",
-        "tests/unit/test_quic_strangers.py -k given_up_alone",
+        "tests/unit/netserver/quic/test_quic_strangers.py -k given_up_alone",
     ),
     Mutant(
         "take acknowledgements of what was never sent",
         "netserver/quic/core.py",
         "        if buf.pull_uint_var() >= self._packet_number:\n",
         "        if buf.pull_uint_var() < 0:\n",
-        "tests/unit/test_quic_strangers.py -k never_sent",
+        "tests/unit/netserver/quic/test_quic_strangers.py -k never_sent",
     ),
     Mutant(
         "give an IPv6 host as many handshakes as it has addresses",
         "netserver/quic/datagrams.py",
         '    if ":" not in host:\n',
         "    if True:\n",
-        "tests/unit/test_quic_strangers.py -k gives_way",
+        "tests/unit/netserver/quic/test_quic_strangers.py -k gives_way",
     ),
     Mutant(
         "take a handshake of any length",
@@ -61,34 +62,34 @@ QUIC_MUTANTS = (
         "netserver/fujin/subscriber.py",
         "self._stream.pause(self._queue.full and not self._acks)",
         "self._stream.pause(self._queue.full)",
-        "tests/unit/test_clients_prefetch.py::test_each_message_is_acknowledged[fujin-push-manual-large]",
+        f"{PREFETCH}::test_each_message_is_acknowledged[fujin-push-manual-large]",
     ),
     Mutant(
         "push as soon as QUIC has acknowledged the answer to CONNECT",
         "netserver/fujin/reader.py",
         "READ_GRACE_S if self._kind == PUSH else 0.0)",
         "0.0)",
-        "tests/unit/test_fujin_reader.py -k can_have_read_the_answer",
+        "tests/unit/netserver/fujin/test_fujin_reader.py -k can_have_read_the_answer",
     ),
     Mutant(
         "answer as soon as QUIC has acknowledged STOP",
         "netserver/fujin/writer.py",
         "self._stream.release(STOPPING), ACKNOWLEDGED_S, READ_GRACE_S)",
         "self._stream.release(STOPPING), ACKNOWLEDGED_S)",
-        "tests/unit/test_fujin_reader.py -k can_have_read_stop",
+        "tests/unit/netserver/fujin/test_fujin_reader.py -k can_have_read_stop",
     ),
     Mutant(
         "be done with what is too large to be pushed",
         "netserver/fujin/groups.py",
         "        kept = self._large.count < LARGE_KEPT_MAX\n",
         "        kept = False\n",
-        "tests/unit/test_fujin_reader.py -k too_large_to_be_pushed",
+        "tests/unit/netserver/fujin/test_fujin_reader.py -k too_large_to_be_pushed",
     ),
     Mutant(
         "let Fujin's readers hold what they were given before a reset",
         "netserver/fujin/groups.py",
         "            cursor.on_reset[self._reset] = None\n",
         "            pass\n",
-        "tests/unit/test_fujin_reader.py -k before_a_reset",
+        "tests/unit/netserver/fujin/test_fujin_reader.py -k before_a_reset",
     ),
 )

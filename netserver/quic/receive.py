@@ -3,7 +3,7 @@
 aioquic looks at each datagram as if it could be anything: a long header, another path, another connection id, other
 keys. Nearly all of them are the next packet on the path in use, with the next bytes of one stream, and the work for
 each is what bounds a connection's speed. Here that one is recognized, and everything else is left to aioquic, before
-anything has been changed. What comes out is the same (tests/unit/test_quic_receive.py compares).
+anything has been changed. What comes out is the same (tests/unit/netserver/quic/test_quic_receive.py compares).
 
 Source: RFC 9000 sections 17.3 (short header), 19.8 (STREAM), 13.2 (acknowledging); RFC 9001 section 5.4 (header
 protection).

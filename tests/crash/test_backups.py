@@ -37,8 +37,8 @@ from netserver.config import loading
 from netserver.testing import ServerProcess
 from tests.echo import until
 from tests.unit.conftest import Logtool
-from tests.unit.test_staging import values
-from tools.logtool import copying
+from tests.unit.netserver.admin.test_staging import values
+from tools.logtool.lib import copying
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 BACKUPS = int(os.environ.get("QUINTLOG_BACKUPS", "500" if NIGHTLY else "6"))

@@ -20,7 +20,7 @@ from engine.repair import Repair, Step
 from tests.damage import flip
 from tests.engine_log import SMALL, EngineLog
 from tests.unit.conftest import Logtool
-from tests.unit.test_repair import snapshot
+from tests.unit.engine.test_repair import snapshot
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 SEEDS = range(int(os.environ.get("QUINTLOG_DAMAGES", "1000" if NIGHTLY else "25")))

@@ -25,7 +25,7 @@ from netserver.admin.staging import DIRECTORY, Staging
 from netserver.config import loading as config_reading
 from tests.crash.test_transactions import FATES, Image, SimulatedServer
 from tests.simulated_files import disk_with
-from tests.unit.test_staging import stored
+from tests.unit.netserver.admin.test_staging import stored
 
 TOPICS = (b"a", b"b")
 ROWS = [(TOPICS[number % 2], b"%d" % number + b"." * 900) for number in range(40)]

@@ -105,7 +105,7 @@ def test_a_full_disk_refuses_and_goes_on_by_itself(quintlog: ServerProcess, tmp_
 
 
 def test_short_and_interrupted_writes_are_continued(quintlog: ServerProcess, tmp_path: Path) -> None:
-    """EINTR: the call is made again. (strace cannot make a write short for real; tests/unit/test_files.py does.)"""
+    """EINTR: the call is made again. (strace cannot make a write short for real; test_files.py does.)"""
     with Strace(
         quintlog.pid, tmp_path / "trace", "pwritev2", "pwritev2:error=EINTR:when=1", segment(quintlog)
     ) as trace:

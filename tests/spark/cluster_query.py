@@ -21,9 +21,9 @@ EXECUTOR_DIES_AT = 3_000
 
 
 def modules(_: Iterator[int]) -> Iterator[tuple[int, str]]:
-    import tools.spark.decoder
+    import tools.spark.source.decoder
 
-    yield os.getppid(), tools.spark.decoder.__file__
+    yield os.getppid(), tools.spark.source.decoder.__file__
 
 
 def parent_of(pid: int) -> int:

@@ -13,9 +13,9 @@ from engine.formats import batch
 from engine.formats.bundle import encode_bundle
 from engine.formats.record import BatchError, BundleError, Record
 from tests.batches import TIME, put_bundle, sealed, writer
-from tools.spark import decoder, decoder_pure
-from tools.spark.columns import Columns
 from tools.spark.limits import TIMESTAMP_MS_MAX
+from tools.spark.source import decoder, decoder_pure
+from tools.spark.source.columns import Columns
 
 both = pytest.mark.parametrize("codec", [decoder, decoder_pure], ids=["chosen", "pure"])
 EVERYTHING = (True, True, True, True, True)

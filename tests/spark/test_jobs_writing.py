@@ -148,7 +148,7 @@ def test_a_server_that_restarts_is_waited_for(process: ServerProcess) -> None:
 def test_replay_that_cannot_be(
     jobs: Jobs, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], text: str
 ) -> None:
-    from tools.logtool.errors import Failure
+    from tools.logtool.lib.errors import Failure
 
     monkeypatch.chdir(jobs.place)
     with pytest.raises(Failure, match=text):
@@ -156,7 +156,7 @@ def test_replay_that_cannot_be(
 
 
 def test_progress_of_another_command(jobs: Jobs, tmp_path: Path) -> None:
-    from tools.logtool.errors import Failure
+    from tools.logtool.lib.errors import Failure
 
     asked = ("--topic", "orders", "--from", "-1", "--progress", str(tmp_path / "p"))
     jobs.run("replay", *asked, "--into", "one")

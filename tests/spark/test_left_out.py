@@ -36,9 +36,9 @@ def leaping(data_dir: Path) -> StoredPartition:
 
 def rows(data_dir: Path, **options: Any) -> list[int]:
     """Numbers of all tasks' records."""
-    from tools.spark.arrow import arrow_schema
-    from tools.spark.options import parse
-    from tools.spark.reading import TaskReader
+    from tools.spark.source.arrow import arrow_schema
+    from tools.spark.source.options import parse
+    from tools.spark.source.reading import TaskReader
 
     schema, parsed = arrow_schema([("offset", True)]), parse({"path": str(data_dir)})
     batches = [batch for task in tasks(data_dir, **options) for batch in TaskReader(task, schema, parsed).batches()]
@@ -47,7 +47,7 @@ def rows(data_dir: Path, **options: Any) -> list[int]:
 
 def test_a_first_record_with_a_number_of_its_own(tmp_path: Path) -> None:
     require_spark()
-    from tools.spark.plan import DataLoss
+    from tools.spark.source.plan import DataLoss
 
     async def fill(address: tuple[str, int]) -> None:
         peer = await Peer.open(address)
@@ -81,7 +81,7 @@ def test_a_first_record_with_a_number_of_its_own(tmp_path: Path) -> None:
 
 def test_what_was_trimmed_is_a_loss(tmp_path: Path) -> None:
     require_spark()
-    from tools.spark.plan import DataLoss
+    from tools.spark.source.plan import DataLoss
 
     partition = example(tmp_path)
     partition.log_start = 16  # amid a segment
@@ -108,9 +108,9 @@ def test_sizes_are_in_records(tmp_path: Path) -> None:
 
 def drained_records(data_dir: Path, **options: str) -> list[int]:
     """How many records each batch takes."""
-    from tools.spark.arrow import arrow_schema
-    from tools.spark.options import parse
-    from tools.spark.reading import TaskReader
+    from tools.spark.source.arrow import arrow_schema
+    from tools.spark.source.options import parse
+    from tools.spark.source.reading import TaskReader
 
     stream = reader(data_dir, **options)
     schema, parsed = arrow_schema([("offset", True)]), parse({"path": str(data_dir)})
@@ -149,7 +149,7 @@ def test_steps_of_a_job_leave_out_what_is_empty(tmp_path: Path) -> None:
 
 def test_runs() -> None:
     require_spark()
-    from tools.spark.counts import Runs
+    from tools.spark.source.counts import Runs
 
     runs = Runs()
     for first, end, records in ((1, 11, 10), (11, 21, 10), (100, 200, 3), (200, 210, 10), (500, 501, 1)):
@@ -175,7 +175,7 @@ def test_counts_without_gaps_read_nothing(tmp_path: Path) -> None:
     require_spark()
     from engine.reader import read_segment
     from tests.stored_log import FILES
-    from tools.spark.counts import Counter
+    from tools.spark.source.counts import Counter
 
     partition = example(tmp_path)
     segment = read_segment(FILES, partition.paths[0])

@@ -108,8 +108,8 @@ def busy(data_dir: Path, grace: str) -> Iterator[ServerProcess]:
 
 
 def planned(data_dir: Path, **options: str) -> tuple[list[Any], Any]:
-    from tools.spark.options import parse
-    from tools.spark.source import BatchReader
+    from tools.spark.source.data_source import BatchReader
+    from tools.spark.source.options import parse
 
     parsed = parse({"path": str(data_dir), "splitBytes": "65536"} | options)
     reader = BatchReader(parsed, (("offset", True), ("value", True)))
@@ -130,7 +130,7 @@ def rows_of(reader: Any, partition: Any) -> list[int]:
 def test_retention_and_sealing_race_driver_and_executors(tmp_path: Path, grace: str) -> None:
     """Within the grace time nothing is missing; without one, what is missing is said, and nothing else is wrong."""
     require_spark()
-    from tools.spark.plan import DataLoss
+    from tools.spark.source.plan import DataLoss
 
     told: list[str] = []
     starts: set[int] = set()

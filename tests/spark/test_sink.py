@@ -14,7 +14,7 @@ import pytest
 
 from netserver.testing import ServerProcess, server
 from tests.spark.conftest import require_spark
-from tests.unit.test_staging import stored
+from tests.unit.netserver.admin.test_staging import stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -113,9 +113,9 @@ def test_a_server_that_is_away_is_waited_for(tmp_path: Path) -> None:
     require_spark()
     import pyarrow as pa
 
-    from tools.spark.sink_client import Client
-    from tools.spark.sink_options import parse_sink
-    from tools.spark.sink_rows import files_of
+    from tools.spark.sink.client import Client
+    from tools.spark.sink.options import parse_sink
+    from tools.spark.sink.rows import files_of
 
     rows = pa.record_batch({"value": [b"one", b"two"]})
     with server(tmp_path / "data") as process:
@@ -140,8 +140,8 @@ def test_a_directory_without_a_server_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     require_spark()
-    from tools.spark import sink_client
-    from tools.spark.sink_options import parse_sink
+    from tools.spark.sink import client as sink_client
+    from tools.spark.sink.options import parse_sink
 
     def stage(path: Path, **options: str) -> None:
         sink_client.Client(parse_sink({"path": str(path), "retryTimeout": "1h"} | options).place).stage(b"")
@@ -165,9 +165,9 @@ def test_another_server_where_the_first_one_was(tmp_path: Path) -> None:
     require_spark()
     import pyarrow as pa
 
-    from tools.spark.sink_client import Client
-    from tools.spark.sink_options import parse_sink
-    from tools.spark.sink_rows import files_of
+    from tools.spark.sink.client import Client
+    from tools.spark.sink.options import parse_sink
+    from tools.spark.sink.rows import files_of
 
     ((content, _),) = files_of(iter([pa.record_batch({"value": [b"one"]})]), "t", 1 << 20)
     with server(tmp_path / "data") as process:
@@ -191,8 +191,8 @@ def test_an_attempt_that_lost_the_race_counts_for_nothing(tmp_path: Path) -> Non
     require_spark()
     import pyarrow as pa
 
-    from tools.spark import sink
-    from tools.spark.sink_options import parse_sink
+    from tools.spark.sink import writer as sink
+    from tools.spark.sink.options import parse_sink
 
     rows = pa.record_batch({"value": [b"one", b"two"]})
     with server(tmp_path / "data") as process:
@@ -210,8 +210,8 @@ def test_a_task_that_fails_drops_what_it_has_staged(tmp_path: Path) -> None:
     require_spark()
     import pyarrow as pa
 
-    from tools.spark import sink
-    from tools.spark.sink_options import parse_sink
+    from tools.spark.sink import writer as sink
+    from tools.spark.sink.options import parse_sink
 
     rows = [pa.record_batch({"value": pa.array(values, pa.binary())}) for values in ([b"x" * 100] * 20, [None])]
     with server(tmp_path / "data") as process:
@@ -225,9 +225,9 @@ def test_the_server_is_killed_between_two_parts_of_a_batch(tmp_path: Path) -> No
     require_spark()
     import pyarrow as pa
 
-    from tools.spark.sink_client import Client
-    from tools.spark.sink_options import parse_sink
-    from tools.spark.sink_rows import files_of
+    from tools.spark.sink.client import Client
+    from tools.spark.sink.options import parse_sink
+    from tools.spark.sink.rows import files_of
 
     values = [b"%d " % number + b"x" * 1_000_000 for number in range(80)]  # more than a transaction holds
     rows = [pa.record_batch({"value": [value]}) for value in values]
@@ -261,7 +261,7 @@ def test_files_end_at_their_size() -> None:
     require_spark()
     import pyarrow as pa
 
-    from tools.spark.sink_rows import files_of
+    from tools.spark.sink.rows import files_of
 
     rows = pa.record_batch({"value": [b"x" * 100] * 25})
     found = list(files_of(iter([rows, rows]), "t", 1000))
@@ -282,16 +282,16 @@ WRONG_OPTIONS = {
 
 @pytest.mark.parametrize("text", WRONG_OPTIONS)
 def test_options_that_are_refused(text: str) -> None:
-    from tools.spark.options import OptionError
-    from tools.spark.sink_options import parse_sink
+    from tools.spark.sink.options import parse_sink
+    from tools.spark.source.options import OptionError
 
     with pytest.raises(OptionError, match=text):
         parse_sink(WRONG_OPTIONS[text])
 
 
 def test_a_stream_has_an_id_of_its_own() -> None:
-    from tools.spark.options import OptionError
-    from tools.spark.sink_options import parse_sink
+    from tools.spark.sink.options import parse_sink
+    from tools.spark.source.options import OptionError
 
     with pytest.raises(OptionError, match="a stream has its own"):
         parse_sink({"path": "d", "queryId": "q"}, streaming=True)

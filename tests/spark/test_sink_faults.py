@@ -24,7 +24,7 @@ import pytest
 from netserver.testing import ServerProcess, server
 from tests.spark.conftest import ROOT, require_spark
 from tests.stored_log import NOW_MS, StoredPartition, make_directory
-from tests.unit.test_staging import stored
+from tests.unit.netserver.admin.test_staging import stored
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROWS, ROWS_PER_TRIGGER, DRIVERS_KILLED = (500_000, 25_000, 4) if NIGHTLY else (3_000, 1_000, 2)

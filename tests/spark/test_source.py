@@ -28,8 +28,8 @@ def offsets(frame: DataFrame) -> list[int]:
 def tasks(data_dir: Path, **options: Any) -> list[Any]:
     """What is planned, without a session."""
     require_spark()
-    from tools.spark.options import parse
-    from tools.spark.plan import Planner
+    from tools.spark.source.options import parse
+    from tools.spark.source.plan import Planner
 
     parsed = parse({"path": str(data_dir)} | options)
     planner = Planner(parsed)
@@ -128,8 +128,8 @@ def test_as_many_tasks_as_asked_for(tmp_path: Path) -> None:
 
 def test_small_ranges_share_a_task(tmp_path: Path) -> None:
     require_spark()
-    from tools.spark.options import parse
-    from tools.spark.plan import Planner
+    from tools.spark.source.options import parse
+    from tools.spark.source.plan import Planner
 
     watermarks = make_directory(tmp_path)
     for number in range(1, 41):
@@ -180,9 +180,9 @@ def test_a_damaged_batch(spark: SparkSession, tmp_path: Path) -> None:
 
 def test_what_is_skipped_is_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     require_spark()
-    from tools.spark.arrow import arrow_schema
-    from tools.spark.options import parse
-    from tools.spark.reading import TaskReader
+    from tools.spark.source.arrow import arrow_schema
+    from tools.spark.source.options import parse
+    from tools.spark.source.reading import TaskReader
 
     partition = example(tmp_path)
     damage(partition.paths[0], b"value 15")
@@ -218,9 +218,9 @@ def test_records_that_are_gone(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_file_removed_between_planning_and_reading(tmp_path: Path) -> None:
     require_spark()
     from engine.errors import EngineError
-    from tools.spark.arrow import arrow_schema
-    from tools.spark.options import parse
-    from tools.spark.reading import TaskReader
+    from tools.spark.source.arrow import arrow_schema
+    from tools.spark.source.options import parse
+    from tools.spark.source.reading import TaskReader
 
     partition = example(tmp_path)
     (task,) = tasks(tmp_path)
@@ -271,8 +271,8 @@ def test_only_committed_records(spark: SparkSession, tmp_path: Path) -> None:
 )
 def test_options_that_are_not_valid(tmp_path: Path, options: dict[str, str], text: str) -> None:
     require_spark()
-    from tools.spark.options import OptionError, parse
-    from tools.spark.source import BatchReader
+    from tools.spark.source.data_source import BatchReader
+    from tools.spark.source.options import OptionError, parse
 
     example(tmp_path)
     with pytest.raises(OptionError, match=text.replace("(", r"\(")):
@@ -281,7 +281,7 @@ def test_options_that_are_not_valid(tmp_path: Path, options: dict[str, str], tex
 
 def test_options_as_they_are_typed(tmp_path: Path) -> None:
     require_spark()
-    from tools.spark.options import parse
+    from tools.spark.source.options import parse
 
     sizes = ("64m", "64 MiB", "64MB", str(64 << 20))
     assert {parse({"path": "d", "SPLITBYTES": size}).split_bytes for size in sizes} == {64 << 20}
@@ -327,7 +327,7 @@ def test_executors_need_neither_index_nor_server() -> None:
     import sys
 
     code = (
-        "import sys, pyspark_quintlog, tools.spark.reading; "
+        "import sys, pyspark_quintlog, tools.spark.source.reading; "
         "print([name for name in sys.modules if name.split('.')[0] in ('lmdb', 'netserver', 'uvloop', 'pandas')])"
     )
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}

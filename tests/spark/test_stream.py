@@ -89,8 +89,8 @@ def test_retention_overtakes_a_query(spark: SparkSession, tmp_path: Path) -> Non
 def reader(data_dir: Path, **options: str) -> Any:
     """The source's reader for streaming, as Spark's driver makes it."""
     require_spark()
-    from tools.spark.options import parse
-    from tools.spark.stream import StreamReader
+    from tools.spark.source.options import parse
+    from tools.spark.source.stream import StreamReader
 
     given = {"path": str(data_dir), "startingOffsets": "earliest"} | options
     return StreamReader(parse(given, streaming=True), (("offset", True),))
@@ -118,7 +118,7 @@ def planned(stream: Any, start: Any, end: Any) -> list[Any]:
 
 def test_a_limit_is_shared_by_what_waits() -> None:
     require_spark()
-    from tools.spark.stream import shared
+    from tools.spark.source.stream import shared
 
     waiting = {("a", 0): 900, ("b", 0): 100, ("c", 0): 0}
     assert shared(waiting, 1000) == waiting
@@ -165,7 +165,7 @@ def test_few_records_wait_for_more(tmp_path: Path) -> None:
 
 def test_partitions_that_come_and_go(tmp_path: Path) -> None:
     require_spark()
-    from tools.spark.plan import DataLoss
+    from tools.spark.source.plan import DataLoss
 
     orders = example(tmp_path)
     stream = reader(tmp_path, startingOffsets="latest")
@@ -204,7 +204,7 @@ def made_anew(data_dir: Path, old: StoredPartition, records: int = 100) -> Store
 
 def test_a_topic_that_was_made_anew(tmp_path: Path) -> None:
     require_spark()
-    from tools.spark.plan import DataLoss
+    from tools.spark.source.plan import DataLoss
 
     made_anew(tmp_path, example(tmp_path))
     limit = reader(tmp_path).getDefaultReadLimit()
@@ -228,7 +228,7 @@ def test_a_topic_that_was_made_anew(tmp_path: Path) -> None:
 
 def test_offsets_of_older_checkpoints(tmp_path: Path) -> None:
     require_spark()
-    from tools.spark.plan import DataLoss
+    from tools.spark.source.plan import DataLoss
 
     example(tmp_path)
     old, limit = {"orders": {"0": 51}}, reader(tmp_path).getDefaultReadLimit()
@@ -274,7 +274,7 @@ def test_a_stream_waits_for_its_topic(tmp_path: Path) -> None:
 
 def test_options_of_streams_and_batches(tmp_path: Path) -> None:
     require_spark()
-    from tools.spark.options import OptionError, parse
+    from tools.spark.source.options import OptionError, parse
 
     with pytest.raises(OptionError, match="a stream has no end"):
         parse({"path": str(tmp_path), "endingOffsets": "latest"}, streaming=True)

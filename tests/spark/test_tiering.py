@@ -30,17 +30,17 @@ def _installed() -> None:
 
 
 def archived(data_dir: Path, place: Path) -> Any:
-    from tools.spark.archiving import archive
-    from tools.spark.tiering import Place
+    from tools.spark.archive.archiving import archive
+    from tools.spark.archive.tiering import Place
 
     return archive(data_dir, Place(str(place)))
 
 
 def numbers(data_dir: Path, **options: Any) -> list[int]:
     """The numbers that a query reads, in the order of its tasks; without a session."""
-    from tools.spark.arrow import arrow_schema
-    from tools.spark.options import parse
-    from tools.spark.reading import TaskReader
+    from tools.spark.source.arrow import arrow_schema
+    from tools.spark.source.options import parse
+    from tools.spark.source.reading import TaskReader
 
     parsed = parse({"path": str(data_dir)} | options)
     found: list[int] = []
@@ -77,8 +77,8 @@ def test_only_what_is_new_is_copied(tmp_path: Path) -> None:
 
 
 def test_how_far_it_is_told(tmp_path: Path) -> None:
-    from tools.spark.archiving import archive
-    from tools.spark.tiering import Place
+    from tools.spark.archive.archiving import archive
+    from tools.spark.archive.tiering import Place
 
     example(tmp_path / "log")
     sizes: list[int] = []
@@ -128,7 +128,7 @@ def test_a_stream_asks_for_a_newer_manifest_when_it_needs_one(tmp_path: Path) ->
 
 
 def test_what_was_removed_before_it_was_archived(tmp_path: Path) -> None:
-    from tools.spark.plan import DataLoss
+    from tools.spark.source.plan import DataLoss
 
     partition = example(tmp_path / "log")
     archived(tmp_path / "log", tmp_path / "archive")
@@ -149,8 +149,8 @@ def test_what_was_removed_before_it_was_archived(tmp_path: Path) -> None:
 
 
 def test_files_removed_between_planning_and_reading_come_from_the_archive(tmp_path: Path) -> None:
-    from tools.spark.options import parse
-    from tools.spark.source import BatchReader
+    from tools.spark.source.data_source import BatchReader
+    from tools.spark.source.options import parse
 
     partition = example(tmp_path / "log")
     archived(tmp_path / "log", tmp_path / "archive")
@@ -179,7 +179,7 @@ def test_damage_is_archived_as_it_is_and_told(tmp_path: Path) -> None:
 
 def test_manifests(tmp_path: Path) -> None:
     from engine.errors import Corrupt, DataDirectoryError
-    from tools.spark.tiering import Place
+    from tools.spark.archive.tiering import Place
 
     partition = example(tmp_path / "log")
     place = tmp_path / "archive"

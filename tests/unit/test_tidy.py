@@ -71,9 +71,9 @@ WALL_TIME = frozenset(
         "netserver/tank/node.py",
         "netserver/tank/publisher.py",
         "tools/engine_server.py",
-        "tools/logtool/copying.py",
+        "tools/logtool/lib/copying.py",
         "tools/logtool/debug.py",
-        "tools/logtool/positions.py",
+        "tools/logtool/lib/positions.py",
         "tools/logtool/repair.py",
     ]
 )

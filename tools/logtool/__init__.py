@@ -8,7 +8,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Entry point of the command; ends the process with one of the exit codes of `tools.logtool.errors`."""
+    """Entry point of the command; ends the process with one of the exit codes of `tools.logtool.lib.errors`."""
     signals.leave_at_once()
     from tools.logtool.run import interrupted, run
 

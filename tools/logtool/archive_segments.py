@@ -5,9 +5,9 @@ from __future__ import annotations
 import click
 
 from tools.logtool.cli import Command, Settings
-from tools.logtool.errors import USAGE, Failure, Finding
-from tools.logtool.output import Column, bytes_fields, count_text, number, size_text
-from tools.logtool.progress import BytesProgress
+from tools.logtool.lib.errors import USAGE, Failure, Finding
+from tools.logtool.lib.output import Column, bytes_fields, count_text, number, size_text
+from tools.logtool.lib.progress import BytesProgress
 
 COLUMNS = (
     Column("topic"),
@@ -31,8 +31,8 @@ def archive_segments(settings: Settings, uri: str) -> None:
     shorter than retention. Spark reads the archive alone (its path) or before the directory (option archive).
     """
     try:
-        from tools.spark.archiving import archive
-        from tools.spark.tiering import Place
+        from tools.spark.archive.archiving import archive
+        from tools.spark.archive.tiering import Place
     except ImportError as problem:
         raise Failure(
             USAGE,

@@ -10,11 +10,11 @@ from pathlib import Path
 import click
 
 from engine.files.lock import DirectoryLock
-from tools.logtool import errors
 from tools.logtool.cli import Command, Settings
-from tools.logtool.errors import Failure, Finding
-from tools.logtool.output import size_text
-from tools.logtool.progress import BytesProgress, stored_bytes
+from tools.logtool.lib import errors
+from tools.logtool.lib.errors import Failure, Finding
+from tools.logtool.lib.output import size_text
+from tools.logtool.lib.progress import BytesProgress, stored_bytes
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def backup(settings: Settings, out: Path) -> None:
     checked on the way: damage is copied as it is, named on stderr, and the exit code is 1. OUT is a data directory
     that cat, verify and a server can use as it is; `logtool restore` compares every byte with what was written.
     """
-    from tools.logtool.copying import Backup
+    from tools.logtool.lib.copying import Backup
 
     data_dir, output = settings.need_directory(), settings.output
     if out.absolute().is_relative_to(data_dir.absolute()):
@@ -89,7 +89,7 @@ def restore(settings: Settings, source: Path, target: Path) -> None:
     DIR must be empty or not be there. When a file of the backup is damaged or missing, DIR is left as it was and the
     exit code is 1. Then start a server on it: engine-server --data-dir DIR.
     """
-    from tools.logtool.copying import manifest_of, restored
+    from tools.logtool.lib.copying import manifest_of, restored
 
     output = settings.output
     total_bytes = sum(size_bytes for _, size_bytes, _ in manifest_of(source))

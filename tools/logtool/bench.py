@@ -14,16 +14,16 @@ from typing import Any
 
 import click
 
-from tools.logtool import errors
-from tools.logtool.address import Admin, listener_of, need_admin
 from tools.logtool.cli import Group, Settings
-from tools.logtool.completing import complete_protocol, complete_topic
-from tools.logtool.errors import Failure
-from tools.logtool.limits import BENCH_RECORDS_MAX
-from tools.logtool.loads import SHARED_POSITION, Load
-from tools.logtool.output import Output, bytes_fields, count_text, name_text, size_text
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import Admin, listener_of, need_admin
+from tools.logtool.lib.completing import complete_protocol, complete_topic
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.limits import BENCH_RECORDS_MAX
+from tools.logtool.lib.loads import SHARED_POSITION, Load
+from tools.logtool.lib.output import Output, bytes_fields, count_text, name_text, size_text
+from tools.logtool.lib.records import topic_and_partition
 from tools.logtool.publish import ENCRYPTED, Progress, connect, parse_via, watched, why_nothing_is_stored
-from tools.logtool.records import topic_and_partition
 from tools.logtool.topics import confirm, topic_of
 
 READER: dict[str, dict[str, Any]] = {"blipmq": {"version": 2}}
@@ -141,7 +141,7 @@ def _topic(settings: Settings, options: Options, *, writes: bool) -> Iterator[tu
         click.UsageError: options that exclude each other. Failure: no server, no such topic, not confirmed.
     """
     named, durability = options.topic, options.durability
-    from tools.logtool.changes import topic_path
+    from tools.logtool.lib.changes import topic_path
 
     admin = need_admin(settings, "a server is what is measured")
     if named is not None:

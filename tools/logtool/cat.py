@@ -13,11 +13,11 @@ import click
 from engine.errors import UnknownTopic
 from engine.reader import DirectoryReader, Loss, PartitionReader
 from tools.logtool.cli import Command, Settings
-from tools.logtool.completing import complete_topic
-from tools.logtool.errors import NOT_FOUND, USAGE, Failure, Finding
-from tools.logtool.output import Output
-from tools.logtool.positions import EARLIEST, LATEST, POSITION, Position
-from tools.logtool.records import DECODES, Filter, Printer, parse_where, topic_and_partition
+from tools.logtool.lib.completing import complete_topic
+from tools.logtool.lib.errors import NOT_FOUND, USAGE, Failure, Finding
+from tools.logtool.lib.output import Output
+from tools.logtool.lib.positions import EARLIEST, LATEST, POSITION, Position
+from tools.logtool.lib.records import DECODES, Filter, Printer, parse_where, topic_and_partition
 
 TAIL_RECORDS = 10
 """What `tail` begins with when it is told nothing else, as tail of files does."""
@@ -117,7 +117,7 @@ def _open(settings: Settings, topic: str, template: str | None, decode: str, wan
     try:
         stored = reader.topic(name)
     except UnknownTopic:
-        from tools.logtool.stored import find_topic  # one without a record is known to the state only
+        from tools.logtool.lib.stored import find_topic  # one without a record is known to the state only
 
         stored = find_topic(reader, name)
     partition = reader.partition(stored, index)

@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from tools.logtool.address import need_admin
 from tools.logtool.cli import Command, Settings
-from tools.logtool.errors import Failure, Finding
-from tools.logtool.output import Column, count_text
+from tools.logtool.lib.address import need_admin
+from tools.logtool.lib.errors import Failure, Finding
+from tools.logtool.lib.output import Column, count_text
 
 COLUMNS = (Column("check"), Column("ok", show=lambda ok: "ok" if ok else "FAILED"), Column("message"))
 NAGIOS_OK, NAGIOS_CRITICAL = 0, 2

@@ -13,8 +13,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from tools.logtool.examples import examples_text
-from tools.logtool.output import FORMS, Output
+from tools.logtool.lib.examples import examples_text
+from tools.logtool.lib.output import FORMS, Output
 
 COMPLETION_VARIABLE = "_LOGTOOL_COMPLETE"
 """Set by the scripts of `generate completion` when a shell asks what may come next."""

@@ -6,12 +6,12 @@ from typing import Any
 
 import click
 
-from tools.logtool import errors
-from tools.logtool.address import admin_of
-from tools.logtool.changes import changes
 from tools.logtool.cli import Group, Settings
-from tools.logtool.errors import Failure
-from tools.logtool.output import Column, name_text, number, time_text
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import admin_of
+from tools.logtool.lib.changes import changes
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.output import Column, name_text, number, time_text
 from tools.logtool.topics import confirm
 
 COLUMNS = (
@@ -34,7 +34,7 @@ def commits() -> None:
 def _stored(settings: Settings) -> list[dict[str, Any]]:
     from engine.state.store import StateReader
     from engine.state.writer_ledger import STAGED, read_entries
-    from tools.logtool.stored import STATE
+    from tools.logtool.lib.stored import STATE
 
     data_dir = settings.need_directory()
     state = StateReader.open(data_dir / STATE)

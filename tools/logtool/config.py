@@ -14,12 +14,12 @@ from netserver.config import loading as config_reading
 from netserver.config import sections as configuration
 from netserver.config.sections import toml_text
 from netserver.errors import ConfigError
-from tools.logtool import errors
-from tools.logtool.address import Admin, need_admin
 from tools.logtool.check import figures
 from tools.logtool.cli import Group, Settings
-from tools.logtool.errors import Failure
-from tools.logtool.output import Column
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import Admin, need_admin
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.output import Column
 from tools.serving import is_holder
 
 COLUMNS = (

@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from tools.logtool import errors
-from tools.logtool.address import need_admin
 from tools.logtool.cli import Group, Settings
-from tools.logtool.errors import Failure
-from tools.logtool.output import Column, number, size_text, time_text
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import need_admin
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.output import Column, number, size_text, time_text
 
 COLUMNS = (
     number("number", "ID"),

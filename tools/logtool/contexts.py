@@ -24,11 +24,11 @@ from typing import Any, Self
 import click
 from click.shell_completion import CompletionItem
 
-from tools.logtool import errors
 from tools.logtool.cli import Group, Settings
-from tools.logtool.errors import Failure
-from tools.logtool.limits import CONTEXTS_BYTES_MAX
-from tools.logtool.output import JSON_SCHEMA, Column
+from tools.logtool.lib import errors
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.limits import CONTEXTS_BYTES_MAX
+from tools.logtool.lib.output import JSON_SCHEMA, Column
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 COLUMNS = (

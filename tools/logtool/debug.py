@@ -32,13 +32,13 @@ import click
 from netserver.admin.names import TOKEN_FILE
 from netserver.config import sections as configuration
 from netserver.version import product_version
-from tools.logtool import errors
-from tools.logtool.address import Admin, admin_of, service
 from tools.logtool.cli import Group, Settings
 from tools.logtool.config import loaded
-from tools.logtool.errors import Failure
-from tools.logtool.limits import DEBUG_FILES_MAX, DEBUG_LOG_BYTES
-from tools.logtool.output import json_bytes, size_text, time_text
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import Admin, admin_of, service
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.limits import DEBUG_FILES_MAX, DEBUG_LOG_BYTES
+from tools.logtool.lib.output import json_bytes, size_text, time_text
 from tools.serving import is_holder, read_token
 
 PACKAGES = (
@@ -172,7 +172,7 @@ def _files(data_dir: Path) -> bytes:
 def _stored(data_dir: Path, bundle: Bundle) -> None:
     """Adds topics and segments, as the files have them. Raises EngineError, OSError: no data directory."""
     from engine.reader import DirectoryReader
-    from tools.logtool.stored import stored_topics, topic_item
+    from tools.logtool.lib.stored import stored_topics, topic_item
 
     reader = DirectoryReader(data_dir)
     try:

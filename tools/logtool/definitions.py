@@ -19,12 +19,12 @@ import click
 
 from engine.config import TopicConfig
 from engine.errors import InvalidConfig
-from tools.logtool import errors
-from tools.logtool.changes import FileChanges, ServerChanges, changes
 from tools.logtool.cli import Group, Settings
-from tools.logtool.errors import Failure
-from tools.logtool.limits import DEFINITIONS_BYTES_MAX
-from tools.logtool.output import JSON_SCHEMA, Column, bytes_fields, json_bytes, name_text, number
+from tools.logtool.lib import errors
+from tools.logtool.lib.changes import FileChanges, ServerChanges, changes
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.limits import DEFINITIONS_BYTES_MAX
+from tools.logtool.lib.output import JSON_SCHEMA, Column, bytes_fields, json_bytes, name_text, number
 from tools.logtool.topics import confirm, name_of, topic_items
 
 DEFAULT = "default"

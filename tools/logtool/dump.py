@@ -16,10 +16,10 @@ from engine.formats.batch_header import QOS0_ATTRIBUTE, BatchHeader
 from engine.reader import DirectoryReader, PartitionReader, Segment, headers_of, read_segment, walk_segment
 from engine.segments.scan import Found
 from tools.logtool.cli import Group, Settings
-from tools.logtool.completing import complete_topic
-from tools.logtool.errors import Finding
-from tools.logtool.output import Column, Output, bytes_fields, name_text, number, size_text, time_text
-from tools.logtool.records import DECODES, Printer, topic_and_partition
+from tools.logtool.lib.completing import complete_topic
+from tools.logtool.lib.errors import Finding
+from tools.logtool.lib.output import Column, Output, bytes_fields, name_text, number, size_text, time_text
+from tools.logtool.lib.records import DECODES, Printer, topic_and_partition
 
 BATCH_COLUMNS = (
     number("position"),

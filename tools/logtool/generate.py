@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import click
 from click.shell_completion import get_completion_class
 
-from tools.logtool.address import need_admin
 from tools.logtool.cli import COMPLETION_VARIABLE, Group, Settings, root
-from tools.logtool.monitoring import LAG_RECORDS, alerts_text, dashboard, scrape_text
+from tools.logtool.lib.address import need_admin
+from tools.logtool.lib.monitoring import LAG_RECORDS, alerts_text, dashboard, scrape_text
 
 HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
 TMPS = (Path("/tmp"), Path("/var/tmp"))
@@ -98,7 +98,7 @@ def man(settings: Settings, directory: Path) -> None:
     \b
     logtool generate man ~/.local/share/man && man logtool-cat
     """
-    from tools.logtool.manpages import write
+    from tools.logtool.lib.manpages import write
 
     if str(directory) == "-":
         raise click.UsageError("these are many files: name the directory that they go to")

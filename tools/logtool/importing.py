@@ -8,13 +8,13 @@ from pathlib import Path
 
 import click
 
-from tools.logtool import errors
-from tools.logtool.blipmq_wal import Damage, NotAWal, WalRecord, read_wal
-from tools.logtool.changes import FileChanges, ServerChanges, changes
 from tools.logtool.cli import Group, Settings
-from tools.logtool.errors import Failure, Finding
-from tools.logtool.limits import IMPORT_BATCH_BYTES, IMPORT_BATCH_RECORDS
-from tools.logtool.output import Column, count_text, name_text, number, size_text
+from tools.logtool.lib import errors
+from tools.logtool.lib.blipmq_wal import Damage, NotAWal, WalRecord, read_wal
+from tools.logtool.lib.changes import FileChanges, ServerChanges, changes
+from tools.logtool.lib.errors import Failure, Finding
+from tools.logtool.lib.limits import IMPORT_BATCH_BYTES, IMPORT_BATCH_RECORDS
+from tools.logtool.lib.output import Column, count_text, name_text, number, size_text
 
 COLUMNS = (
     Column("topic"),

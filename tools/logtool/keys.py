@@ -8,11 +8,11 @@ from urllib.parse import quote
 
 import click
 
-from tools.logtool import errors
-from tools.logtool.address import Admin, need_admin
 from tools.logtool.cli import Group, Settings
-from tools.logtool.errors import Failure
-from tools.logtool.output import Column, time_text
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import Admin, need_admin
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.output import Column, time_text
 from tools.logtool.topics import confirm
 
 

@@ -21,16 +21,16 @@ import click
 
 from netserver.client.base import parse_address
 from netserver.errors import Refused, WrongServer
-from tools.logtool import errors
-from tools.logtool.address import DEFAULT_LISTENERS, admin_of, listener_of
 from tools.logtool.cli import Command, Settings
-from tools.logtool.completing import complete_protocol, complete_topic
-from tools.logtool.errors import Failure
-from tools.logtool.limits import READ_BYTES
-from tools.logtool.output import Column, Output, bytes_fields, count_text
-from tools.logtool.records import topic_and_partition
-from tools.logtool.sending import GROUP_RECORDS, Send, sender
-from tools.logtool.splitting import FRAMINGS, Framing, Splitter
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import DEFAULT_LISTENERS, admin_of, listener_of
+from tools.logtool.lib.completing import complete_protocol, complete_topic
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.limits import READ_BYTES
+from tools.logtool.lib.output import Column, Output, bytes_fields, count_text
+from tools.logtool.lib.records import topic_and_partition
+from tools.logtool.lib.sending import GROUP_RECORDS, Send, sender
+from tools.logtool.lib.splitting import FRAMINGS, Framing, Splitter
 
 CARRIES_KEYS = {"tank"}
 ENCRYPTED = {"fujin"}
@@ -236,7 +236,7 @@ async def _cancel(task: asyncio.Future[None]) -> None:
 def why_nothing_is_stored(settings: Settings, topic: bytes, partition: int | None) -> Failure | None:
     """What the server says of a partition (None: of any) in which nothing is stored; None when it does not know or
     cannot be asked."""
-    from tools.logtool.changes import topic_path  # with the engine: only when something is wrong
+    from tools.logtool.lib.changes import topic_path  # with the engine: only when something is wrong
 
     try:
         admin = admin_of(settings)

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from tools.logtool.cli import Command, Settings
-from tools.logtool.errors import UNREACHABLE, USAGE, Failure, Finding
-from tools.logtool.output import Column, Output, bytes_fields, name_text, number
+from tools.logtool.lib.errors import UNREACHABLE, USAGE, Failure, Finding
+from tools.logtool.lib.output import Column, Output, bytes_fields, name_text, number
 
 COLUMNS = (
     Column("topic"),

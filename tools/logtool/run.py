@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import click
 
-from tools.logtool import errors
 from tools.logtool.cli import COMPLETION_VARIABLE, Settings, root
-from tools.logtool.output import say
+from tools.logtool.lib import errors
+from tools.logtool.lib.output import say
 from tools.signals import Ended
 
 

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 import click
 
-from tools.logtool import errors
-from tools.logtool.address import admin_of
-from tools.logtool.changes import changes
 from tools.logtool.cli import Group, Settings
-from tools.logtool.errors import Failure
-from tools.logtool.output import Column, number, size_text
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import admin_of
+from tools.logtool.lib.changes import changes
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.output import Column, number, size_text
 from tools.logtool.topics import confirm
 
 
@@ -45,7 +45,7 @@ def _stored_items(settings: Settings) -> list[dict[str, Any]]:
     from engine.state.store import StateReader, StateStore
     from netserver.reliably.applications import ApplicationCodec
     from netserver.reliably.describe import session_item
-    from tools.logtool.stored import STATE, stored_topics
+    from tools.logtool.lib.stored import STATE, stored_topics
 
     data_dir = settings.need_directory()
     names = {topic.id: topic.name for topic in stored_topics(DirectoryReader(data_dir))}

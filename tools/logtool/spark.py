@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 
-from tools.logtool import errors
 from tools.logtool.cli import Command, Settings
-from tools.logtool.errors import Failure
-from tools.logtool.output import Column
+from tools.logtool.lib import errors
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.output import Column
 from tools.spark.jobs import JOBS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from tools.logtool.address import admin_of, service
 from tools.logtool.cli import Command, Settings
-from tools.logtool.output import size_text, time_text
+from tools.logtool.lib.address import admin_of, service
+from tools.logtool.lib.output import size_text, time_text
 from tools.serving import Service
 
 BYTES = ("stored_bytes", "disk_free_bytes", "disk_size_bytes", "pending_bytes")
@@ -20,7 +20,7 @@ BYTES = ("stored_bytes", "disk_free_bytes", "disk_size_bytes", "pending_bytes")
 
 def _from_files(data_dir: Path) -> dict[str, Any]:
     from engine.reader import DirectoryReader
-    from tools.logtool.stored import partitions_of, stored_topics
+    from tools.logtool.lib.stored import partitions_of, stored_topics
 
     reader = DirectoryReader(data_dir)
     topics = stored_topics(reader)

@@ -8,15 +8,15 @@ from urllib.parse import quote
 
 import click
 
-from tools.logtool import errors
-from tools.logtool.address import admin_of
-from tools.logtool.changes import changes
 from tools.logtool.cli import Group, Settings
-from tools.logtool.completing import complete_subscription
-from tools.logtool.errors import Failure
-from tools.logtool.output import Column, Output, count_text, name_text, number, time_text
-from tools.logtool.positions import POSITION, Position
-from tools.logtool.stored_subscriptions import StoredSubscriptions
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import admin_of
+from tools.logtool.lib.changes import changes
+from tools.logtool.lib.completing import complete_subscription
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.output import Column, Output, count_text, name_text, number, time_text
+from tools.logtool.lib.positions import POSITION, Position
+from tools.logtool.lib.stored_subscriptions import StoredSubscriptions
 from tools.logtool.topics import confirm, extent, topic_of
 
 if TYPE_CHECKING:

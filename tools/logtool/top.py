@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tools.logtool import errors
-from tools.logtool.address import Admin, need_admin
 from tools.logtool.cli import Command, Settings
-from tools.logtool.errors import Failure
-from tools.logtool.output import Column, Output, name_text, number, size_text
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import Admin, need_admin
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.output import Column, Output, name_text, number, size_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

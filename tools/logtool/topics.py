@@ -12,15 +12,15 @@ from urllib.parse import quote
 
 import click
 
-from tools.logtool import errors
-from tools.logtool.address import admin_of
-from tools.logtool.changes import changes, topic_path
 from tools.logtool.cli import Group, Settings
-from tools.logtool.completing import complete_setting, complete_topic
-from tools.logtool.errors import Failure
-from tools.logtool.output import Column, Output, count_text, name_text, number, say, size_text, time_text
-from tools.logtool.positions import POSITION, Extent, Position
-from tools.logtool.records import topic_and_partition
+from tools.logtool.lib import errors
+from tools.logtool.lib.address import admin_of
+from tools.logtool.lib.changes import changes, topic_path
+from tools.logtool.lib.completing import complete_setting, complete_topic
+from tools.logtool.lib.errors import Failure
+from tools.logtool.lib.output import Column, Output, count_text, name_text, number, say, size_text, time_text
+from tools.logtool.lib.positions import POSITION, Extent, Position
+from tools.logtool.lib.records import topic_and_partition
 
 LIST_COLUMNS = (
     Column("name", "TOPIC"),
@@ -57,7 +57,7 @@ def topic_items(settings: Settings, pattern: str | None) -> list[dict[str, Any]]
         found = admin.call("GET", path).get("items", [])
         return list(found)
     from engine.reader import DirectoryReader
-    from tools.logtool.stored import stored_topics, topic_item
+    from tools.logtool.lib.stored import stored_topics, topic_item
 
     reader = DirectoryReader(settings.data_dir)
     chosen = [
@@ -143,7 +143,7 @@ def _show_item(settings: Settings, name: bytes) -> dict[str, Any]:
         assert admin is not None
         return admin.call("GET", topic_path(name))
     from engine.reader import DirectoryReader
-    from tools.logtool.stored import find_topic, topic_item
+    from tools.logtool.lib.stored import find_topic, topic_item
 
     reader = DirectoryReader(settings.data_dir)
     return topic_item(reader, find_topic(reader, name))
@@ -225,7 +225,7 @@ def extent(settings: Settings, name: bytes, index: int) -> Extent:
     """Where a partition begins and ends, for positions. Raises Failure, EngineError."""
     if settings.data_dir is not None:
         from engine.reader import DirectoryReader
-        from tools.logtool.stored import find_topic
+        from tools.logtool.lib.stored import find_topic
 
         reader = DirectoryReader(settings.data_dir)
         return reader.partition(find_topic(reader, name), index)

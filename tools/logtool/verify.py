@@ -15,9 +15,9 @@ from engine.reader import DirectoryReader, PartitionReader, read_segment
 from engine.repair import Repair, Step
 from tools.checks import PartitionReport, SegmentReport, check_partition, check_segment
 from tools.logtool.cli import Command, Settings
-from tools.logtool.errors import Finding
-from tools.logtool.output import Column, Output, bytes_fields, count_text, name_text, number, size_text
-from tools.logtool.progress import BytesProgress, stored_bytes
+from tools.logtool.lib.errors import Finding
+from tools.logtool.lib.output import Column, Output, bytes_fields, count_text, name_text, number, size_text
+from tools.logtool.lib.progress import BytesProgress, stored_bytes
 
 COLUMNS = (
     Column("topic"),

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from tools.logtool.errors import DONE
+from tools.logtool.lib.errors import DONE
 from tools.spark.jobs.common import parser, require_log, run, session, topic_pattern, write_report
 
 BATCH_BYTES = 1 << 30

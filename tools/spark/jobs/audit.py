@@ -24,9 +24,9 @@ from pyspark.sql import functions as f
 from engine.files.system import SystemFiles
 from engine.reader import DirectoryReader, PartitionReader, read_segment
 from tools.checks import PartitionReport, SegmentReport, check_partition, check_segment
-from tools.logtool.errors import DONE, FINDING
+from tools.logtool.lib.errors import DONE, FINDING
 from tools.spark.jobs.common import Extent, no_topic, parser, run, session, wanted, write_report
-from tools.spark.plan import text_of
+from tools.spark.source.plan import text_of
 
 SAMPLE_OFFSETS = 10
 """Offsets that are named of records that are the same."""

@@ -18,10 +18,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from engine.reader import DirectoryReader
-from tools.logtool.errors import BUG, NOT_FOUND, UNREACHABLE, Failure, explain
-from tools.logtool.positions import EARLIEST, LATEST, parse
-from tools.spark.options import parse as parse_options
-from tools.spark.plan import Key, Planner
+from tools.logtool.lib.errors import BUG, NOT_FOUND, UNREACHABLE, Failure, explain
+from tools.logtool.lib.positions import EARLIEST, LATEST, parse
+from tools.spark.source.options import parse as parse_options
+from tools.spark.source.plan import Key, Planner
 
 
 def parser(description: str | None, *, ranges: bool = True) -> ArgumentParser:

@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
-from tools.logtool.errors import DONE
+from tools.logtool.lib.errors import DONE
 from tools.spark.jobs.common import Extent, parser, run, session, topic_pattern, write_report
 from tools.spark.jobs.sending import BATCH_RECORDS, Progress, Server, add_options
 from tools.spark.jobs.stats import moments

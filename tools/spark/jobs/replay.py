@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import functions as f
 
-from tools.logtool.errors import DONE, USAGE, Failure
+from tools.logtool.lib.errors import DONE, USAGE, Failure
 from tools.spark.jobs.common import parser, run, session, write_report
 from tools.spark.jobs.sending import BATCH_RECORDS, Progress, Server, add_options
 

@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from engine.errors import EngineError
 from engine.files.system import SystemFiles, write_new_file
-from tools.logtool.errors import CONFLICT, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
+from tools.logtool.lib.errors import CONFLICT, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
 from tools.serving import read_token
 from tools.spark.jobs.common import Extent
-from tools.spark.sink_options import Place
+from tools.spark.sink.options import Place
 
 COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp")
 BATCH_RECORDS = 1_000_000

@@ -17,8 +17,8 @@ from pyspark.sql import functions as f
 
 from engine.errors import EngineError
 from tools.logtool.cli import Settings
-from tools.logtool.errors import DONE
-from tools.logtool.output import bytes_fields
+from tools.logtool.lib.errors import DONE
+from tools.logtool.lib.output import bytes_fields
 from tools.spark.jobs.common import Extent, parser, run, session, wanted, write_report
 
 TOP_KEYS = 10
@@ -75,7 +75,7 @@ def top_keys(spark: SparkSession, extent: Extent, count: int) -> list[dict[str, 
 
 def lag(args: Namespace) -> list[dict[str, Any]] | None:
     """What subscriptions have not acknowledged, those furthest behind first; None: there is no state to ask."""
-    from tools.logtool.stored_subscriptions import StoredSubscriptions
+    from tools.logtool.lib.stored_subscriptions import StoredSubscriptions
 
     try:
         stored = StoredSubscriptions(Settings(data_dir=Path(args.data_dir)))

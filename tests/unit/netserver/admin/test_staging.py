@@ -1,0 +1,499 @@
+"""Batches that are appended exactly once: staged files, commits, repeats, parts, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgpack
+import pytest
+
+import engine.commit.transactions
+import quintlog
+from engine.files.system import Files, SystemFiles
+from engine.formats.record import Record
+from engine.reader import DirectoryReader, Loss
+from netserver.admin import staging
+from netserver.testing import running, server
+from tests.echo import ALONE, run
+from tests.lmdb_state import data_file_replaced
+from tests.simulated_files import LoseAll, disk_with
+from tests.unit.conftest import Logtool
+from tests.unit.netserver.admin.test_admin import Caller
+from tests.wrong_clock import DAY, MINUTE, START_MS, YEAR, Time
+from tools.spark.sink.client import RETRIED
+
+Row = list[Any]
+
+
+def row(value: bytes, topic: bytes = b"t", partition: int | None = 0, **more: Any) -> Row:
+    return [topic, partition, more.get("key"), value, more.get("headers"), more.get("timestamp_ms")]
+
+
+def packed(*rows: Row) -> bytes:
+    return b"".join(msgpack.packb(fields) for fields in rows)
+
+
+def stored(data_dir: Path, topic: bytes = b"t", partition: int = 0, files: Files | None = None) -> list[Record]:
+    """What readers of the files see."""
+    reader = DirectoryReader(data_dir, files or SystemFiles())
+    try:
+        if topic not in [found.name for found in reader.topics()]:
+            return []
+        found = reader.partition(reader.topic(topic), partition).records(1, 1 << 62)
+        records = [record for record in found if not isinstance(record, Loss)]
+    finally:
+        reader.close()
+    return records
+
+
+def values(data_dir: Path, topic: bytes = b"t", partition: int = 0) -> list[bytes]:
+    return [record.value for record in stored(data_dir, topic, partition)]
+
+
+def commit_of(batch: int, *names: str, writer: str = "query") -> dict[str, Any]:
+    return {"writer": writer, "batch": batch, "names": list(names)}
+
+
+class Writer:
+    """One writer of batches."""
+
+    def __init__(self, call: Caller, name: str = "query") -> None:
+        self.call = call
+        self.name = name
+        self.data_dir = call.server.data_dir
+
+    async def stage(self, *rows: Row) -> str:
+        status, document = await self.call("POST", "/v1/staged", packed(*rows))
+        assert status == 201, document
+        return str(document["name"])
+
+    async def try_commit(self, batch: int, *names: str) -> tuple[int, Any]:
+        return await self.call("POST", "/v1/commits", commit_of(batch, *names, writer=self.name))
+
+    async def commit(self, batch: int, *names: str) -> Any:
+        status, document = await self.try_commit(batch, *names)
+        assert status == 200, document
+        return document
+
+    def files(self) -> set[str]:
+        return set(os.listdir(self.data_dir / staging.DIRECTORY))
+
+
+def with_writer(
+    test: Callable[[Writer], Awaitable[None]],
+    settings: dict[str, dict[str, Any]] | None = None,
+    path: Path | None = None,
+) -> None:
+    async def main() -> None:
+        async with running(path, {**ALONE, **(settings or {})}) as server, aiohttp.ClientSession() as http:
+            await test(Writer(Caller(server, http)))
+
+    run("asyncio", main())
+
+
+def test_a_batch_is_appended_whole_in_the_order_of_its_files() -> None:
+    async def test(writer: Writer) -> None:
+        late = await writer.stage(row(b"3", key=b"k", timestamp_ms=77), row(b"4", b"u", headers=[b"name", b"value"]))
+        early = await writer.stage(row(b"1"), row(b"2"))
+        assert writer.files() == {late, early}
+        found = await writer.commit(0, early, late)
+        assert (found["records"], found["parts"], found["repeated"], found["complete"]) == (4, 1, False, True)
+        records = stored(writer.data_dir)
+        assert [record.value for record in records] == [b"1", b"2", b"3"]
+        assert (records[2].key, records[2].timestamp_ms) == (b"k", 77)
+        assert stored(writer.data_dir, b"u")[0].headers == (b"name", b"value")
+        assert writer.files() == set()
+
+    with_writer(test)
+
+
+def test_a_repeated_batch_changes_nothing_and_its_files_go() -> None:
+    async def test(writer: Writer) -> None:
+        await writer.commit(7, await writer.stage(row(b"one"), row(b"two")))
+        for batch in (7, 3):
+            found = await writer.commit(batch, await writer.stage(row(b"two"), row(b"one")))
+            assert (found["repeated"], found["batch"]) == (True, 7)
+        assert writer.files() == set()
+        found = await writer.commit(8, await writer.stage(row(b"three")))
+        assert not found["repeated"]
+        assert values(writer.data_dir) == [b"one", b"two", b"three"]
+        other = Writer(writer.call, "another query")
+        await other.commit(7, await writer.stage(row(b"four")))
+        assert values(writer.data_dir)[3:] == [b"four"]
+        assert (await writer.call("GET", "/v1/commits/query"))[1]["batch"] == 8
+        assert await writer.call.error("GET", "/v1/commits/nobody") == (404, "not_found")
+
+    with_writer(test)
+
+
+def test_repeats_are_known_after_a_restart(tmp_path: Path) -> None:
+    async def first(writer: Writer) -> None:
+        await writer.commit(1, await writer.stage(row(b"once")))
+
+    async def second(writer: Writer) -> None:
+        assert (await writer.commit(1, await writer.stage(row(b"twice"))))["repeated"]
+        assert values(writer.data_dir) == [b"once"]
+
+    with_writer(first, path=tmp_path)
+    with_writer(second, path=tmp_path)
+
+
+def test_rows_without_a_partition_go_by_key_or_by_file() -> None:
+    async def test(writer: Writer) -> None:
+        await writer.call("POST", "/v1/topics", {"name": "t", "partitions": 4})
+        rows = [row(b"%d" % number, partition=None, key=b"k%d" % (number % 10)) for number in range(100)]
+        await writer.commit(1, await writer.stage(*rows))
+        places: dict[bytes, set[int]] = {}
+        for partition in range(4):
+            for record in stored(writer.data_dir, partition=partition):
+                places.setdefault(record.key, set()).add(partition)
+        assert len(places) == 10
+        assert all(len(found) == 1 for found in places.values())
+        assert len(set.union(*places.values())) > 1
+        before = [len(values(writer.data_dir, partition=partition)) for partition in range(4)]
+        await writer.commit(2, await writer.stage(*(row(b"no key", partition=None) for _ in range(20))))
+        after = [len(values(writer.data_dir, partition=partition)) for partition in range(4)]
+        assert sorted(b - a for a, b in zip(before, after, strict=True)) == [0, 0, 0, 20]
+
+    with_writer(test)
+
+
+def test_a_batch_larger_than_a_transaction_goes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", 2000)
+
+    async def test(writer: Writer) -> None:
+        rows = [row(b"%d" % number + b"." * 100, b"tu"[number % 2 :][:1]) for number in range(60)]
+        names = [await writer.stage(*rows[start : start + 25]) for start in range(0, 60, 25)]
+        found = await writer.commit(1, *names)
+        assert found["records"] == 60
+        assert found["parts"] >= 5
+        assert values(writer.data_dir) == [fields[3] for fields in rows[::2]]
+        assert values(writer.data_dir, b"u") == [fields[3] for fields in rows[1::2]]
+        assert (await writer.commit(1, await writer.stage(row(b"again"))))["repeated"]
+
+    with_writer(test)
+
+
+def test_what_is_wrong_in_a_later_part_is_found_before_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", 2000)
+
+    async def test(writer: Writer) -> None:
+        rows = [row(b"." * 100) for _ in range(50)]
+        for wrong, status in ((row(b"x", partition=5), 404), (row(b"x" * 3000), 413)):
+            found, document = await writer.try_commit(1, await writer.stage(*rows), await writer.stage(wrong))
+            assert found == status, document
+            assert values(writer.data_dir) == []
+            assert await writer.call.error("GET", "/v1/commits/query") == (404, "not_found")
+
+    with_writer(test)
+
+
+def test_a_batch_that_is_partly_there_is_finished_with_its_first_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", 2000)
+    rows = [row(b"%d" % number + b"." * 100) for number in range(40)]
+    kept: list[str] = []
+
+    async def first(writer: Writer) -> None:
+        kept.extend([await writer.stage(*rows[:30]), await writer.stage(*rows[30:])])
+        append, calls = staging._Commit._append, 0
+
+        async def stop_after_two(self: Any, *args: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                raise staging.NotStored("stopped")
+            return await append(self, *args, **named)
+
+        monkeypatch.setattr(staging._Commit, "_append", stop_after_two)
+        assert (await writer.try_commit(4, *kept))[0] == 503
+        monkeypatch.setattr(staging._Commit, "_append", append)
+
+    async def second(writer: Writer) -> None:
+        there = values(writer.data_dir)
+        assert there == [fields[3] for fields in rows[: len(there)]]
+        assert 0 < len(there) < 40
+        assert (await writer.call("GET", "/v1/commits/query"))[1]["complete"] is False
+        assert (await writer.try_commit(5, await writer.stage(row(b"next"))))[0] == 409
+        assert (await writer.call("POST", "/v1/staged/drop", {"names": kept}))[1] == {"dropped": 0}
+        other = await writer.stage(*reversed(rows))
+        found = await writer.commit(4, other)
+        assert (found["records"], found["repeated"]) == (40, False)
+        assert values(writer.data_dir) == [fields[3] for fields in rows]
+        assert not writer.files() & {*kept, other}
+
+    with_writer(first, path=tmp_path)
+    with_writer(second, path=tmp_path)
+
+
+ROWS = [row(b"%d" % number + b"." * 100) for number in range(40)]
+
+
+def partly(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Batch 4 of two files, of which two parts are in the log; the names of the files."""
+    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", 2000)
+    kept: list[str] = []
+
+    async def test(writer: Writer) -> None:
+        kept.extend([await writer.stage(*ROWS[:20]), await writer.stage(*ROWS[20:])])
+        append, calls = staging._Commit._append, 0
+
+        async def stop_after_two(self: Any, *args: Any, **named: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 3:
+                raise staging.NotStored("stopped")
+            return await append(self, *args, **named)
+
+        monkeypatch.setattr(staging._Commit, "_append", stop_after_two)
+        assert (await writer.try_commit(4, *kept))[0] == 503
+        monkeypatch.setattr(staging._Commit, "_append", append)
+
+    with_writer(test, path=path)
+    return kept
+
+
+@pytest.mark.parametrize("is_missing", [True, False])
+def test_a_lost_file_is_replaced_by_one_of_the_same_content(
+    is_missing: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept = partly(tmp_path, monkeypatch)
+    lost = tmp_path / staging.DIRECTORY / kept[1]
+    lost.unlink()
+    if not is_missing:
+        lost.write_bytes(b"damaged")
+
+    async def test(writer: Writer) -> None:
+        before = values(writer.data_dir)
+        status, document = await writer.try_commit(4, await writer.stage(*reversed(ROWS)))
+        assert status == 409
+        assert f"partly in the log ({len(before)} records)" in document["error"]["message"]
+        assert kept[1] in document["error"]["message"]
+        assert (await writer.try_commit(5, await writer.stage(row(b"next"))))[0] == 409
+        found = await writer.commit(4, await writer.stage(*ROWS[:20]), await writer.stage(*ROWS[20:]))
+        assert (found["records"], found["complete"]) == (40, True)
+        assert values(writer.data_dir) == [fields[3] for fields in ROWS]
+        await writer.commit(5, await writer.stage(row(b"next")))
+
+    with_writer(test, path=tmp_path)
+
+
+def test_the_rest_of_a_batch_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept = partly(tmp_path, monkeypatch)
+    (tmp_path / staging.DIRECTORY / kept[1]).unlink()
+
+    async def test(writer: Writer) -> None:
+        call, before = writer.call, values(writer.data_dir)
+        (item,) = (await call("GET", "/v1/commits"))[1]["items"]
+        assert (item["complete"], item["abandoned"]) == (False, False)
+        assert (item["needed_files"], item["missing_files"]) == (1, 1), "the first file is in the log"
+        assert item["records"] == len(before)
+        assert await call.error("POST", "/v1/commits/query/abandon", {"batch": 3}) == (409, "conflict")
+        assert await call.error("POST", "/v1/commits/nobody/abandon", {"batch": 4}) == (404, "not_found")
+        for _ in range(2):
+            status, found = await call("POST", "/v1/commits/query/abandon", {"batch": 4})
+            assert (status, found["abandoned"], found["complete"], found["records"]) == (200, True, False, len(before))
+        assert writer.files() == set()
+        repeated = await writer.commit(4, await writer.stage(*ROWS))
+        assert (repeated["repeated"], repeated["abandoned"], repeated["complete"]) == (True, True, False)
+        assert values(writer.data_dir) == before
+        assert (await writer.commit(5, await writer.stage(row(b"next"))))["complete"]
+        assert values(writer.data_dir) == [*before, b"next"]
+        assert await call.error("POST", "/v1/commits/query/abandon", {"batch": 5}) == (409, "conflict")
+
+    with_writer(test, path=tmp_path)
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_commits_on_the_command_line(
+    is_running: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, logtool: Logtool
+) -> None:
+    path = tmp_path / "data"
+    kept = partly(path, monkeypatch)
+    (path / staging.DIRECTORY / kept[1]).unlink()
+    place = ("--data-dir", str(path))
+    code, out, err = logtool(*place, "verify")
+    assert (code, kept[1] in err) == (1, True), "verify finds it"
+    assert logtool(*place, "repair")[0] == 1, "and so does repair"
+    with server(path, ALONE) if is_running else contextlib.nullcontext():
+        code, out, _ = logtool(*place, "commits", "list")
+        assert out.splitlines()[1].split()[:3] == ["query", "4", "incomplete"]
+        assert logtool(*place, "commits", "abandon", "query", "--no-input")[0] == 2
+        assert logtool(*place, "commits", "abandon", "nobody", "--yes")[0] == 5
+        code, out, err = logtool(*place, "commits", "abandon", "query", "--yes")
+        assert (code, "of its records stay" in err) == (0, True), err
+        code, out, _ = logtool(*place, "commits", "list")
+        assert out.splitlines()[1].split()[:3] == ["query", "4", "abandoned"]
+        assert logtool(*place, "commits", "abandon", "query", "--yes")[0] == 6
+    assert list((path / staging.DIRECTORY).iterdir()) == []
+    code, out, err = logtool(*place, "verify")
+    assert code == 0, out + err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xc1",
+        packed(row(b"v"))[:-1],
+        packed(row(b"v")) + b"\x96",
+        packed([b"t", 0, None, b"v", None]),
+        packed([b"t", 0, None, "text", None, None]),
+        packed(["t", 0, None, b"v", None, None]),
+        packed([b"t", -1, None, b"v", None, None]),
+        packed([b"t", 0, b"k" * 256, b"v", None, None]),
+        packed([b"t", 0, None, b"v", [b"odd"], None]),
+        packed([b"t", 0, None, b"v", [b"name", 1], None]),
+        packed([b"t", 0, None, b"v", None, -1]),
+        packed([b"t", 0, None, b"v", None, 1 << 63]),
+        packed([b"t", True, None, b"v", None, "late"]),
+        b"\xdd\xff\xff\xff\xff",
+        b"\xc6\xff\xff\xff\xff",
+    ],
+)
+def test_what_is_no_file_of_rows_is_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        staging.read_rows(content)
+
+
+def test_what_is_refused() -> None:
+    async def test(writer: Writer) -> None:
+        call = writer.call
+        assert await call.error("POST", "/v1/staged", b"nonsense") == (400, "bad_request")
+        name = await writer.stage(row(b"v"))
+        good = {"writer": "w", "batch": 1, "names": [name]}
+        for change in (
+            {"writer": ""},
+            {"writer": 1},
+            {"writer": "w" * 2000},
+            {"writer": "\ud800"},
+            {"batch": -1},
+            {"batch": "1"},
+            {"names": []},
+            {"names": name},
+            {"names": ["../LOCK"]},
+            {"names": [name, name]},
+            {"names": [1]},
+        ):
+            assert await call.error("POST", "/v1/commits", good | change) == (400, "bad_request"), change
+        missing = "0" * 16 + "-" + "0" * 16
+        assert await call.error("POST", "/v1/commits", good | {"names": [name, missing]}) == (404, "not_found")
+        (writer.data_dir / staging.DIRECTORY / name).write_bytes(packed(row(b"other")))
+        assert await call.error("POST", "/v1/commits", good) == (503, "not_stored")
+        assert (await call("POST", "/v1/staged/drop", {"names": [name, missing]}))[1] == {"dropped": 2}
+        assert writer.files() == set()
+        assert values(writer.data_dir) == []
+
+    with_writer(test)
+
+
+def test_abandoned_files_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(writer: Writer) -> None:
+        old, young = await writer.stage(row(b"old")), await writer.stage(row(b"young"))
+        long_ago = time.time() - staging.STAGED_KEEP_S - 60
+        os.utime(writer.data_dir / staging.DIRECTORY / old, (long_ago, long_ago))
+        monkeypatch.setattr(staging, "STAGED_SWEEP_S", 0)
+        newest = await writer.stage(row(b"newest"))
+        assert writer.files() == {young, newest}
+
+    with_writer(test)
+
+
+def test_a_clock_that_is_ahead_for_a_while_removes_no_staged_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time(monkeypatch)
+    time.offset_ms = right_ms = START_MS + 10 * YEAR  # the file system's clock is behind it, for good
+    monkeypatch.setattr(staging, "STAGED_SWEEP_S", 0)
+
+    async def test(writer: Writer) -> None:
+        names = set()
+        for offset_ms in (0, 2 * DAY, -2 * DAY, 0):
+            time.offset_ms = right_ms + offset_ms
+            time.pass_on(MINUTE)
+            writer.call.server.log.clock.look()
+            names.add(await writer.stage(row(b"x")))
+        assert writer.files() == names
+
+    with_writer(test)
+
+
+def test_staged_files_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = packed(row(b"." * 100))
+
+    async def test(writer: Writer) -> None:
+        monkeypatch.setattr(staging, "STAGING_BYTES_MAX", 3 * len(content))
+        names = [await writer.stage(row(b"." * 100)) for _ in range(3)]
+        assert await writer.call.error("POST", "/v1/staged", content) == (409, "limit_reached")
+        await writer.commit(1, *names[:2])
+        await writer.stage(row(b"." * 100))
+
+    with_writer(test)
+
+
+def test_a_staged_file_is_on_disk_with_its_name_and_its_directory(tmp_path: Path) -> None:
+    disk = disk_with(tmp_path)
+    name = staging._store(disk, tmp_path / staging.DIRECTORY, packed(row(b"v")))
+    after = disk.after_power_cut(LoseAll())
+    assert after.list_dir(tmp_path / staging.DIRECTORY) == [name]
+
+
+def test_commits_of_many_writers_at_once_are_each_whole() -> None:
+    async def test(writer: Writer) -> None:
+        writers = [Writer(writer.call, f"writer {number}") for number in range(8)]
+        names = [await other.stage(*(row(other.name.encode()) for _ in range(300))) for other in writers]
+        await asyncio.gather(*(other.commit(1, name) for other, name in zip(writers, names, strict=True)))
+        found = values(writer.data_dir)
+        assert len(found) == 2400
+        assert all(len(set(found[start : start + 300])) == 1 for start in range(0, 2400, 300))
+
+    with_writer(test)
+
+
+@pytest.mark.parametrize("page", ["data", "meta"])
+def test_a_state_that_cannot_be_written_is_to_be_tried_again(
+    page: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """After a failed write of its meta page LMDB refuses even to read, until a restart: no defect of the request. It is
+    told once, although there is a subscription whose position has to wait."""
+
+    async def failing(writer: Writer) -> None:
+        server = writer.call.server
+        await writer.commit(0, await writer.stage(row(b"one")))
+        async with (
+            await quintlog.blipmq.connect(str(server.addresses["blipmq"]), version=2) as client,
+            client.subscribe("t", group="g", start=quintlog.blipmq.EARLIEST) as subscription,
+        ):
+            message = await anext(aiter(subscription))
+            name = await writer.stage(row(b"two"))
+            with data_file_replaced(server.data_dir / "state", "/dev/null", os.O_RDONLY, meta_only=page == "meta"):
+                assert await writer.call.error("POST", "/v1/commits", commit_of(1, name)) == (503, "not_stored")
+            code = "not_stored" if page == "data" else "unavailable"
+            assert code in RETRIED
+            await message.ack()
+            caplog.clear()
+            until = time.monotonic() + 2.5
+            while time.monotonic() < until:
+                assert await writer.call.error("POST", "/v1/commits", commit_of(1, name)) == (503, code)
+                assert (await writer.call("GET", "/v1/commits"))[0] == (200 if page == "data" else 503)
+                assert (await writer.call("GET", "/readyz", headers={}))[0] == 503
+                assert (await writer.call("GET", "/v1/status"))[0] == 200
+                assert (await writer.call("GET", "/metrics", headers={}))[0] == 200
+                await asyncio.sleep(0.1)
+            told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+            assert [text for text in told if "turn of the event loop" not in text] == []
+
+    async def again(writer: Writer) -> None:
+        (name,) = writer.files()
+        assert not (await writer.commit(1, name))["repeated"]
+        assert values(writer.data_dir) == [b"one", b"two"]
+
+    with_writer(failing, {"blipmq": {"listen": "127.0.0.1:0"}}, tmp_path)
+    with_writer(again, path=tmp_path)

@@ -1,0 +1,1 @@
+"""What several commands share: the address of a log, output, errors, copies, what files say."""

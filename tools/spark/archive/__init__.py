@@ -1,0 +1,1 @@
+"""Sealed segments in object storage: copied there, and read from there."""

@@ -1,0 +1,1 @@
+"""Writing: rows staged by the executors, committed exactly once by the driver."""

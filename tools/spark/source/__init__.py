@@ -1,0 +1,1 @@
+"""Reading: the data source, its plan on the driver, its decoder on the executors."""

@@ -1,0 +1,126 @@
+"""The data source ``quintlog``: reads a data directory beside a running server or without one, never through it.
+
+Columns as those of Spark's source for Kafka. ``.schema("offset bigint, value binary")`` chooses columns, and only those
+are made: Spark tells a Python source nothing about the columns that a query needs.
+
+Filters are not taken over from Spark (`pushFilters`): Spark 4.3 keeps a reader that was narrowed by one query's filters
+for the next queries of the same DataFrame, which then silently miss rows. The options for offsets and times narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
+
+from tools.spark.source.options import OptionError, Options, parse
+from tools.spark.source.plan import Planner, Task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+COLUMNS = {
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+
+Fields = tuple[tuple[str, bool], ...]
+"""Columns: name, whether null is allowed."""
+
+
+def fields_of(schema: StructType) -> Fields:
+    """The columns that were asked for. Raises OptionError for one that there is not, or of another type."""
+    for field in schema.fields:
+        if COLUMNS.get(field.name) != field.dataType.simpleString():
+            offered = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
+            raise OptionError(f"no column {field.name} {field.dataType.simpleString()}; there are {offered}")
+    return tuple((field.name, field.nullable) for field in schema.fields)
+
+
+class QuintlogSource(DataSource):
+    """``spark.read.format("quintlog").load("DIR")``; options: docs/spark.md."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The format's name."""
+        return "quintlog"
+
+    def schema(self) -> str:
+        """All columns; headers only when they are asked for, since they cost more than all others."""
+        headers = self.options.get("includeHeaders", "false").lower() == "true"
+        return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "headers" or headers)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """For batch queries."""
+        return BatchReader(parse(self.options), fields_of(schema))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """For streaming queries."""
+        from tools.spark.source.stream import StreamReader
+
+        return StreamReader(parse(self.options, streaming=True), fields_of(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """For batch queries that write, through the server (docs/spark-sink.md)."""
+        from tools.spark.sink.writer import BatchWriter, parse_sink
+
+        return BatchWriter(schema, parse_sink(self.options), overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """For streaming queries that write."""
+        from tools.spark.sink.writer import StreamWriter, parse_sink
+
+        return StreamWriter(schema, parse_sink(self.options, streaming=True), overwrite)
+
+
+class TaskPartition(InputPartition):
+    """Tasks that are read one after the other, on their way to an executor."""
+
+    def __init__(self, tasks: tuple[Task, ...]) -> None:
+        super().__init__(None)
+        self.tasks = tasks
+
+
+def read_partition(partition: Any, fields: Fields, options: Options) -> Iterator[pa.RecordBatch]:
+    """Record batches of some tasks; none for the one partition that Spark makes of no partitions."""
+    if not isinstance(partition, TaskPartition):
+        return
+    from tools.spark.source.arrow import arrow_schema
+    from tools.spark.source.reading import TaskReader
+
+    schema = arrow_schema(fields)
+    for task in partition.tasks:
+        yield from TaskReader(task, schema, options).batches()
+
+
+class BatchReader(DataSourceReader):
+    """Plans on the driver, reads on executors."""
+
+    def __init__(self, options: Options, fields: Fields) -> None:
+        self.options = options
+        self.fields = fields
+
+    def partitions(self) -> list[TaskPartition]:
+        """What each task of Spark reads."""
+        planner = Planner(self.options)
+        planner.refresh()
+        return [TaskPartition(tasks) for tasks in planner.packed(planner.plan(planner.spans()))]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Record batches of one partition."""
+        return read_partition(partition, self.fields, self.options)
