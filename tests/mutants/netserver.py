@@ -1,0 +1,278 @@
+"""Defects in the server, its protocols and their clients; see `tests.mutants`."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+ADMIN_HTTP = "tests/unit/netserver/admin/test_admin_http.py"
+BLIPMQ_GONE = "tests/unit/netserver/blipmq/test_blipmq_gone.py"
+BLIPMQ_V2 = "tests/unit/netserver/blipmq/test_blipmq_v2.py"
+CLIENTS_PREFETCH = "tests/unit/netserver/client/test_clients_prefetch.py"
+FIGG_CLIENT = "tests/unit/netserver/figg/test_figg_client.py"
+FUJIN_READER = "tests/unit/netserver/fujin/test_fujin_reader.py"
+QUIC_HOSTILE = "tests/unit/netserver/quic/test_quic_hostile.py"
+QUIC_STRANGERS = "tests/unit/netserver/quic/test_quic_strangers.py"
+STAGING = "tests/unit/netserver/admin/test_staging.py"
+
+MUTANTS = (
+    Mutant(
+        "know a key by its name",
+        "netserver/access/auth.py::Keys.current",
+        "stored.identity.proof == identity.proof",
+        "stored.identity.name == identity.name",
+        "tests/unit/netserver/access/test_auth.py -k known_by_itself",
+    ),
+    Mutant(
+        "take any number of values in a JSON body",
+        "netserver/admin/bodies.py::_counted.value",
+        "left -= 1",
+        "pass",
+        "tests/unit/netserver/admin/test_admin_slices.py -k bounded_number",
+    ),
+    Mutant(
+        "unpack request bodies",
+        "netserver/admin/http.py::HttpServer.__init__",
+        "auto_decompress=False,",
+        "",
+        f"{ADMIN_HTTP} -k unpacked",
+    ),
+    Mutant(
+        "let held connections keep their places",
+        "netserver/admin/http.py::HttpServer.connection_made",
+        "self._give_way(next(iter(self._idle)))",
+        "pass",
+        f"{ADMIN_HTTP} -k gives_way",
+    ),
+    Mutant(
+        "go through all subscriptions in one piece",
+        "netserver/admin/metrics.py::CursorSums.measure",
+        "async for cursor in sliced(self._log.slices, self._log.cursors.loaded()):",
+        "for cursor in self._log.cursors.loaded():",
+        "tests/unit/netserver/admin/test_metrics.py -k slices",
+    ),
+    Mutant(
+        "carry out a request that means another directory",
+        "netserver/admin/server.py::AdminServer._handle",
+        "!= self._directory",
+        "is None",
+        "tests/unit/tools/logtool/test_logtool_addresses.py -k means_another_directory",
+    ),
+    Mutant(
+        "go on with a batch from any file that was staged anew",
+        "netserver/admin/staging.py::_with_staged_anew",
+        "if content_hash(name) not in anew:",
+        "if not anew:",
+        f"{STAGING} -k same_content",
+    ),
+    Mutant(
+        "do not sync the directory that a first staged file makes",
+        "netserver/admin/staging.py::_store",
+        "files.sync_dir(directory.parent)",
+        "pass",
+        f"{STAGING} -k with_its_name",
+    ),
+    Mutant(
+        "leave the system's time on staged files",
+        "netserver/admin/staging.py::Staging._store",
+        "os.utime(self._directory / name, ns=(1_000_000 * self._server.log.now_ms(),) * 2)",
+        "pass",
+        f"{STAGING} -k ahead",
+    ),
+    Mutant(
+        "let one listener's certificate stop all of them",
+        "netserver/app.py::Server._listen",
+        "except CertificateError as error:",
+        "except ZeroDivisionError as error:",
+        "tests/unit/netserver/config/test_fujin_config.py -k damaged",
+    ),
+    Mutant(
+        "pass over messages by the system's clock",
+        "netserver/blipmq/node.py::Node.oldest_ms",
+        "self.log.clock.before_ms(self.message_ttl_ms)",
+        "__import__('engine.partitions.clock', fromlist=['x']).wall_ms() - self.message_ttl_ms",
+        f"{BLIPMQ_V2} -k ahead",
+    ),
+    Mutant(
+        "forget who subscribed to a topic that was deleted",
+        "netserver/blipmq/node.py::Node._topic_changed",
+        ", *self.names.get(topic.name, ())",
+        "",
+        f"{BLIPMQ_GONE} -k again_goes_on",
+    ),
+    Mutant(
+        "count the deleted topics of a pattern for ever",
+        "netserver/blipmq/push.py::Pusher.drop",
+        "self.count -= 1",
+        "pass",
+        f"{BLIPMQ_V2} -k make_room",
+    ),
+    Mutant(
+        "pass expired messages in one turn",
+        "netserver/blipmq/push.py::Pusher._some",
+        "and self._node.log.slices.is_over()",
+        "and False",
+        f"{BLIPMQ_V2} -k passed_in_slices",
+    ),
+    Mutant(
+        "a group made anew takes acknowledgements of the old one",
+        "netserver/blipmq/push.py::Pusher.push",
+        "Subscription(first=1)",
+        "Subscription(first=0)",
+        f"{BLIPMQ_GONE} -k again_goes_on",
+    ),
+    Mutant(
+        "miss topics that are made while a pattern's are looked for",
+        "netserver/blipmq/session_v2.py::PatternSubscription.topic_made",
+        "self._found.setdefault(partition, after_seq)",
+        "pass",
+        f"{BLIPMQ_V2} -k misses_nothing",
+    ),
+    Mutant(
+        "BlipMQ client: hold back what an answer is waited for behind",
+        "netserver/blipmq/subscriber.py::PushConnection.poll",
+        "and not self._barriers",
+        "",
+        f"{CLIENTS_PREFETCH}::test_each_message_is_acknowledged[blipmq-2-large]",
+    ),
+    Mutant(
+        "report records as unknown that were acknowledged",
+        "netserver/client/base.py::ClientBase._finish",
+        "self._trim()",
+        "pass",
+        f"{FIGG_CLIENT} -k of_many_is_not_unknown",
+    ),
+    Mutant(
+        "send history by its bytes alone, whatever time it takes",
+        "netserver/figg/session.py::FiggSession._deliver",
+        "or is_late",
+        "",
+        "tests/unit/netserver/figg/test_figg_session.py -k turns_that_have_time",
+    ),
+    Mutant(
+        "make all of Figg's new topics in one turn",
+        "netserver/figg/session.py::FiggSession._partition",
+        "if not self.connection.has_turn():",
+        "if False:",
+        "tests/e2e/test_fairness.py -k new_topics_of_figg",
+    ),
+    Mutant(
+        "begin elsewhere than the application asked for without a word",
+        "netserver/figg/subscriber.py::Subscription.attached",
+        "or bool(self.tracked)",
+        "",
+        f"{FIGG_CLIENT} -k not_there_is_told",
+    ),
+    Mutant(
+        "be done with what is too large to be pushed",
+        "netserver/fujin/groups.py::Group._leave_out",
+        "kept = self._large.count < LARGE_KEPT_MAX",
+        "kept = False",
+        f"{FUJIN_READER} -k too_large_to_be_pushed",
+    ),
+    Mutant(
+        "let Fujin's readers hold what they were given before a reset",
+        "netserver/fujin/groups.py::Group._use",
+        "cursor.on_reset[self._reset] = None",
+        "pass",
+        f"{FUJIN_READER} -k before_a_reset",
+    ),
+    Mutant(
+        "push as soon as QUIC has acknowledged the answer to CONNECT",
+        "netserver/fujin/reader.py::Reader._joined",
+        "READ_GRACE_S if",
+        "0.0 if",
+        f"{FUJIN_READER} -k can_have_read_the_answer",
+    ),
+    Mutant(
+        "carry out commands whose answers nobody reads",
+        "netserver/fujin/session.py::FujinStream._parse",
+        "if not stream.writable:",
+        "if False:",
+        f"{QUIC_HOSTILE} --timeout 60 -k not_read",
+    ),
+    Mutant(
+        "hold back what answers an acknowledgement",
+        "netserver/fujin/subscriber.py::Subscription._balance",
+        "and not self._acks",
+        "",
+        f"{CLIENTS_PREFETCH}::test_each_message_is_acknowledged[fujin-push-manual-large]",
+    ),
+    Mutant(
+        "answer as soon as QUIC has acknowledged STOP",
+        "netserver/fujin/writer.py::Writer._say_stop",
+        ", READ_GRACE_S",
+        "",
+        f"{FUJIN_READER} -k can_have_read_stop",
+    ),
+    Mutant(
+        "date certificates by the system's clock",
+        "netserver/quic/certificates.py::_self_signed",
+        ".not_valid_before(VALID[0])",
+        ".not_valid_before(datetime.now(UTC))",
+        "tests/unit/netserver/quic/test_certificates.py -k whatever_the_clock",
+    ),
+    Mutant(
+        "keep every gap of a QUIC stream",
+        "netserver/quic/core.py::BoundedQuic._may_gap",
+        ">= QUIC_GAPS_MAX",
+        "< 0",
+        f"{QUIC_HOSTILE} --timeout 60 -k gaps_in_a_stream",
+    ),
+    Mutant(
+        "take acknowledgements of what was never sent",
+        "netserver/quic/core.py::BoundedQuic._handle_ack_frame",
+        ">= self._packet_number",
+        "< 0",
+        f"{QUIC_STRANGERS} -k never_sent",
+    ),
+    Mutant(
+        "take a handshake of any length",
+        "netserver/quic/core.py::BoundedQuic._handle_crypto_frame",
+        "offset + size > QUIC_CRYPTO_BYTES_MAX",
+        "False",
+        f"{QUIC_HOSTILE} --timeout 60 -k handshake_is_short",
+    ),
+    Mutant(
+        "give an IPv6 host as many handshakes as it has addresses",
+        "netserver/quic/datagrams.py::network_of",
+        'if ":" not in host:',
+        "if True:",
+        f"{QUIC_STRANGERS} -k gives_way",
+    ),
+    Mutant(
+        "let an error in the timer of a connection out",
+        "netserver/quic/peer.py::QuicPeer._time",
+        "@fenced",
+        "",
+        f"{QUIC_STRANGERS} -k given_up_alone",
+    ),
+    Mutant(
+        "let a stream wait behind a number that was never given",
+        "netserver/reliably/topic_stream.py::TopicStream.put",
+        "after > self.partition.last_seq",
+        "False",
+        "tests/unit/netserver/reliably/test_reliably_topics.py -k newer_than_the_log --timeout 20",
+    ),
+    Mutant(
+        "parse all frames of a read in one turn",
+        "netserver/shell/connection.py::Connection.has_turn",
+        "if not slices.is_over():",
+        "if True:",
+        "tests/unit/engine/test_slices.py -k frames",
+    ),
+    Mutant(
+        "close silent connections although there is room",
+        "netserver/tank/node.py::SilentConnections.add",
+        "and self._is_crowded()",
+        "",
+        "tests/unit/netserver/tank/test_tank_session.py -k while_there_is_room",
+    ),
+    Mutant(
+        "take as many messages in a bundle as it has room for",
+        "netserver/tank/produce.py::_check",
+        "limit_bytes, BUNDLE_RECORDS_MAX",
+        "limit_bytes",
+        "tests/unit/netserver/tank/test_tank_large.py -k announces",
+        pure=True,
+    ),
+)
