@@ -146,6 +146,9 @@ STAGED_KEEP_S: Final = 86_400.0
 STAGED_SWEEP_S: Final = 600.0
 """Time between two looks for abandoned staged files."""
 
+STAGED_FULL_SWEEP_S: Final = 10.0
+"""The same while staged files take all that they may: each look walks the batches of all writers."""
+
 STAGED_AT_ONCE: Final = 4
 """Staged files that are received at once; each is in memory until it is on disk."""
 
@@ -153,7 +156,7 @@ STAGED_SLICE_ROWS: Final = 500
 """Rows of a commit handled in one turn of the event loop: about a millisecond."""
 
 COMMIT_FILES_MAX: Final = 100_000
-"""Staged files of one batch: their names are kept in one value of the state, 34 bytes each."""
+"""Staged files of one batch: their names are kept in one value of the state, up to 70 bytes each."""
 
 WRITER_NAME_BYTES_MAX: Final = 1024
 """Name of a writer of batches."""

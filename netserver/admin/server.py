@@ -15,7 +15,8 @@ PATCH  /v1/topics/NAME                 ``{"config": {setting: text}}``; "default
 DELETE /v1/topics/NAME                 delete it and its records
 POST   /v1/topics/NAME/trim            ``{"partition", "before": offset}``: raise the start of the log
 POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets
-POST   /v1/staged                      keep rows for a commit (msgpack, ``netserver.admin.staging``); tells its name
+POST   /v1/staged                      keep rows for a commit (msgpack, ``netserver.admin.staging``); tells its name;
+                                       ``?writer=NAME&batch=NUMBER``: for that batch, and needless once it is there
 POST   /v1/staged/drop                 ``{"names"}``: remove staged files
 POST   /v1/commits                     ``{"writer", "batch", "names"}``: append staged rows, each batch exactly once
 GET    /v1/commits                     the last batch of every writer
@@ -86,7 +87,7 @@ from netserver.admin.http import HttpServer
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
 from netserver.admin.slices import json_bytes
-from netserver.admin.staging import Staging, batch_fields, names_field
+from netserver.admin.staging import Staging, batch_field, batch_parameters, names_field
 from netserver.config.settings import Address
 from netserver.errors import ConfigError, ServerError
 from netserver.globs import BadGlob, matcher
@@ -251,11 +252,11 @@ class AdminServer:
             case [b"topics", name, b"records"] if method == "POST":
                 route = lambda: api.publish(name, body)  # noqa: E731
             case [b"staged"] if method == "POST":
-                status, route = 201, lambda: self._staging.stage(content)
+                status, route = 201, lambda: self._staging.stage(content, batch_parameters(request.query))
             case [b"staged", b"drop"] if method == "POST":
                 route = lambda: self._staging.drop(names_field(body))  # noqa: E731
             case [b"commits"] if method == "POST":
-                route = lambda: self._staging.commit(*batch_fields(body))  # noqa: E731
+                route = lambda: self._staging.commit(batch_field(body), names_field(body))  # noqa: E731
             case [b"commits"] if method == "GET":
                 route = self._staging.batches
             case [b"commits", writer, b"abandon"] if method == "POST":

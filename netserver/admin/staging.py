@@ -12,8 +12,12 @@ A staged file, as it is received and stored, is a sequence of msgpack arrays, on
     [topic, partition or nil, key or nil, value, headers or nil, timestamp in ms or nil]
 
 topic, key and value are bin, headers an array of bin, name and value in turn. Without a partition, rows with a key go
-where the key's hash says, and the others of a file into one partition. The file's name is random, followed by the
-xxh3-64 of its content: a file that a power cut has torn is found.
+where the key's hash says, and the others of a file into one partition.
+
+The name of a staged file: the batch it is for, if that was told (hash of the writer's name, number), a random part, and
+the xxh3-64 of its content, so that a file that a power cut has torn is found. Once a batch is in the log, what else was
+staged for it or for earlier ones of its writer, by attempts that failed or were killed, is a *leftover*: no commit will
+name it, and it goes with the commit. Without a batch in its name it goes after a day.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -42,6 +46,7 @@ from netserver.limits import (
     ADMIN_BODY_BYTES,
     COMMIT_FILES_MAX,
     STAGED_AT_ONCE,
+    STAGED_FULL_SWEEP_S,
     STAGED_KEEP_S,
     STAGED_SLICE_ROWS,
     STAGED_SWEEP_S,
@@ -54,9 +59,12 @@ if TYPE_CHECKING:
     from engine.partitions.clock import DoubtedClock
     from netserver.admin.served import Served
 
+BATCH_DIGITS: Final = len(str(2**63))
 DIRECTORY: Final = STAGED
 STAGED_MODE: Final = 0o600
-_NAME: Final = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}")
+_NAME: Final = re.compile(
+    r"(?:(?P<writer>[0-9a-f]{16})-(?P<batch>[0-9a-f]{1,16})-)?[0-9a-f]{16}-[0-9a-f]{16}", re.ASCII
+)
 
 
 class StagedRow(NamedTuple):
@@ -75,6 +83,18 @@ class StagedRow(NamedTuple):
         return len(self.value) + len(self.key) + sum(map(len, self.headers))
 
 
+class Batch(NamedTuple):
+    """What a staged file is for."""
+
+    writer: str
+    number: int
+
+    @property
+    def tag(self) -> str:
+        """How the names of its files begin."""
+        return f"{writer_tag(self.writer)}-{self.number:x}-"
+
+
 class Staging:
     """The staged files of a server and their commits."""
 
@@ -89,29 +109,31 @@ class Staging:
         self._stored_bytes = 0
         self._in_commit: set[str] = set()
 
-    async def stage(self, content: bytes) -> dict[str, Any]:
-        """Keep a file of rows until a commit names it.
+    async def stage(self, content: bytes, batch: Batch | None = None) -> dict[str, Any]:
+        """Keep a file of rows until a commit names it: one of `batch`, when that is told.
 
         Raises:
             BadRequest: it is not what it should be. LimitReached, DiskFull, NotStored: it is not kept.
         """
         async with self._receiving:
-            await self._sweep()
+            await self._sweep(STAGED_SWEEP_S)
+            if self._stored_bytes + len(content) > STAGING_BYTES_MAX:
+                await self._sweep(STAGED_FULL_SWEEP_S)
             if self._stored_bytes + len(content) > STAGING_BYTES_MAX:
                 raise LimitReached(f"staged files take up to {STAGING_BYTES_MAX} bytes; commit or drop some")
-            name = await asyncio.to_thread(self._store, content)
+            name = await asyncio.to_thread(self._store, content, batch)
             self._stored_bytes += len(content)
         return {"name": name, "size_bytes": len(content)}
 
-    def _store(self, content: bytes) -> str:
-        name = _store(SystemFiles(), self._directory, content)
+    def _store(self, content: bytes, batch: Batch | None) -> str:
+        name = _store(SystemFiles(), self._directory, content, batch)
         os.utime(self._directory / name, ns=(1_000_000 * self._server.log.now_ms(),) * 2)  # for its age
         return name
 
     async def drop(self, names: Sequence[str]) -> dict[str, Any]:
         """Remove staged files that no commit will name; those of a batch that is partly in the log stay."""
         _check_names(names)
-        kept = self._kept()
+        kept = self._kept(self._ledger.entries())
         dropped = [name for name in names if name not in kept]
         await self._remove(dropped)
         return {"dropped": len(dropped)}
@@ -123,18 +145,17 @@ class Staging:
             raise NotFound(f"no writer {writer!r}")
         return _describe(entry, repeated=True)
 
-    async def commit(self, writer: str, batch: int, names: Sequence[str]) -> dict[str, Any]:
+    async def commit(self, wanted: Batch, names: Sequence[str]) -> dict[str, Any]:
         """Append what the files hold, in the order of their names' list; a batch that is in the log changes nothing.
 
         Raises:
             BadRequest, NotFound: it names what is not there. Conflict: an earlier batch is not complete.
             EngineError: the batch is not in the log, or only its first parts; the same commit may be repeated.
         """
-        if not writer or len(writer.encode()) > WRITER_NAME_BYTES_MAX:
-            raise BadRequest(f"writer must have 1 to {WRITER_NAME_BYTES_MAX} bytes")
         if not names or len(names) > COMMIT_FILES_MAX:
             raise BadRequest(f"a commit names 1 to {COMMIT_FILES_MAX} staged files")
-        _check_names(names)
+        _check_names(names, wanted)
+        writer, batch = wanted
         async with self._committing:
             entry = self._ledger.get(writer)
             if entry is None:
@@ -142,6 +163,7 @@ class Staging:
             elif batch <= entry.batch and (entry.is_complete or batch < entry.batch):
                 await self._open(entry)
                 await self._remove(names)
+                await self._remove_leftovers(entry)
                 return _describe(entry, repeated=True)
             elif not entry.is_complete and batch != entry.batch:
                 raise Conflict(
@@ -156,6 +178,7 @@ class Staging:
             try:
                 entry = await _Commit(self._server, self._api, self._ledger, self._directory).run(entry)
                 await self._remove(self._in_commit)
+                await self._remove_leftovers(entry)
             finally:
                 self._in_commit = set()
         return _describe(entry._replace(files=()), repeated=False)
@@ -186,6 +209,7 @@ class Staging:
             put = self._ledger.put(entry.given_up(self._server.log.now_ms()))
             await self._api.durable(lambda done: self._server.log.state.submit([put], done))
             await self._remove(entry.files)
+            await self._remove_leftovers(entry)
         return entry.given_up(0).item() | {"removed_files": len(entry.files)}
 
     async def _open(self, entry: Entry) -> None:
@@ -198,15 +222,25 @@ class Staging:
     async def _remove(self, names: Iterable[str]) -> None:
         self._stored_bytes -= await asyncio.to_thread(_unlink, [self._directory / name for name in names])
 
-    async def _sweep(self) -> None:
-        if time.monotonic() - self._swept_at < STAGED_SWEEP_S and self._swept_at:
+    async def _remove_leftovers(self, done: Entry) -> None:
+        """What else was staged for a batch that is complete or given up, and for earlier ones of its writer."""
+        tag = writer_tag(done.writer)
+        self._stored_bytes -= await asyncio.to_thread(_remove_leftovers, self._directory, {tag: done.batch})
+
+    async def _sweep(self, pause_s: float) -> None:
+        """Look for abandoned files and leftovers, unless that was done within the last `pause_s` seconds."""
+        if time.monotonic() - self._swept_at < pause_s and self._swept_at:
             return
         self._swept_at = time.monotonic()
-        self._stored_bytes = await asyncio.to_thread(_sweep, self._directory, self._kept(), self._server.log.clock)
+        entries = list(self._ledger.entries())
+        done = {writer_tag(entry.writer): entry.batch - (not entry.is_complete) for entry in entries}
+        self._stored_bytes = await asyncio.to_thread(
+            _sweep, self._directory, self._kept(entries), done, self._server.log.clock
+        )
 
-    def _kept(self) -> set[str]:
+    def _kept(self, entries: Iterable[Entry]) -> set[str]:
         """Files that a commit has named and not finished."""
-        return self._in_commit.union(*(entry.files for entry in self._ledger.entries()))
+        return self._in_commit.union(*(entry.files for entry in entries))
 
 
 class _Commit:
@@ -320,12 +354,23 @@ def _row(fields: Any) -> StagedRow:
     return StagedRow(topic, partition, key, value, tuple(headers), timestamp_ms)
 
 
-def batch_fields(body: dict[str, Any]) -> tuple[str, int, list[str]]:
-    """Writer, batch and names of a commit's document. Raises BadRequest."""
-    writer, names = body.get("writer"), names_field(body)
+def batch_field(body: Mapping[str, Any]) -> Batch:
+    """Writer and batch of a document. Raises BadRequest."""
+    writer = body.get("writer")
     if not isinstance(writer, str) or any("\ud800" <= character <= "\udfff" for character in writer):
         raise BadRequest("writer must be a text, without halves of surrogate pairs")
-    return writer, int_field(body, "batch"), names
+    if not writer or len(writer.encode()) > WRITER_NAME_BYTES_MAX:
+        raise BadRequest(f"writer must have 1 to {WRITER_NAME_BYTES_MAX} bytes")
+    return Batch(writer, int_field(body, "batch"))
+
+
+def batch_parameters(query: Mapping[str, str]) -> Batch | None:
+    """Writer and batch of a request's parameters, if it has any. Raises BadRequest."""
+    if "writer" not in query and "batch" not in query:
+        return None
+    number = query.get("batch", "")
+    is_number = number.isascii() and number.isdigit() and len(number) <= BATCH_DIGITS
+    return batch_field({"writer": query.get("writer"), "batch": int(number) if is_number else number})
 
 
 def names_field(body: dict[str, Any]) -> list[str]:
@@ -336,9 +381,19 @@ def names_field(body: dict[str, Any]) -> list[str]:
     return names
 
 
-def _check_names(names: Sequence[Any]) -> None:
+def writer_tag(writer: str) -> str:
+    """Names a writer in names of files."""
+    return xxhash.xxh3_64_hexdigest(writer.encode())
+
+
+def _check_names(names: Sequence[Any], batch: Batch | None = None) -> None:
+    """Raises BadRequest: they are no names of staged files, or say that they are for another batch than `batch`."""
     if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
         raise BadRequest("names must be those that staging has answered")
+    tag = batch.tag if batch is not None else ""
+    for name in names:
+        if batch is not None and not name.startswith(tag) and name.count("-") > 1:
+            raise BadRequest(f"{name} was staged for another batch than {batch.number} of {batch.writer!r}")
     if len(set(names)) != len(names):
         raise BadRequest("a staged file is named twice")
 
@@ -350,13 +405,13 @@ def _describe(entry: Entry, *, repeated: bool) -> dict[str, Any]:
 # --- in threads of their own
 
 
-def _store(files: Files, directory: Path, content: bytes) -> str:
+def _store(files: Files, directory: Path, content: bytes, batch: Batch | None) -> str:
     """Keeps a file of rows; its name. It is on disk, with its name, when this returns."""
     try:
         read_rows(content)
     except ValueError as error:
         raise BadRequest(f"not a file of rows: {error}") from None
-    name = f"{secrets.token_hex(8)}-{xxhash.xxh3_64_hexdigest(content)}"
+    name = f"{batch.tag if batch else ''}{secrets.token_hex(8)}-{xxhash.xxh3_64_hexdigest(content)}"
     try:
         files.make_dir(directory)
         files.sync_dir(directory.parent)  # its entry, which a process that was killed may have left unsynced
@@ -414,8 +469,19 @@ def _unlink(paths: Iterable[Path]) -> int:
     return freed
 
 
-def _sweep(directory: Path, kept: set[str], clock: DoubtedClock) -> int:
-    """Removes abandoned files; bytes that stay."""
+def _is_leftover(name: str, done: Mapping[str, int]) -> bool:
+    """Whether a file was staged for a batch that `done` (writer's tag to the last batch) has, or for an earlier one."""
+    found = _NAME.fullmatch(name)
+    return found is not None and int(found["batch"] or "0", 16) <= done.get(found["writer"], -1)
+
+
+def _remove_leftovers(directory: Path, done: Mapping[str, int]) -> int:
+    """Bytes that were freed."""
+    return _unlink([directory / name for name in SystemFiles().list_dir(directory) if _is_leftover(name, done)])
+
+
+def _sweep(directory: Path, kept: set[str], done: Mapping[str, int], clock: DoubtedClock) -> int:
+    """Removes abandoned files and leftovers; bytes that stay."""
     stored = 0
     try:
         found = list(os.scandir(directory))
@@ -424,8 +490,8 @@ def _sweep(directory: Path, kept: set[str], clock: DoubtedClock) -> int:
     for file in found:
         try:
             status = file.stat()
-            age_ms = clock.age_ms(status.st_mtime_ns // 1_000_000)
-            if age_ms > STAGED_KEEP_S * 1000 and file.name not in kept:
+            is_old = clock.age_ms(status.st_mtime_ns // 1_000_000) > STAGED_KEEP_S * 1000
+            if (is_old or _is_leftover(file.name, done)) and file.name not in kept:
                 os.unlink(file.path)
             else:
                 stored += status.st_size

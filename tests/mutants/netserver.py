@@ -72,6 +72,27 @@ MUTANTS = (
         f"{STAGING} -k with_its_name",
     ),
     Mutant(
+        "leave what was staged in vain for a batch that is in the log",
+        "netserver/admin/staging.py::Staging.commit",
+        "await self._remove(self._in_commit) await self._remove_leftovers(entry)",
+        "await self._remove(self._in_commit)",
+        f"{STAGING} -k staged_in_vain",
+    ),
+    Mutant(
+        "let leftovers take room from others",
+        "netserver/admin/staging.py::Staging.stage",
+        "await self._sweep(STAGED_FULL_SWEEP_S)",
+        "pass",
+        f"{STAGING} -k take_no_room",
+    ),
+    Mutant(
+        "take what an incomplete batch was repeated with for a leftover",
+        "netserver/admin/staging.py::Staging._sweep",
+        "entry.batch - (not entry.is_complete)",
+        "entry.batch",
+        f"{STAGING} -k incomplete_batch_needs",
+    ),
+    Mutant(
         "leave the system's time on staged files",
         "netserver/admin/staging.py::Staging._store",
         "os.utime(self._directory / name, ns=(1_000_000 * self._server.log.now_ms(),) * 2)",

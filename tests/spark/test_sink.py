@@ -197,11 +197,11 @@ def test_an_attempt_that_lost_the_race_counts_for_nothing(tmp_path: Path) -> Non
     rows = pa.record_batch({"value": [b"one", b"two"]})
     with server(tmp_path / "data") as process:
         options = parse_sink({"path": str(process.data_dir), "topic": "t"})
-        won, lost = (sink.stage(iter([rows]), options, "query") for _ in range(2))
+        won, lost = (sink.stage(iter([rows]), options, "query", 0) for _ in range(2))
         sink.commit([None, won], options, 0)
         sink.abort([won, lost], options)  # as after a commit whose answer got lost
         assert [record.value for record in stored(process.data_dir)] == [b"one", b"two"]
-        sink.commit([sink.stage(iter([rows]), options, "query")], options, 0)
+        sink.commit([sink.stage(iter([rows]), options, "query", 0)], options, 0)
         assert len(stored(process.data_dir)) == 2
         assert not os.listdir(process.data_dir / "staged")
 
@@ -217,7 +217,7 @@ def test_a_task_that_fails_drops_what_it_has_staged(tmp_path: Path) -> None:
     with server(tmp_path / "data") as process:
         options = parse_sink({"path": str(process.data_dir), "topic": "t", "stageBytes": "1000"})
         with pytest.raises(sink.SinkError, match="row 20 of this task has no value"):
-            sink.stage(iter(rows), options, "query")
+            sink.stage(iter(rows), options, "query", 0)
         assert not os.listdir(process.data_dir / "staged")
 
 

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from engine.errors import DataDirectoryError, UnsupportedFormat
 from netserver.admin.names import DIRECTORY_HEADER
@@ -42,9 +42,13 @@ class Client:
         self._connection: http.client.HTTPConnection | None = None
         self._headers: dict[str, str] = {}
 
-    def stage(self, rows: bytes | bytearray) -> str:
-        """Keeps a file of rows; its name. Raises SinkError."""
-        return str(self._call("/v1/staged", bytes(rows), RETRIED_STAGING)["name"])
+    def stage(self, rows: bytes | bytearray, writer: str = "", batch: int | None = None) -> str:
+        """Keeps a file of rows; its name. What is staged for a batch goes with it, whether it was committed or not.
+
+        Raises SinkError.
+        """
+        parameters = f"?{urlencode({'writer': writer, 'batch': batch})}" if batch is not None else ""
+        return str(self._call(f"/v1/staged{parameters}", bytes(rows), RETRIED_STAGING)["name"])
 
     def commit(self, writer: str, batch: int, names: Sequence[str]) -> dict[str, Any]:
         """Appends what the files hold, if the batch is not in the log yet. Raises SinkError."""

@@ -4,7 +4,7 @@ Tasks stage their rows in files that the server keeps; the driver, which knows t
 them appended with one commit. The commit bears the query's id and the batch's number, and the server appends each batch
 once, however often it is repeated: after a failure Spark runs the same batch again, and where the commit had
 succeeded its repetition changes nothing. What failed tasks and attempts that lost a race have staged is dropped, or
-goes away after a day.
+goes with the commit of their batch or a later one, or after a day.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ __all__ = ["BatchWriter", "SinkError", "StreamWriter", "parse_sink"]
 
 QUERY_ID = "sql.streaming.queryId"
 """Property of a streaming query's tasks; the same over restarts from one checkpoint."""
+BATCH_ID = "streaming.sql.batchId"
+"""Property of a streaming query's tasks: the number that its commit will have."""
 
 
 @dataclass
@@ -48,13 +50,13 @@ def check_schema(schema: StructType, options: SinkOptions, overwrite: bool) -> N
     check_columns([(field.name, field.dataType.simpleString()) for field in schema.fields], options.topic)
 
 
-def stage(batches: Iterator[pa.RecordBatch], options: SinkOptions, writer: str) -> Staged:
+def stage(batches: Iterator[pa.RecordBatch], options: SinkOptions, writer: str, batch: int | None) -> Staged:
     """A task's work: stages its rows. What it has staged is dropped if it fails. Raises SinkError."""
     client = Client(options.place)
     staged = Staged(writer, [], 0)
     try:
         for content, rows in files_of(batches, options.topic, options.stage_bytes):
-            staged.names.append(client.stage(content))
+            staged.names.append(client.stage(content, writer, batch))
             staged.rows += rows
     except BaseException:
         client.close()
@@ -102,7 +104,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """On an executor."""
-        return stage(iterator, self.options, self.writer)
+        return stage(iterator, self.options, self.writer, self.options.batch_id)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """On the driver, once all tasks have written."""
@@ -126,7 +128,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
         writer = context.getLocalProperty(QUERY_ID) if context is not None else None
         if not writer:
             raise SinkError(f"Spark does not tell the task which query it is of ({QUERY_ID})")
-        return stage(iterator, self.options, writer)
+        batch = context.getLocalProperty(BATCH_ID) if context is not None else None
+        return stage(iterator, self.options, writer, int(batch) if batch and batch.isdigit() else None)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """On the driver, once all tasks of the batch have written."""

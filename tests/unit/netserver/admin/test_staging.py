@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import aiohttp
 import msgpack
@@ -70,8 +71,9 @@ class Writer:
         self.name = name
         self.data_dir = call.server.data_dir
 
-    async def stage(self, *rows: Row) -> str:
-        status, document = await self.call("POST", "/v1/staged", packed(*rows))
+    async def stage(self, *rows: Row, batch: int | None = None) -> str:
+        parameters = "" if batch is None else f"?writer={quote(self.name)}&batch={batch}"
+        status, document = await self.call("POST", "/v1/staged" + parameters, packed(*rows))
         assert status == 201, document
         return str(document["name"])
 
@@ -244,7 +246,7 @@ def partly(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     kept: list[str] = []
 
     async def test(writer: Writer) -> None:
-        kept.extend([await writer.stage(*ROWS[:20]), await writer.stage(*ROWS[20:])])
+        kept.extend([await writer.stage(*ROWS[:20], batch=4), await writer.stage(*ROWS[20:], batch=4)])
         append, calls = staging._Commit._append, 0
 
         async def stop_after_two(self: Any, *args: Any, **named: Any) -> Any:
@@ -425,6 +427,87 @@ def test_a_clock_that_is_ahead_for_a_while_removes_no_staged_file(monkeypatch: p
     with_writer(test)
 
 
+def test_what_was_staged_in_vain_goes_with_the_commit() -> None:
+    """Of killed attempts, of the batch itself and of earlier ones; that of other writers and of later batches stays."""
+
+    async def test(writer: Writer) -> None:
+        other = Writer(writer.call, "another query, \xe4 & b=1")
+        unnamed = await writer.stage(row(b"for nobody knows what"))
+        theirs = await other.stage(row(b"theirs"), batch=1)
+        await writer.stage(row(b"killed"), batch=0)
+        await writer.stage(row(b"killed, too"), batch=0)
+        await writer.commit(0, await writer.stage(row(b"zero"), batch=0))
+        assert writer.files() == {unnamed, theirs}
+        late = await writer.stage(row(b"an attempt that was slow"), batch=0)
+        next_ones = [await writer.stage(row(b"one"), batch=1), await writer.stage(row(b"sixteen"), batch=16)]
+        assert (await writer.commit(0, late))["repeated"]
+        await writer.stage(row(b"slower"), batch=0)
+        await writer.commit(1, next_ones[0])
+        assert writer.files() == {unnamed, theirs, next_ones[1]}
+        await writer.commit(17, unnamed)
+        assert writer.files() == {theirs}
+        await other.commit(1, theirs)
+        assert values(writer.data_dir) == [b"zero", b"one", b"for nobody knows what", b"theirs"]
+
+    with_writer(test)
+
+
+def test_a_staged_file_is_taken_for_its_own_batch_only() -> None:
+    async def test(writer: Writer) -> None:
+        name = await writer.stage(row(b"x"), batch=3)
+        for other in (
+            commit_of(3, name, writer="another"),
+            commit_of(4, name),
+            commit_of(2, name),
+            commit_of(48, name),
+        ):
+            assert await writer.call.error("POST", "/v1/commits", other) == (400, "bad_request")
+        for parameters in ("?writer=w", "?batch=1", "?writer=&batch=1", "?writer=w&batch=-1", "?writer=w&batch=x",
+                           "?writer=w&batch=9223372036854775808", "?writer=w&batch=" + "9" * 5000):  # fmt: skip
+            error = await writer.call.error("POST", f"/v1/staged{parameters}", packed(row(b"y")))
+            assert error == (400, "bad_request"), parameters
+        assert writer.files() == {name}
+        await writer.commit(3, name)
+
+    with_writer(test)
+
+
+def test_leftovers_take_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that came when their batch was in the log already."""
+    content = packed(row(b"." * 100))
+
+    async def test(writer: Writer) -> None:
+        monkeypatch.setattr(staging, "STAGING_BYTES_MAX", 3 * len(content))
+        await writer.commit(1, await writer.stage(row(b"." * 100), batch=1))
+        for _ in range(3):
+            await writer.stage(row(b"." * 100), batch=1)
+        monkeypatch.setattr(staging, "STAGED_FULL_SWEEP_S", 0)
+        name = await writer.stage(row(b"." * 100), batch=2)
+        assert writer.files() == {name}
+        waiting = {name, *[await writer.stage(row(b"." * 100), batch=2) for _ in range(2)]}
+        assert await writer.call.error("POST", "/v1/staged?writer=w&batch=1", content) == (409, "limit_reached")
+        assert writer.files() == waiting
+
+    with_writer(test)
+
+
+def test_what_an_incomplete_batch_needs_is_no_leftover(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kept = partly(tmp_path, monkeypatch)
+    monkeypatch.setattr(staging, "STAGED_SWEEP_S", 0)
+
+    async def test(writer: Writer) -> None:
+        await writer.stage(row(b"x"), batch=3)
+        again = await writer.stage(row(b"x"), batch=4)
+        later = await writer.stage(row(b"x"), batch=5)
+        assert writer.files() == {*kept, again, later}
+        found = await writer.commit(4, again)
+        assert (found["complete"], found["records"]) == (True, 40)
+        assert writer.files() == {later}
+        assert values(writer.data_dir) == [fields[3] for fields in ROWS]
+
+    with_writer(test, path=tmp_path)
+
+
 def test_staged_files_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     content = packed(row(b"." * 100))
 
@@ -440,7 +523,7 @@ def test_staged_files_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_staged_file_is_on_disk_with_its_name_and_its_directory(tmp_path: Path) -> None:
     disk = disk_with(tmp_path)
-    name = staging._store(disk, tmp_path / staging.DIRECTORY, packed(row(b"v")))
+    name = staging._store(disk, tmp_path / staging.DIRECTORY, packed(row(b"v")), None)
     after = disk.after_power_cut(LoseAll())
     assert after.list_dir(tmp_path / staging.DIRECTORY) == [name]
 
