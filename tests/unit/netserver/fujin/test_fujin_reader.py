@@ -17,6 +17,7 @@ from netserver.fujin import codec, groups
 from netserver.fujin.codec import PUSH, Answer, Op
 from netserver.fujin.codec_answers import Acked, Fetched, Message
 from netserver.fujin.groups import OWNER
+from netserver.fujin.limits import READ_GRACE_S
 from netserver.testing import running
 from tests.echo import run, until
 from tests.fujin_peer import Peer, Stream, acknowledge, connect
@@ -115,7 +116,8 @@ def test_the_answer_to_connect_travels_alone() -> None:
 class Late:
     """Reads a stream as a program does that has its turn only after its QUIC has acknowledged what came."""
 
-    DELAY_S = 0.05
+    DELAY_S = 0.8 * READ_GRACE_S
+    """Its clock begins before the server's, in the same loop: on a slow machine, too, it reads first."""
 
     def __init__(self, stream: Stream) -> None:
         self.first: asyncio.Future[bytes] = stream.loop.create_future()
