@@ -28,6 +28,21 @@ class WrongServer(ConnectionFailed):
     retryable = False
 
 
+class TlsFailed(ConnectionFailed):
+    """No TLS connection comes about; the text says which setting of which side mends it.
+
+    Args:
+        kind: ``untrusted``, ``dates``, ``host`` (the server's certificate), ``wanted``, ``refused`` (the client's),
+            ``files``, ``version``, ``tls`` (the server speaks it, the client does not), ``plain`` (the reverse).
+    """
+
+    retryable = False
+
+    def __init__(self, text: str, kind: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
 class Timeout(QuintlogError, TimeoutError):
     """No answer in time; a record that had been sent may or may not be stored."""
 

@@ -266,6 +266,8 @@ QUIC_CLOSE_S: Final = 0.25
 
 SILENT_CLOSES_MAX: Final = 2
 """A client that was never answered ends when so many connections in a row were closed without an answer."""
+RECOGNITION_S: Final = 1.0
+"""How long a client that was not understood waits for an answer that tells what is really there."""
 
 QUIC_CRYPTO_BYTES_MAX: Final = 16 * KIB
 """What a client may send in the handshake, at each level: its hello has about 300 bytes, 2 KiB with large keys."""

@@ -2,7 +2,7 @@
 
 ::
 
-    async with blipmq.connect("127.0.0.1:5555", key="secret") as client:
+    async with blipmq.connect("127.0.0.1:5555", api_key="secret") as client:
         await client.publish("orders", b"one")                    # on disk when this returns
         await client.publish_many("orders", bodies)               # pipelined
         await client.publish("ticks", b"42", qos=0)               # not waited for
@@ -40,6 +40,7 @@ from netserver.blipmq.limits import (
 from netserver.blipmq.login import CID_BASE, LoginClient, refusal
 from netserver.blipmq.subscriber import Subscription
 from netserver.client.base import WRITE_BYTES, Backoff, exponential_backoff, parse_address
+from netserver.client.tls import client_tls
 from netserver.client.window import Entry, partly_sent
 from netserver.errors import NotStored, ProtocolError, QuintlogError, TooLarge
 
@@ -89,9 +90,9 @@ class Client(LoginClient):
     protocol = "BlipMQ"
 
     def __init__(
-        self, host: str, port: int, *, key: str | Path, version: int, store_timeout_s: float, **options: Any
+        self, host: str, port: int, *, api_key: str | Path, version: int, store_timeout_s: float, **options: Any
     ) -> None:
-        super().__init__(host, port, key=key, version=version, **options)
+        super().__init__(host, port, api_key=api_key, version=version, **options)
         self._options = options
         self._store_timeout_s = store_timeout_s
         self._number = 0
@@ -332,7 +333,7 @@ class Client(LoginClient):
             resume,
             group=group.encode() if isinstance(group, str) else group,
             start=start,
-            key=self._key,
+            api_key=self._api_key,
             version=self.version,
             options=self._options,
             prefetch_records=prefetch_records,
@@ -371,7 +372,7 @@ def _name(topic: str | bytes) -> bytes:
 def connect(
     address: str = f"127.0.0.1:{DEFAULT_PORT}",
     *,
-    key: str | Path = "",
+    api_key: str | Path = "",
     version: int = codec.VERSION,
     window: int = CLIENT_WINDOW_RECORDS,
     window_bytes: int = CLIENT_WINDOW_BYTES,
@@ -380,12 +381,16 @@ def connect(
     backoff: Backoff | None = None,
     give_up_after_s: float | None = None,
     flush_timeout_s: float = 10.0,
-    tls: ssl.SSLContext | None = None,
+    ca: str | Path | None = None,
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    server_name: str | None = None,
 ) -> Client:
     """A client of the server at ``address`` (``HOST[:PORT]``); it connects when it is awaited or entered.
 
     Args:
-        key: API key, or the path of a file that holds it (read at each login)
+        api_key: the key to log in with, or the path of a file that holds it (read at each login)
         version: of the protocol: 1, or 2 (messages are pushed; groups, patterns, time to live, keys)
         window, window_bytes: most messages, and bytes, that are sent and not confirmed
         store_timeout_s: how long a publish that the server cannot store (NACK 500) is tried again
@@ -393,7 +398,9 @@ def connect(
         backoff: seconds to wait before attempt n
         give_up_after_s: seconds without a connection after which the client fails; None: never
         flush_timeout_s: how long closing waits for confirmations
-        tls: context for TLS
+        ca, cert, key: TLS by files: authorities, client certificate and its key; see :mod:`netserver.client.tls`
+        ssl_context: instead of these
+        server_name: what the server's certificate is for; by default the host
 
     Raises:
         ConnectionFailed: when awaited: the first attempt failed (only a connection that was up is made again)
@@ -403,7 +410,7 @@ def connect(
     return Client(
         host,
         port,
-        key=key,
+        api_key=api_key,
         version=version,
         store_timeout_s=store_timeout_s,
         window=window,
@@ -412,5 +419,5 @@ def connect(
         backoff=backoff or exponential_backoff(0.05, 5.0),
         give_up_after_s=give_up_after_s,
         flush_timeout_s=flush_timeout_s,
-        tls=tls,
+        tls=client_tls(ca, cert, key, ssl_context, server_name),
     )

@@ -48,10 +48,12 @@ def read_key(key: str | Path) -> str:
 class LoginClient(ClientBase):
     """Logs in on each new connection; the subclass gets the frames in ``_frame``."""
 
-    def __init__(self, host: str, port: int, *, key: str | Path, version: int = codec.VERSION, **options: Any) -> None:
+    def __init__(
+        self, host: str, port: int, *, api_key: str | Path, version: int = codec.VERSION, **options: Any
+    ) -> None:
         super().__init__(host, port, frame_bytes_max=FRAME_LENGTH_MAX + LENGTH_BYTES, **options)
         self.version = version
-        self._key = key
+        self._api_key = api_key
         self._login: asyncio.Future[None] | None = None
 
     def _frame(self, kind: int, cid: int, payload: memoryview) -> None:
@@ -59,18 +61,14 @@ class LoginClient(ClientBase):
 
     async def _dial(self) -> LinkLike:
         self._login = asyncio.get_running_loop().create_future()
-        _, link = await asyncio.get_running_loop().create_connection(
-            lambda: PromptLink(self._received, self._pump, self.frame_bytes_max),
-            self.host,
-            self.port,
-            ssl=self._tls,
-            server_hostname=self.host if self._tls is not None else None,
-        )
-        return link
+        return await super()._dial()
+
+    def _new_link(self) -> Link:
+        return PromptLink(self._received, self._pump, self.frame_bytes_max)
 
     async def _handshake(self, link: LinkLike) -> None:
         assert self._login is not None, "_dial() comes first"
-        link.write(codec.hello(HELLO_CID, self.version) + codec.auth(AUTH_CID, read_key(self._key)))
+        link.write(codec.hello(HELLO_CID, self.version) + codec.auth(AUTH_CID, read_key(self._api_key)))
         await self._login
 
     def _received(self, data: memoryview, length: int) -> int:

@@ -334,7 +334,7 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         group: bytes,
         start: int | None,
         version: int,
-        key: str | Path,
+        api_key: str | Path,
         options: dict[str, Any],
         prefetch_records: int,
         prefetch_bytes: int,
@@ -357,7 +357,7 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
         self._ahead = 1  # messages to have here, at most
         self._filled_at = 0.0
         kind = PushConnection if version == codec_v2.VERSION else PollConnection
-        self._connection = kind(self, client.host, client.port, key=key, version=version, **options)
+        self._connection = kind(self, client.host, client.port, api_key=api_key, version=version, **options)
         self._open: asyncio.Future[None] | None = None
 
     # --- netserver.client.stream.SubscriptionBase

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator
 from dataclasses import dataclass
@@ -31,8 +30,10 @@ from typing import Any, ClassVar, Literal, Self
 
 from netserver.client.link import Link, LinkLike, system_text
 from netserver.client.probe import Proof
+from netserver.client.recognition import recognise
+from netserver.client.tls import ClientTls, explained
 from netserver.client.window import Entry, Window
-from netserver.errors import Closed, ConnectionFailed, QuintlogError, Timeout, Unknown
+from netserver.errors import Closed, ConnectionFailed, QuintlogError, Timeout, TlsFailed, Unknown
 
 __all__ = ["Backoff", "ClientBase", "ClientEvent", "Link", "LinkLike", "exponential_backoff", "parse_address"]
 
@@ -113,10 +114,11 @@ class ClientBase:
         backoff: see :data:`Backoff`
         give_up_after_s: seconds without a connection after which the client fails; None: never
         flush_timeout_s: how long leaving ``async with`` waits for outstanding acknowledgements
-        tls: context for TLS, None for plain TCP
+        tls: how TLS is spoken, None for plain TCP
     """
 
     protocol: ClassVar[str] = "its protocol"
+    is_tcp: ClassVar[bool] = True
     proof_in_handshake: ClassVar[bool] = True
 
     def __init__(
@@ -131,7 +133,7 @@ class ClientBase:
         backoff: Backoff | None = None,
         give_up_after_s: float | None = None,
         flush_timeout_s: float = 10.0,
-        tls: ssl.SSLContext | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.host = host
         self.port = port
@@ -186,15 +188,15 @@ class ClientBase:
         Raises:
             OSError: it cannot be reached
         """
-        loop = asyncio.get_running_loop()
-        _, link = await loop.create_connection(
-            lambda: Link(self._received, self._pump, self.frame_bytes_max),
-            self.host,
-            self.port,
-            ssl=self._tls,
-            server_hostname=self.host if self._tls is not None else None,
+        context = self._tls.context() if self._tls is not None else None
+        name = (self._tls.server_name or self.host) if self._tls is not None else None
+        _, link = await asyncio.get_running_loop().create_connection(
+            self._new_link, self.host, self.port, ssl=context, server_hostname=name
         )
         return link
+
+    def _new_link(self) -> Link:
+        return Link(self._received, self._pump, self.frame_bytes_max)
 
     # --- opening
 
@@ -221,7 +223,11 @@ class ClientBase:
             if self._end is not None:
                 raise self._end
             if self._supervisor is None:
-                link = await self._establish()
+                try:
+                    link = await self._establish()
+                except ConnectionFailed as error:
+                    await self._recognised(error)
+                    raise
                 self._supervisor = asyncio.get_running_loop().create_task(self._supervise(link))
         return self
 
@@ -244,7 +250,7 @@ class ClientBase:
             raise ConnectionFailed(f"{self.where}: {text}") from error
         except OSError as error:
             self._drop(link)
-            raise ConnectionFailed(f"{self.where}: {system_text(error)}") from error
+            raise self._tls_problem(error) or ConnectionFailed(f"{self.where}: {system_text(error)}") from error
         except BaseException:
             self._drop(link)
             raise
@@ -270,6 +276,7 @@ class ClientBase:
             greeting.result()
         if link.lost.done():
             reason = link.lost.result()
+            reason = self._tls_problem(reason.__cause__) or reason
             wrong = self.proof.judge(reason)
             if wrong is not None:
                 raise wrong from reason
@@ -283,6 +290,30 @@ class ClientBase:
         link = self._link
         if link is not None and not self.proof.given:
             self.proof.expect(link.abort)
+
+    def _tls_problem(self, error: BaseException | None) -> TlsFailed | None:
+        """What an error of TLS means; None: it is another one, or says nothing certain."""
+        problem = explained(error, self._tls is not None and self._tls.has_certificate)
+        return TlsFailed(f"{self.where}: {problem}", problem.kind) if problem is not None else None
+
+    def _may_be_mended(self, error: QuintlogError) -> bool:
+        """A server that was there with a good certificate will have one again: nobody wants to restart all clients."""
+        return isinstance(error, TlsFailed) and self.proof.given
+
+    async def _better(self, error: ConnectionFailed) -> ConnectionFailed:
+        """The same error, or one that says what is really there."""
+        try:
+            await self._recognised(error)
+        except ConnectionFailed as better:
+            return better
+        return error
+
+    async def _recognised(self, error: ConnectionFailed) -> None:
+        """Look what is really there, if nothing has ever answered as it should. Raises it: it is known."""
+        if self.is_tcp and not self.proof.given and not isinstance(error, TlsFailed):
+            better = self.proof.recognised(await recognise(self.host, self.port, self._tls), self._tls)
+            if better is not None:
+                raise better from error
 
     def _drop(self, link: LinkLike | None) -> None:
         self._link = None
@@ -301,10 +332,11 @@ class ClientBase:
     async def _keep_up(self, link: LinkLike) -> QuintlogError:
         """Make a lost connection again, until it is hopeless: returns why."""
         loop = asyncio.get_running_loop()
-        failures = 0
+        failures, settled = 0, False
         while True:
             connected_at = loop.time()
             reason = await asyncio.shield(link.lost)
+            reason = self._tls_problem(reason.__cause__) or reason
             lost_at = loop.time()
             self._connected = False
             self._link = None
@@ -312,7 +344,10 @@ class ClientBase:
             self._tell(ClientEvent("disconnected", reason))
             wrong = self.proof.judge(reason)
             if wrong is not None:
-                return wrong
+                return await self._better(wrong)
+            if isinstance(reason, TlsFailed) and not settled and lost_at - connected_at < PROVEN_S:
+                return reason  # with QUIC a server tells after the handshake that it does not take the client
+            settled = True
             failures = 0 if self._proved(lost_at - connected_at) else failures + 1
             again = await self._redial(lost_at, failures, reason)
             if isinstance(again, QuintlogError):
@@ -335,14 +370,15 @@ class ClientBase:
                 left_s = lost_at + self.give_up_after_s - loop.time()
                 if left_s <= 0:
                     if problem is None and not self.proof.given:
-                        return self.proof.missing(f"{reason}, before it answered")
-                    return problem or ConnectionFailed(f"{self.where}: {reason}")
+                        return await self._better(self.proof.missing(f"{reason}, before it answered"))
+                    # Whatever it is now: what was sent before may be stored.
+                    return ConnectionFailed(str(problem) if problem is not None else f"{self.where}: {reason}")
                 wait_s = min(wait_s, left_s)
             await asyncio.sleep(wait_s)
             try:
                 return await self._establish(), failures
             except QuintlogError as error:
-                if not error.retryable and not isinstance(error, Closed):
+                if not error.retryable and not isinstance(error, Closed) and not self._may_be_mended(error):
                     return error
                 problem = error
             failures += 1

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from netserver.errors import ConnectionFailed, ProtocolError, QuintlogError, WrongServer
+from netserver.client.recognition import Found
+from netserver.client.tls import ClientTls
+from netserver.errors import ConnectionFailed, ProtocolError, QuintlogError, TlsFailed, WrongServer
 from netserver.limits import SILENT_CLOSES_MAX
 
 
@@ -58,12 +60,33 @@ class Proof:
             f"{self._where} answers, but not as {self._protocol}; is it the port of another protocol? ({why})"
         )
 
-    def judge(self, reason: QuintlogError) -> WrongServer | None:
+    def recognised(self, found: Found, tls: ClientTls | None) -> ConnectionFailed | None:
+        """The error that says what is really there; None: that is not certain.
+
+        Args:
+            tls: what the client speaks.
+        """
+        if found.tls and tls is None:
+            return TlsFailed(f'{self._where} speaks TLS: give ca= (the file of its authority, or "system")', "tls")
+        without = ", without TLS" if tls is not None and not found.tls else ""
+        if found.protocol and found.protocol != self._protocol:
+            return WrongServer(
+                f"{self._where} answers, but not as {self._protocol}: it speaks {found.protocol}{without}"
+            )
+        if tls is not None and found.tls is False:
+            text = f'{self._where} does not speak TLS: leave out ca= and cert=, or say ca="off"'
+            return TlsFailed(f"{text} (it speaks {found.protocol})" if found.protocol else text, "plain")
+        if tls is not None and found.tls and not found.protocol and not tls.has_certificate:
+            text = f"{self._where} speaks TLS, but gives no answer; it may want a client certificate: cert= and key="
+            return TlsFailed(text, "wanted")
+        return None
+
+    def judge(self, reason: QuintlogError) -> ConnectionFailed | None:
         """Whether the end of a connection shows that no server of this protocol is there; None: it does not."""
         self.stop()
         if self.given:
             return None
-        if isinstance(reason, WrongServer):
+        if isinstance(reason, WrongServer | TlsFailed):
             return reason
         if isinstance(reason, ProtocolError):
             return self.missing(str(reason).removeprefix(f"from {self._where}: "))

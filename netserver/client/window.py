@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from netserver.errors import QuintlogError, Unknown, WrongServer
+from netserver.errors import QuintlogError, TlsFailed, Unknown, WrongServer
 
 __all__ = ["Entry", "Window", "partly_sent"]
 
@@ -250,7 +250,7 @@ class Window:
         """No acknowledgement can come any more: what is in the window is unknown, and nothing more is accepted.
 
         The futures of the entries and those who wait in :meth:`flushed` get :class:`Unknown`, later callers ``reason``;
-        when there never was a server of the protocol (:class:`WrongServer`), all get that.
+        when there never was a server of the protocol (:class:`WrongServer`, :class:`TlsFailed`), all get that.
         """
         if self.error is not None:
             return
@@ -290,6 +290,6 @@ def partly_sent(futures: Sequence[asyncio.Future[Any]], reason: QuintlogError) -
 
 
 def _unknown(records: Sequence[Any], reason: QuintlogError) -> QuintlogError:
-    if isinstance(reason, WrongServer):
+    if isinstance(reason, WrongServer | TlsFailed):
         return reason
     return Unknown(f"{len(records)} records sent but not acknowledged: {reason}", records)

@@ -21,9 +21,11 @@ import ssl
 import time
 from collections.abc import Iterable
 from itertools import repeat
+from pathlib import Path
 from typing import Final
 
 from netserver.client.base import Backoff, ClientBase, ClientEvent, LinkLike, parse_address
+from netserver.client.tls import ClientTls, client_tls
 from netserver.client.window import Entry, partly_sent
 from netserver.errors import ProtocolError, QuintlogError, Refused, TooLarge
 from netserver.figg import codec
@@ -77,7 +79,7 @@ class Client(ClientBase):
         backoff: Backoff | None,
         give_up_after_s: float | None,
         flush_timeout_s: float,
-        tls: ssl.SSLContext | None,
+        tls: ClientTls | None,
     ) -> None:
         super().__init__(
             host,
@@ -429,7 +431,11 @@ def connect(
     backoff: Backoff | None = None,
     give_up_after_s: float | None = None,
     flush_timeout_s: float = 10.0,
-    tls: ssl.SSLContext | None = None,
+    ca: str | Path | None = None,
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    server_name: str | None = None,
 ) -> Client:
     """A client of the server at ``address`` (``HOST[:PORT]``); it connects when it is awaited or entered.
 
@@ -443,7 +449,9 @@ def connect(
         backoff: seconds to wait before attempt n; by default 0, then 1, 2, 4 ... 30 with jitter
         give_up_after_s: seconds without a connection after which the client fails; None: never
         flush_timeout_s: how long closing waits for acknowledgements
-        tls: context for TLS
+        ca, cert, key: TLS by files: authorities, client certificate and its key; see :mod:`netserver.client.tls`
+        ssl_context: instead of these
+        server_name: what the server's certificate is for; by default the host
 
     Raises:
         ConnectionFailed: when awaited: the first attempt failed (only a connection that was up is made again)
@@ -462,5 +470,5 @@ def connect(
         backoff=backoff,
         give_up_after_s=give_up_after_s,
         flush_timeout_s=flush_timeout_s,
-        tls=tls,
+        tls=client_tls(ca, cert, key, ssl_context, server_name),
     )

@@ -19,13 +19,15 @@ transaction never outlives its connection.
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from pathlib import Path
 
 from netserver.client.base import Backoff, ClientBase, LinkLike, exponential_backoff, parse_address
+from netserver.client.tls import TlsFiles
 from netserver.client.window import Entry, partly_sent
-from netserver.errors import ConnectionFailed, ProtocolError, QuintlogError, Refused, TooLarge, Unknown
+from netserver.errors import ConnectionFailed, ProtocolError, QuintlogError, Refused, TlsFailed, TooLarge, Unknown
 from netserver.fujin import codec
 from netserver.fujin.codec import PULL, PUSH, Answer
 from netserver.fujin.codec_answers import AnswerDecoder, Done, Event
@@ -80,6 +82,7 @@ class Client(ClientBase):
     """A connection to a Fujin server that is kept up. Made by :func:`connect`; ``await`` it or use ``async with``."""
 
     protocol = "Fujin"
+    is_tcp = False
 
     def __init__(
         self,
@@ -295,10 +298,10 @@ class Client(ClientBase):
         link = Link(self._pump)
         try:
             await link.dial(self.host, self.port, self._trust, self._server_name, self._idle_timeout_s)
+        except TlsFailed as error:
+            raise TlsFailed(f"{self.where}: {error}", error.kind) from error
         except ConnectionFailed as error:
-            problem = ConnectionFailed(f"{self.where}: {error}")
-            problem.retryable = error.retryable
-            raise problem from error
+            raise ConnectionFailed(f"{self.where}: {error}") from error
         link.writer = link.open(codec.connect_writer(), self, AnswerDecoder())
         return link
 
@@ -393,6 +396,9 @@ def connect(
     address: str = f"127.0.0.1:{DEFAULT_PORT}",
     *,
     ca: str | Path | None = None,
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
+    ssl_context: ssl.SSLContext | None = None,
     fingerprint: str | None = None,
     verify: bool = True,
     server_name: str | None = None,
@@ -410,7 +416,9 @@ def connect(
     """A client of the server at ``address`` (``HOST[:PORT]``); it connects when it is awaited or entered.
 
     Args:
-        ca: PEM file of authorities, or of the server's self-signed certificate; None: those of the system
+        ca, cert, key: authorities (or the server's own certificate), client certificate and its key; see
+            :mod:`netserver.client.tls`. QUIC is always encrypted: without ``ca`` those of the system count
+        ssl_context: refused, as QUIC has no use for it
         fingerprint: SHA-256 of the server's certificate, as it logs it, instead of ``ca``
         verify: False: anybody is taken for the server
         server_name: what the certificate is for; by default the host
@@ -427,12 +435,15 @@ def connect(
 
     Raises:
         ConnectionFailed: when awaited: the first attempt failed (only a connection that was up is made again)
+        ValueError: an ssl_context
     """
+    if ssl_context is not None:
+        raise ValueError("QUIC cannot use an ssl_context=: give ca=, cert= and key=")
     host, port = parse_address(address, DEFAULT_PORT)
     return Client(
         host,
         port,
-        trust=Trust(ca, fingerprint, verify),
+        trust=Trust(TlsFiles.found(ca, cert, key), fingerprint, verify),
         server_name=server_name,
         window=window,
         window_bytes=window_bytes,

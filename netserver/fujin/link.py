@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from netserver.errors import Closed, ConnectionFailed, ProtocolError, QuintlogError
+from netserver.errors import Closed, ConnectionFailed, ProtocolError, QuintlogError, TlsFailed
 from netserver.fujin import codec
 from netserver.fujin.codec import FujinError
 from netserver.fujin.codec_answers import AnswerDecoder, Disconnected, Event, Stop
@@ -21,6 +21,8 @@ ALPN = "fujin"
 UNLIMITED_BYTES = 1 << 50
 CERTIFICATE_ALERTS = range(0x100 + 42, 0x100 + 49)
 """TLS's alerts from bad_certificate to unknown_ca (RFC 8446, 6.2), as QUIC carries them (RFC 9001, 4.8)."""
+CERTIFICATE_EXPIRED = 0x100 + 45
+CERTIFICATE_REQUIRED = 0x100 + 116
 NO_APPLICATION_PROTOCOL = 0x100 + 120
 """TLS's alert of a server that speaks something else (RFC 7301, 3.2)."""
 PREFETCH = "the application has not taken what was received"
@@ -152,6 +154,7 @@ class Link:
 
         Raises:
             OSError, ConnectionFailed: none of them has answered.
+            TlsFailed: a file cannot be used, or one of the two sides does not trust the other.
         """
         configuration = trust.configuration(server_name, ALPN, idle_timeout_s)
         problem: Exception | None = None
@@ -214,11 +217,10 @@ class Link:
     def gone(self, code: int, reason: str) -> None:
         """The connection is gone."""
         text = reason or "the connection was closed"
-        if code in CERTIFICATE_ALERTS:
-            text += "; give ca=DATA/fujin-certificate.pem or fingerprint="
         if code == NO_APPLICATION_PROTOCOL:
             text = "a QUIC server answers, but not as Fujin; is it the port of another protocol?"
-        problem = ConnectionFailed(text if not code else f"{text} (code {code:#x})")
+        problem = _tls_problem(code, text, self._handshake.done())
+        problem = problem or ConnectionFailed(text if not code else f"{text} (code {code:#x})")
         if not self._handshake.done():
             self._handshake.set_exception(problem)
             self._handshake.exception()
@@ -298,6 +300,26 @@ class Link:
             self._keepalive = self._loop.call_later(interval_s, self._keep_alive, interval_s)
             if self._loop.time() - peer.heard_at >= interval_s:
                 peer.keep_alive()
+
+
+def _tls_problem(code: int, text: str, is_up: bool) -> ConnectionFailed | None:
+    """What an alert of TLS means; None: it is none about certificates.
+
+    Args:
+        is_up: the handshake is complete for us: it is the server that complains.
+    """
+    if code == CERTIFICATE_REQUIRED:
+        return TlsFailed("the server wants a client certificate: cert= and key=", "wanted")
+    if code not in CERTIFICATE_ALERTS:
+        return None
+    if is_up:
+        return TlsFailed(f"the server does not take the client's certificate (cert=): {text}", "refused")
+    if code == CERTIFICATE_EXPIRED:
+        return TlsFailed(f"the server needs a new certificate, or one of the two clocks is wrong: {text}", "dates")
+    if "match" in text:
+        return TlsFailed(f"{text}: dial a name that is in its certificate, or give that as server_name=", "host")
+    hint = "ca= names the file of its authority, or DATA/fujin-certificate.pem, or fingerprint="
+    return TlsFailed(f"its certificate is of no authority that is trusted here: {hint} ({text})", "untrusted")
 
 
 def _say_goodbye(peer: QuicPeer) -> None:

@@ -9,15 +9,15 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
 from aioquic.quic.configuration import QuicConfiguration
 from cryptography.hazmat.primitives import hashes
 
 from netserver.client.link import system_text
-from netserver.errors import ConnectionFailed
+from netserver.client.tls import TlsFiles
+from netserver.errors import TlsFailed
 from netserver.limits import (
     PEER_WINDOW_BYTES,
     QUIC_BATCH_S,
@@ -37,15 +37,15 @@ STREAMS_MAX_OF_SERVER = 100
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """How a client knows its server.
+    """How a client knows its server, and what it shows of itself.
 
     Attributes:
-        ca: PEM file of authorities, or of the server's self-signed certificate; None: those of the system.
-        fingerprint: SHA-256 of the server's certificate in hexadecimal (colons are left out); instead of ``ca``.
+        files: authorities, and the client's own certificate; QUIC is always encrypted, so ``off`` means ``system``.
+        fingerprint: SHA-256 of the server's certificate in hexadecimal (colons are left out); instead of authorities.
         is_verified: False: anybody is taken for the server.
     """
 
-    ca: str | Path | None = None
+    files: TlsFiles = field(default_factory=TlsFiles)
     fingerprint: str | None = None
     is_verified: bool = True
 
@@ -53,22 +53,20 @@ class Trust:
         """Check the fingerprint, if one is known.
 
         Raises:
-            ConnectionFailed: it is another certificate.
+            TlsFailed: it is another certificate.
         """
         if self.fingerprint is None:
             return
         certificate = quic.peer_certificate
         wanted = self.fingerprint.lower().removeprefix("sha256:").replace(":", "")
         if certificate is None or certificate.fingerprint(hashes.SHA256()).hex() != wanted:
-            error = ConnectionFailed("the server's certificate has another fingerprint")
-            error.retryable = False
-            raise error
+            raise TlsFailed("the server's certificate has another fingerprint", "untrusted")
 
     def configuration(self, server_name: str, alpn: str, idle_timeout_s: float) -> QuicConfiguration:
         """For a connection to ``server_name``.
 
         Raises:
-            OSError: the file of authorities cannot be read.
+            TlsFailed: a file cannot be used.
         """
         configuration = QuicConfiguration(
             is_client=True,
@@ -81,9 +79,12 @@ class Trust:
         )
         if not self.is_verified or self.fingerprint is not None:
             configuration.verify_mode = ssl.CERT_NONE
-        elif self.ca is not None:
-            Path(self.ca).open("rb").close()  # aioquic would only say that nothing can be verified
-            configuration.load_verify_locations(cafile=str(self.ca))
+        elif self.files.authorities is not None:
+            configuration.load_verify_locations(cafile=self.files.authorities)
+        if self.files.is_used:
+            self.files.context()  # it says what is wrong with the files; aioquic would not
+        if self.files.own is not None:
+            configuration.load_cert_chain(*self.files.own)
         return configuration
 
 

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from netserver.client.base import PROVEN_S, Backoff, ClientBase, LinkLike, parse_address
+from netserver.client.tls import ClientTls, client_tls
 from netserver.errors import Closed, ProtocolError, QuintlogError, Refused, Timeout, WrongServer
 from netserver.reliably import codec
 from netserver.reliably.codec import ErrorMessage, Message
@@ -94,7 +95,7 @@ class Session(ClientBase):
         dial_timeout_s: float,
         backoff: Backoff,
         give_up_after_s: float | None,
-        tls: ssl.SSLContext | None,
+        tls: ClientTls | None,
     ) -> None:
         super().__init__(
             host,
@@ -422,7 +423,11 @@ def connect(
     dial_timeout_s: float = 5.0,
     backoff: Backoff | None = None,
     give_up_after_s: float | None = None,
-    tls: ssl.SSLContext | None = None,
+    ca: str | Path | None = None,
+    cert: str | Path | None = None,
+    key: str | Path | None = None,
+    ssl_context: ssl.SSLContext | None = None,
+    server_name: str | None = None,
 ) -> Session:
     """A stream from the server at ``address`` (``HOST[:PORT]``).
 
@@ -461,7 +466,7 @@ def connect(
         dial_timeout_s=dial_timeout_s,
         backoff=backoff or patient_backoff(),
         give_up_after_s=give_up_after_s,
-        tls=tls,
+        tls=client_tls(ca, cert, key, ssl_context, server_name),
     )
 
 

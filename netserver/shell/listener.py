@@ -26,6 +26,7 @@ from netserver.limits import (
     KEEPALIVE_PROBES,
     TLS_HANDSHAKE_S,
 )
+from netserver.shell.alerts import ACCEPTED
 
 log = logging.getLogger(__name__)
 
@@ -231,6 +232,7 @@ class TcpListener:
         try:
             accepted.setblocking(False)
             _tune(accepted)
+            ACCEPTED.set(accepted)
             await self._loop.connect_accepted_socket(factory, accepted, ssl=tls, ssl_handshake_timeout=timeout)
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
             log.info("%s: connection failed before its first byte: %s", self.name, str(error) or type(error).__name__)

@@ -13,6 +13,7 @@ from engine.partitions.clock import wall_ms
 from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
 from netserver.config.settings import ListenerSection
 from netserver.errors import CertificateError
+from netserver.shell.alerts import TellingContext
 
 log = logging.getLogger("quintlog.tls")
 
@@ -28,7 +29,7 @@ def server_context(section: ListenerSection) -> ssl.SSLContext | None:
     """
     if not section.tls_certificate:
         return None
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context = TellingContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(section.tls_certificate, section.tls_key)

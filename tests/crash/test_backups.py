@@ -177,7 +177,7 @@ class Load:
                     del self.known.passing[old]
 
     async def reader(self) -> None:
-        async with blipmq.connect(self.address("blipmq"), key="any key does") as client:
+        async with blipmq.connect(self.address("blipmq"), api_key="any key does") as client:
             await client.publish("read", b"first")
             subscription = await client.subscribe("read")
             while await self.goes_on():

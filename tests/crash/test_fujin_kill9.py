@@ -210,7 +210,7 @@ async def clients(process: ServerProcess) -> AsyncIterator[dict[str, Any]]:
     made = {
         "figg": figg.connect(places["figg"], **options),
         "tank": tank.connect(places["tank"], give_up_after_s=0),
-        "blipmq": blipmq.connect(places["blipmq"], key="any", **options),
+        "blipmq": blipmq.connect(places["blipmq"], api_key="any", **options),
         "fujin": fujin.connect(places["fujin"], verify=False, resend=False, **options),
     }
     async with AsyncExitStack() as stack:

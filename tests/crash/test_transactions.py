@@ -146,7 +146,7 @@ async def watching(quintlog: SimulatedServer, before: Watchers | None = None) ->
     async with AsyncExitStack() as stack:
         figg_client = await stack.enter_async_context(figg.connect(where["figg"], flush_timeout_s=1))
         tank_client = await stack.enter_async_context(tank.connect(where["tank"]))
-        blipmq_client = await stack.enter_async_context(blipmq.connect(where["blipmq"], key="any"))
+        blipmq_client = await stack.enter_async_context(blipmq.connect(where["blipmq"], api_key="any"))
         fujin_client = await stack.enter_async_context(fujin.connect(where["fujin"], verify=False))
         for topic in TOPICS:
             by_figg = figg_client.subscribe(topic, start=figg.EARLIEST)

@@ -65,6 +65,7 @@ WALL_TIME = frozenset(
         "netserver/access/auth.py",
         "netserver/admin/staging.py",
         "netserver/app.py",
+        "netserver/client/tls.py",
         "netserver/logs.py",
         "netserver/shell/connection.py",
         "netserver/shell/tls.py",

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import click
 
 from netserver.client.base import parse_address
-from netserver.errors import Refused, WrongServer
+from netserver.errors import Refused, TlsFailed, WrongServer
 from tools.logtool.cli import Command, Settings
 from tools.logtool.lib import errors
 from tools.logtool.lib.address import DEFAULT_LISTENERS, admin_of, listener_of
@@ -52,7 +52,7 @@ def connect(
     module = import_module(f"netserver.{protocol}")
     if protocol in ENCRYPTED:
         more["ca"] = ca or own_certificate(settings)
-    dial_timeout_s = min(settings.timeout_s, DIAL_S)
+    dial_timeout_s = min(settings.timeout_s / 2, DIAL_S)  # the other half is for finding out what is really there
     return module.connect(address, window=window, dial_timeout_s=dial_timeout_s, give_up_after_s=retry_s, **more)
 
 
@@ -367,7 +367,7 @@ def publish(
         raise
     except Exception as error:
         progress.tick(last=True)
-        if not progress.sent or isinstance(error, WrongServer):
+        if not progress.sent or isinstance(error, WrongServer | TlsFailed):
             raise
         failure = refusal(error, protocol, topic) or errors.explain(error)
         if failure is None:

@@ -129,10 +129,10 @@ def test_rights(tmp_path: Path) -> None:
         async with running(settings=settings) as quintlog:
             address = str(quintlog.addresses["blipmq"])
             with pytest.raises(Refused, match="invalid API key") as refused:
-                async with blipmq.connect(address, key="wrong"):
+                async with blipmq.connect(address, api_key="wrong"):
                     pass
             assert refused.value.code == 401
-            async with blipmq.connect(address, key=secret, **FAST) as client:
+            async with blipmq.connect(address, api_key=secret, **FAST) as client:
                 await client.publish("ok.1", b"x")
                 with pytest.raises(Refused, match="not allowed"):
                     await client.publish("other", b"x")

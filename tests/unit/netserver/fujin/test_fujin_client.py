@@ -341,7 +341,7 @@ def test_who_the_server_is(tmp_path: Path) -> None:
             for options in bad:
                 with pytest.raises(errors.ConnectionFailed):
                     await fujin.connect(address, **options)
-            with pytest.raises(errors.ConnectionFailed, match="give ca="):
+            with pytest.raises(errors.ConnectionFailed, match="ca= names the file"):
                 await fujin.connect(address)
 
     run("asyncio", main())

@@ -392,7 +392,7 @@ def test_streams_that_cannot_go_on(lines: list[bytes], error: type[Exception], t
                 async for _ in session:
                     pass
             await asyncio.sleep(0.05)
-            assert len(server.requests) == 1, "it must not dial again"
+            assert len(list(filter(None, server.requests))) == 1, "it must not dial again"
 
     run(test())
 
@@ -420,7 +420,7 @@ def test_a_server_that_never_says_a_word_is_another_one() -> None:
         ):
             with pytest.raises(WrongServer, match="without an answer"):
                 await session.next(10)
-            assert len(server.requests) == 2
+            assert len(list(filter(None, server.requests))) == 2, "beside the questions what it is"
 
     run(test())
 
