@@ -23,7 +23,7 @@ from engine.reader import DirectoryReader
 from engine.segments import gaps as gaps_module
 from engine.segments.gaps import Gaps
 from tests.cursor_log import CursorLog
-from tools.logtool.lib.positions import parse
+from tools.positions import parse
 
 EXAMPLES = 2000 if os.environ.get("QUINTLOG_NIGHTLY") == "1" else 60
 GAP = st.one_of(st.just(0), st.just(0), st.integers(1, 5), st.integers(1, 1 << 40))

@@ -242,54 +242,6 @@ def test_only_committed_records(spark: SparkSession, tmp_path: Path) -> None:
     assert offsets(read(spark, tmp_path)) == list(range(1, 92))
 
 
-@pytest.mark.parametrize(
-    ("options", "text"),
-    [
-        ({"subscribe": "none"}, "no topic none"),
-        ({"subscribe": "orders", "assign": "{}"}, "exclude each other"),
-        ({"assign": "x"}, "assign is 'x'"),
-        ({"subscribePattern": "("}, "a regular expression"),
-        ({"splitBytes": "0"}, "64m, above 0"),
-        ({"startingOffsets": "yesterday"}, "startingOffsets is 'yesterday'"),
-        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "exclude each other"),
-        ({"onCorruption": "ignore"}, "fail or skip"),
-        ({"startingOffset": "1"}, "unknown option"),
-        ({"subscribe": ""}, "subscribe is ''; expected names of topics"),
-        ({"splitBytes": "64q"}, "a size such as 64m"),
-        ({"startingOffsets": '{"order": {"0": 1}}'}, "startingOffsets: there is no order:0 among what is read"),
-        ({"endingOffsets": '{"orders": {"1": 1}}'}, "endingOffsets: there is no orders:1 among"),
-        ({"startingOffsets": '{"orders": {"0": 1.9}}'}, "startingOffsets is"),
-        ({"startingOffsets": '{"orders": {"0": "1"}}'}, "startingOffsets is"),
-        ({"startingOffsets": '{"orders": {"0": -5}}'}, "numbers begin at 1"),
-        ({"assign": '{"orders": "0"}'}, "assign is"),
-        ({"assign": '{"orders": [0, 7]}'}, "assign: there is no orders:7 among"),
-        (
-            {"startingOffsets": '{"orders": {"0": 50}}', "endingOffsets": '{"orders": {"0": 40}}'},
-            "orders:0 would begin with record 50 and end before record 40",
-        ),
-    ],
-)
-def test_options_that_are_not_valid(tmp_path: Path, options: dict[str, str], text: str) -> None:
-    require_spark()
-    from tools.spark.source.data_source import BatchReader
-    from tools.spark.source.options import OptionError, parse
-
-    example(tmp_path)
-    with pytest.raises(OptionError, match=text.replace("(", r"\(")):
-        BatchReader(parse({"path": str(tmp_path)} | options), (("offset", True),)).partitions()
-
-
-def test_options_as_they_are_typed(tmp_path: Path) -> None:
-    require_spark()
-    from tools.spark.source.options import parse
-
-    sizes = ("64m", "64 MiB", "64MB", str(64 << 20))
-    assert {parse({"path": "d", "SPLITBYTES": size}).split_bytes for size in sizes} == {64 << 20}
-    example(tmp_path)
-    (task,) = tasks(tmp_path, startingOffsets='{"orders": {"0": 0}}')  # as in Kafka
-    assert (task.first_seq, task.end_seq) == (1, 91)
-
-
 def publish(process: ServerProcess, topic: str, first: int, count: int) -> None:
     records = [{"value": f"{topic} {number}"} for number in range(first, first + count)]
     process.admin("POST", f"/v1/topics/{topic}/records", {"records": records})

@@ -7,8 +7,10 @@ import itertools
 import os
 import subprocess
 import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -244,6 +246,41 @@ def publish(process: ServerProcess, first: int, count: int) -> None:
                 )
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.fixture
+def refusing(tmp_path: Path) -> Iterator[str]:
+    """A place in an S3 server that refuses everything."""
+
+    class Refusal(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403)
+
+        do_HEAD = do_PUT = do_POST = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusal) as away:
+        thread = threading.Thread(target=away.serve_forever)
+        thread.start()
+        address = f"127.0.0.1:{away.server_port}"
+        yield f"s3://user:word@history/quintlog?region=us-east-1&scheme=http&endpoint_override={address}"
+        away.shutdown()
+        thread.join()
+
+
+def test_an_archive_that_cannot_be_used_is_named(tmp_path: Path, refusing: str) -> None:
+    from engine.errors import DataDirectoryError
+
+    example(tmp_path / "log")
+    done = logtool(tmp_path / "log", "archive-segments", refusing)
+    assert (done.returncode, done.stdout) == (3, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("logtool: the archive s3://history/quintlog cannot be reached or used: ")
+    for options in ({"path": refusing}, {"archive": refusing}):
+        with pytest.raises(DataDirectoryError, match="the archive s3://history/quintlog cannot be"):
+            numbers(tmp_path / "log", **options)
 
 
 def test_object_storage_and_a_live_server(spark: SparkSession, tmp_path: Path, bucket: str) -> None:

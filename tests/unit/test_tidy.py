@@ -74,8 +74,8 @@ WALL_TIME = frozenset(
         "tools/engine_server.py",
         "tools/logtool/lib/copying.py",
         "tools/logtool/debug.py",
-        "tools/logtool/lib/positions.py",
         "tools/logtool/repair.py",
+        "tools/positions.py",
     ]
 )
 """Files that read the system's clock or times of files; docs/clocks.md says for each what for."""

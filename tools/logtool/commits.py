@@ -34,7 +34,7 @@ def commits() -> None:
 def _stored(settings: Settings) -> list[dict[str, Any]]:
     from engine.state.store import StateReader
     from engine.state.writer_ledger import STAGED, read_entries
-    from tools.logtool.lib.stored import STATE
+    from tools.stored_topics import STATE
 
     data_dir = settings.need_directory()
     state = StateReader.open(data_dir / STATE)

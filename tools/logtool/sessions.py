@@ -45,7 +45,8 @@ def _stored_items(settings: Settings) -> list[dict[str, Any]]:
     from engine.state.store import StateReader, StateStore
     from netserver.reliably.applications import ApplicationCodec
     from netserver.reliably.describe import session_item
-    from tools.logtool.lib.stored import STATE, stored_topics
+    from tools.logtool.lib.stored import stored_topics
+    from tools.stored_topics import STATE
 
     data_dir = settings.need_directory()
     names = {topic.id: topic.name for topic in stored_topics(DirectoryReader(data_dir))}

@@ -15,9 +15,10 @@ from tools.logtool.lib.changes import changes
 from tools.logtool.lib.completing import complete_subscription
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.output import Column, Output, count_text, name_text, number, time_text
-from tools.logtool.lib.positions import POSITION, Position
+from tools.logtool.lib.positions import POSITION
 from tools.logtool.lib.stored_subscriptions import StoredSubscriptions
 from tools.logtool.topics import confirm, extent, topic_of
+from tools.positions import Position
 
 if TYPE_CHECKING:
     from engine.cursors.entries import Entry

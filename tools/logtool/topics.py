@@ -19,8 +19,9 @@ from tools.logtool.lib.changes import changes, topic_path
 from tools.logtool.lib.completing import complete_setting, complete_topic
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.output import Column, Output, count_text, name_text, number, say, size_text, time_text
-from tools.logtool.lib.positions import POSITION, Extent, Position
+from tools.logtool.lib.positions import POSITION
 from tools.logtool.lib.records import topic_and_partition
+from tools.positions import Extent, Position
 
 LIST_COLUMNS = (
     Column("name", "TOPIC"),

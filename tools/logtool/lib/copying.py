@@ -45,7 +45,7 @@ from engine.state.writer_ledger import STAGED, Entry, read_entries, unusable
 from tools.logtool.lib.copied_partition import NOTHING, PartitionCopy, Settled
 from tools.logtool.lib.errors import CONFLICT, FINDING, UNREACHABLE, Failure
 from tools.logtool.lib.limits import COPY_BYTES, MANIFEST_BYTES_MAX, STATE_COPIES
-from tools.logtool.lib.stored import STATE
+from tools.stored_topics import STATE
 
 MANIFEST = "backup.json"
 LEFT_OUT = {"LOCK", "server.json", "admin.token", "watermarks", "index", "state", "topics", "set-aside", MANIFEST}

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import difflib
-import struct
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 from engine.errors import Corrupt, EngineError, UnknownTopic
 from engine.reader import DirectoryReader, PartitionReader, StoredTopic
-from engine.state.store import TOPIC, StateReader
 from tools.logtool.lib.output import bytes_fields, name_text
+from tools.stored_topics import STATE, topics_of_state
 
-STATE = "state"
 NAMES_COMPARED = 1000
 """Of so many topics the nearest name is looked for."""
-_TOPIC_KEY = struct.Struct(">Q")
 
 
 def stored_topics(reader: DirectoryReader) -> list[StoredTopic]:
@@ -28,20 +24,6 @@ def stored_topics(reader: DirectoryReader) -> list[StoredTopic]:
             Corrupt(str(reader.data_dir / STATE), None, f"{error}; topics without records are not seen")
         )
         return reader.topics()
-
-
-def topics_of_state(path: Path, on_corrupt: Callable[[Corrupt], None]) -> list[StoredTopic]:
-    """All topics by name, as a state has them. Raises EngineError: it cannot be read."""
-    topics: list[StoredTopic] = []
-    state = StateReader.open(path)
-    try:
-        for key, value in state.scan(TOPIC, on_corrupt):
-            name, partition_count, settings, created_ms = value
-            (topic_id,) = _TOPIC_KEY.unpack_from(key, len(TOPIC))
-            topics.append(StoredTopic(topic_id, name, partition_count, created_ms, settings))
-    finally:
-        state.close()
-    return sorted(topics, key=lambda topic: topic.name)
 
 
 def find_topic(reader: DirectoryReader, name: bytes) -> StoredTopic:

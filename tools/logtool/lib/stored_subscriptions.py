@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from engine.cursors.documents import entry_item, stored_entries
 from engine.reader import DirectoryReader
 from engine.state.store import StateReader
-from tools.logtool.lib.stored import STATE, stored_topics
+from tools.logtool.lib.stored import stored_topics
+from tools.stored_topics import STATE
 
 if TYPE_CHECKING:
     from engine.cursors.entries import Entry

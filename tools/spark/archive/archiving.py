@@ -21,7 +21,7 @@ from engine.files.system import SystemFiles
 from engine.formats.segment import parse_segment_name
 from engine.reader import DirectoryReader, PartitionReader, Segment, StoredTopic, opened, walk_segment
 from engine.segments.scan import Damage
-from tools.spark.archive.tiering import Archived, Manifest, Place, manifest_name
+from tools.spark.archive.tiering import Archived, Manifest, Place, manifest_name, shown, told
 from tools.spark.limits import ARCHIVE_BLOCK_BYTES, MANIFESTS_KEPT
 
 OBJECT_STORES = ("s3", "gcs", "abfs")
@@ -64,14 +64,14 @@ def archive(data_dir: Path, place: Place, copied: Callable[[int], None] = _nobod
         DataDirectoryError: the archive holds another directory's segments, or `data_dir` is none.
         LogLocked: another run is under way.
         Corrupt, UnsupportedFormat: the archive's manifest cannot be used.
-        OSError: what was archived before is as it was.
+        ArchiveAway, OSError: what was archived before is as it was.
     """
     directory = DirectoryReader(data_dir)
     try:
-        with _alone(data_dir):
+        with _alone(data_dir), told(place.uri):
             manifest = place.manifest()
             if manifest.version and manifest.directory_id != directory.directory_id:
-                raise DataDirectoryError(f"{place.uri} is the archive of another data directory")
+                raise DataDirectoryError(f"{shown(place.uri)} is the archive of another data directory")
             report = Report(manifest)
             topics = directory.topics()
             for topic in topics:

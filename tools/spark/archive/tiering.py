@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import xxhash
@@ -27,9 +29,9 @@ from engine.errors import Corrupt, DataDirectoryError, UnsupportedFormat
 from engine.files.system import Files
 from engine.reader import PartitionReader, Segment, StoredTopic, read_segment
 from tools.spark.limits import MANIFEST_BYTES_MAX
+from tools.spark.source.options import MANIFEST
 
 FORMAT = 1
-MANIFEST = "manifest-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,10 +116,38 @@ def _hash(document: Mapping[str, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(_canonical(document))
 
 
+class ArchiveAway(DataDirectoryError):
+    """Object storage does not answer, or refuses."""
+
+
+def shown(uri: str) -> str:
+    """A URI without the credentials that it may have."""
+    parts = urlsplit(uri)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+
+
+@contextmanager
+def told(uri: str) -> Iterator[None]:
+    """Gives errors of object storage, which name neither a place nor a number, the name of the archive.
+
+    Raises:
+        ArchiveAway: what pyarrow raised as OSError without an error number.
+        OSError: any other one, as it was.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        why = str(error).partition("\n")[0]
+        raise ArchiveAway(f"the archive {shown(uri)} cannot be reached or used: {why}") from error
+
+
 class Place:
     """Where segments are archived: a directory, or a URI that pyarrow understands (``s3://bucket/prefix?region=...``).
 
     Raises (its methods):
+        ArchiveAway: it does not answer.
         OSError: as the file system gave it.
     """
 
@@ -130,9 +160,9 @@ class Place:
             else:
                 self.system, self.base = fs.LocalFileSystem(), str(Path(uri).absolute())
         except (pa.ArrowException, ValueError, OSError) as problem:
-            raise DataDirectoryError(f"no archive can be at {uri}: {problem}") from problem
+            raise DataDirectoryError(f"no archive can be at {shown(uri)}: {problem}") from problem
         self.base = self.base.rstrip("/")
-        self.files: Files = cast(Files, ArrowFiles(self.system))
+        self.files: Files = cast(Files, ArrowFiles(self.system, uri))
 
     def path(self, name: str) -> str:
         """The full path of a file of the archive."""
@@ -141,7 +171,8 @@ class Place:
     def versions(self) -> list[int]:
         """Versions of the manifests that are there, the newest one first."""
         selector = fs.FileSelector(self.base, allow_not_found=True)
-        names = [PurePosixPath(info.path).name for info in self.system.get_file_info(selector) if info.is_file]
+        with told(self.uri):
+            names = [PurePosixPath(info.path).name for info in self.system.get_file_info(selector) if info.is_file]
         numbers = [name.removeprefix(MANIFEST).removesuffix(".json") for name in names if name.startswith(MANIFEST)]
         return sorted((int(number) for number in numbers if number.isdecimal()), reverse=True)
 
@@ -161,7 +192,7 @@ class Place:
         return Manifest()
 
     def _read(self, name: str) -> bytes:
-        with self.system.open_input_file(self.path(name)) as file:
+        with told(self.uri), self.system.open_input_file(self.path(name)) as file:
             if file.size() > MANIFEST_BYTES_MAX:
                 raise Corrupt(self.path(name), 0, f"a manifest of {file.size()} bytes (at most {MANIFEST_BYTES_MAX})")
             return bytes(file.read())
@@ -181,14 +212,16 @@ def place_of(uri: str) -> Place:
 class ArrowFiles:
     """What readers of segments need of `engine.files.system.Files`, on a file system of pyarrow."""
 
-    def __init__(self, system: fs.FileSystem) -> None:
+    def __init__(self, system: fs.FileSystem, uri: str) -> None:
         self._system = system
+        self._uri = uri
         self._open: dict[int, pa.NativeFile] = {}
 
     def open(self, path: Path, *, write: bool = False) -> int:
         """Opens a file for reading."""
         assert not write, "archives are only read this way"
-        file = self._system.open_input_file(str(path))
+        with told(self._uri):
+            file = self._system.open_input_file(str(path))
         number = id(file)
         self._open[number] = file
         return number
@@ -200,11 +233,13 @@ class ArrowFiles:
     def read(self, fd: int, size_bytes: int, position: int) -> bytes:
         """Reads up to `size_bytes` from `position`; less only at the end of the file."""
         file = self._open[fd]
-        return bytes(file.read_at(min(size_bytes, max(0, file.size() - position)), position))
+        with told(self._uri):
+            return bytes(file.read_at(min(size_bytes, max(0, file.size() - position)), position))
 
     def size(self, fd: int) -> int:
         """Bytes of a file."""
-        return int(self._open[fd].size())
+        with told(self._uri):
+            return int(self._open[fd].size())
 
 
 @dataclass(slots=True)

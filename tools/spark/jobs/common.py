@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from engine.reader import DirectoryReader
 from tools.logtool.lib.errors import BUG, NOT_FOUND, UNREACHABLE, Failure, explain
-from tools.logtool.lib.positions import EARLIEST, LATEST, parse
+from tools.positions import EARLIEST, LATEST, parse
 from tools.spark.source.options import parse as parse_options
 from tools.spark.source.plan import Key, Planner
 

@@ -13,7 +13,7 @@ from engine.reader import read_version
 from netserver.admin.names import TOKEN_FILE
 from tools.serving import read_token, service_of
 from tools.spark.limits import SINK_ASKED_S, SINK_RETRY_S, SINK_STAGE_BYTES, SINK_STAGE_BYTES_MAX
-from tools.spark.source.options import OptionError, read_delay
+from tools.spark.source.options import OptionError, as_documented, read_delay
 
 _KNOWN = ("path", "server", "token", "topic", "queryId", "batchId", "stageBytes", "retryTimeout")
 _SPARKS_OWN = ("checkpointlocation",)
@@ -66,14 +66,8 @@ class SinkOptions:
 
 def parse_sink(given: Mapping[str, str], streaming: bool = False) -> SinkOptions:
     """Reads the options, whose names have no case. Raises OptionError."""
-    known = {name.lower(): name for name in _KNOWN}
-    options = {}
-    for name, value in given.items():
-        if name.lower() in _SPARKS_OWN:
-            continue
-        if name.lower() not in known:
-            raise OptionError(f"unknown option {name!r} for writing; known: {', '.join(_KNOWN)}")
-        options[known[name.lower()]] = value
+    names = [name for name in given if name.lower() not in _SPARKS_OWN]
+    options = {spelled: given[name] for name, spelled in as_documented(names, _KNOWN, " for writing").items()}
     if streaming and (own := [name for name in ("queryId", "batchId") if name in options]):
         raise OptionError(f"{own[0]} is for batch queries: a stream has its own, kept in its checkpoint")
     if "batchId" in options and "queryId" not in options:

@@ -39,14 +39,17 @@ COLUMNS = {
     "headers": "array<struct<key:string,value:binary>>",
 }
 
+SPELLED = {name.lower(): name for name in COLUMNS}
+"""Names as Spark compares them."""
+
 Fields = tuple[tuple[str, bool], ...]
-"""Columns: name, whether null is allowed."""
+"""Columns: name as the query spells it, whether null is allowed."""
 
 
 def fields_of(schema: StructType) -> Fields:
-    """The columns that were asked for. Raises OptionError for one that there is not, or of another type."""
+    """The columns that were asked for, in any case. Raises OptionError: there is none, or it has another type."""
     for field in schema.fields:
-        if COLUMNS.get(field.name) != field.dataType.simpleString():
+        if COLUMNS.get(SPELLED.get(field.name.lower(), "")) != field.dataType.simpleString():
             offered = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
             raise OptionError(f"no column {field.name} {field.dataType.simpleString()}; there are {offered}")
     return tuple((field.name, field.nullable) for field in schema.fields)
@@ -103,9 +106,11 @@ def read_partition(partition: Any, fields: Fields, options: Options) -> Iterator
     from tools.spark.source.arrow import arrow_schema
     from tools.spark.source.reading import TaskReader
 
-    schema = arrow_schema(fields)
+    schema = arrow_schema((SPELLED[name.lower()], nullable) for name, nullable in fields)
+    names = [name for name, _ in fields]
     for task in partition.tasks:
-        yield from TaskReader(task, schema, options).batches()
+        for batch in TaskReader(task, schema, options).batches():
+            yield batch if names == schema.names else batch.rename_columns(names)
 
 
 class BatchReader(DataSourceReader):
@@ -118,7 +123,7 @@ class BatchReader(DataSourceReader):
     def partitions(self) -> list[TaskPartition]:
         """What each task of Spark reads."""
         planner = Planner(self.options)
-        planner.refresh()
+        planner.refresh(with_empty=True)
         return [TaskPartition(tasks) for tasks in planner.packed(planner.plan(planner.spans()))]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:

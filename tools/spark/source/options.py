@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
 
+from engine.directory_layout import VERSION_FILE
 from tools.spark.limits import OPEN_COST_BYTES, SPLIT_BYTES, TRIGGER_DELAY_S
 
 T = TypeVar("T")
@@ -39,6 +43,12 @@ _KNOWN = (
     "includeHeaders",
 )
 _STREAMING = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+MANIFEST = "manifest-"
+"""How the names of an archive's manifests begin."""
+NO_PATH = (
+    'no data directory: name it, .load("DIR"). Spark hands no options of CREATE TABLE to a source in Python: '
+    "in SQL use CREATE TEMPORARY VIEW name USING quintlog OPTIONS (path 'DIR')"
+)
 _DELAY_UNITS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400}
 
 
@@ -104,18 +114,49 @@ class Options:
         """Topics that are named one by one: they have to be there."""
         return set(self.assigned or self.topics or ())
 
+    @property
+    def bounded(self) -> set[str]:
+        """Topics for which a beginning or an end of their own is given."""
+        return {topic for bound in (self.start, self.end) for topic, _ in bound.of or ()}
+
+
+def as_documented(
+    given: Iterable[str], known: Iterable[str], purpose: str = "", what: str = "option"
+) -> dict[str, str]:
+    """The documented spelling of each name, in any case. Raises OptionError: one is not known."""
+    known = tuple(known)
+    spelled = {name.lower(): name for name in known}
+    for name in given:
+        if name.lower() not in spelled:
+            near = difflib.get_close_matches(name.lower(), spelled, n=1)
+            meant = f"did you mean {spelled[near[0]]}? " if near else ""
+            raise OptionError(f"unknown {what} {name!r}{purpose}; {meant}known: {', '.join(known)}")
+    return {name: spelled[name.lower()] for name in given}
+
+
+def located(path: str) -> tuple[str | None, str | None]:
+    """What a path names: a data directory or (the second) an archive, which may be a directory, too."""
+    local = path
+    if path.lower().startswith("file:"):
+        local = unquote(urlsplit(path).path)
+    elif "://" in path:
+        return None, path
+    place = Path(local)
+    if not (place / VERSION_FILE).exists() and any(place.glob(f"{MANIFEST}*.json")):
+        return None, path
+    return local, None
+
 
 def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
     """Reads the options, whose names have no case. Raises OptionError."""
-    known = {name.lower(): name for name in _KNOWN}
-    for name in given:
-        if name.lower() not in known:
-            raise OptionError(f"unknown option {name!r}; known: {', '.join(_KNOWN)}")
-    options = {known[name.lower()]: value for name, value in given.items()}
+    if "paths" in given:
+        raise OptionError("load() takes one path, that of a data directory or of an archive")
+    spelled = as_documented(given, _KNOWN)
+    options = {spelled[name]: value for name, value in given.items()}
     if not options.get("path"):
-        raise OptionError('no data directory: name it, .load("DIR")')
-    archive_only = "://" in options["path"]
-    if archive_only and "archive" in options:
+        raise OptionError(NO_PATH)
+    path, archive = located(options["path"])
+    if archive is not None and "archive" in options:
         raise OptionError("the path is that of an archive already; archive goes with the path of a data directory")
     chosen = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if len(chosen) > 1:
@@ -125,8 +166,8 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
     if not streaming and (limits := [name for name in _STREAMING if name in options]):
         raise OptionError(f"{limits[0]} is for streaming queries")
     return Options(
-        path=None if archive_only else options["path"],
-        archive=options["path"] if archive_only else options.get("archive"),
+        path=path,
+        archive=archive or options.get("archive"),
         topics=_read(options, "subscribe", _names, "names of topics, with commas between them"),
         pattern=_read(options, "subscribePattern", _pattern, "a regular expression"),
         assigned=_read(options, "assign", _assigned, 'JSON such as {"topic": [0, 1]}'),
@@ -191,6 +232,10 @@ def _size(text: str) -> int:
     return _positive(found[1]) << (" kmgt".index(found[2] or " ") * 10)
 
 
+def _time(text: str) -> int:
+    return _whole(int(text), 0)
+
+
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     if not all(names):
@@ -239,7 +284,7 @@ def _bound(options: Mapping[str, str], prefix: str, default: int) -> Bound:
         return Bound(default)
     name = given[0]
     if name == names[1]:
-        return Bound(default, time_ms=_read(options, name, int, "milliseconds since 1970"))
+        return Bound(default, time_ms=_read(options, name, _time, "milliseconds since 1970"))
     if name == names[2]:
         return Bound(
             default, of=_read(options, name, _times, 'JSON such as {"topic": {"0": 1795773600000}}'), of_are_times=True

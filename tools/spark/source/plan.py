@@ -62,20 +62,25 @@ class Planner:
     def __init__(self, options: Options) -> None:
         self.options = options
         self.partitions: dict[Key, Part] = {}
+        self.known: set[Key] = set()
+        """All that are read of topics that exist; those of archives that have no segment are no `partitions`."""
         self._parts: dict[tuple[int, int], Part] = {}
         self._archived: dict[tuple[int, int], ArchivedPartition] = {}
         self._manifest: Manifest | None = None
 
-    def refresh(self) -> None:
-        """Looks what is there and committed now.
+    def refresh(self, *, with_empty: bool = False) -> None:
+        """Looks what is there and committed now; `with_empty` also for named topics without records, in the state.
 
         Raises:
             DataDirectoryError, UnsupportedFormat, Corrupt, OSError: directory or archive cannot be used.
+            OptionError: two topics have names that read the same.
         """
         # The directory first: what retention takes from it afterwards was archived before, if it ever was.
         directory = DirectoryReader(Path(self.options.path)) if self.options.path is not None else None
         try:
             topics = directory.topics() if directory is not None else []
+            if with_empty and directory is not None:
+                topics += self._without_records(directory, topics)
             wanted = self._wanted(topics)
             readers: dict[tuple[int, int], PartitionReader] = {}
             if directory is not None:
@@ -88,13 +93,30 @@ class Planner:
             if directory is not None:
                 directory.close()
         self.partitions.clear()
+        names: dict[str, bytes] = {}
         for topic, index in wanted:
+            if names.setdefault(text_of(topic.name), topic.name) != topic.name:
+                raise OptionError(f"two topics read as {text_of(topic.name)!r}, one is not UTF-8: read others")
             at = (topic.id, index)
             reader, archived = readers.get(at), self._archived.get(at)
             if reader is not None or archived is not None:
                 part = self._parts.setdefault(at, Part(reader, archived))
                 part.refreshed(archived)
                 self.partitions[text_of(topic.name), index] = part
+        self.known = {(text_of(topic.name), index) for topic, index in wanted}
+
+    def _without_records(self, directory: DirectoryReader, found: Iterable[StoredTopic]) -> list[StoredTopic]:
+        """Named topics that have no files, as far as the state can be read here."""
+        missing = (self.options.named | self.options.bounded) - {text_of(topic.name) for topic in found}
+        if not missing:
+            return []
+        try:
+            from tools.stored_topics import STATE, topics_of_state
+
+            topics = topics_of_state(directory.data_dir / STATE, lambda _: None)
+        except (ImportError, EngineError, OSError):  # no LMDB, another machine, a copy of the segments alone
+            return []
+        return [topic for topic in topics if text_of(topic.name) in missing]
 
     def _wanted(self, topics: Iterable[StoredTopic]) -> list[tuple[StoredTopic, int]]:
         found = [(topic, index) for topic in topics for index in range(topic.partition_count)]
@@ -114,7 +136,7 @@ class Planner:
 
     def _refresh_archive(self, uri: str, directory: DirectoryReader | None, readers: Iterable[PartitionReader]) -> None:
         """Asks for a newer manifest only if the directory lacks what the known one does not have."""
-        from tools.spark.archive.tiering import archived_partitions, place_of
+        from tools.spark.archive.tiering import archived_partitions, place_of, shown
 
         place = place_of(uri)
         if self._manifest is not None:
@@ -125,9 +147,9 @@ class Planner:
                 return
         manifest = place.manifest()
         if directory is None and not manifest.version:
-            raise DataDirectoryError(f"there is no archive at {uri}")
+            raise DataDirectoryError(f"there is no archive at {shown(uri)}")
         if directory is not None and manifest.version and manifest.directory_id != directory.directory_id:
-            raise DataDirectoryError(f"{uri} is the archive of another data directory")
+            raise DataDirectoryError(f"{shown(uri)} is the archive of another data directory")
         self._archived, self._manifest = archived_partitions(place, manifest), manifest
 
     def _archived_topics(self) -> list[StoredTopic]:
@@ -137,8 +159,13 @@ class Planner:
         return [newest[name] for name in sorted(newest)]
 
     def missing(self) -> set[str]:
-        """Topics that are named and have no files."""
-        return self.options.named - {topic for topic, _ in self.partitions}
+        """Topics that are named and not known."""
+        return self.options.named - {topic for topic, _ in self.known}
+
+    def need_named(self) -> None:
+        """Raises OptionError: a topic that is named is not there."""
+        if missing := self.missing():
+            raise OptionError(f"no topic {', '.join(sorted(missing))} with records in {self.options.where}")
 
     def spans(self) -> dict[Key, tuple[int, int]]:
         """What a query by batch asks for: the numbers [first, end) of each partition.
@@ -147,12 +174,11 @@ class Planner:
             OptionError: what is named is not there, or ends before it begins.
         """
         options, where = self.options, self.options.where
-        if missing := self.missing():
-            raise OptionError(f"no topic {', '.join(sorted(missing))} with records in {where}")
+        self.need_named()
         named = {"assign": [(topic, index) for topic, row in (options.assigned or {}).items() for index in row]}
         named |= {"startingOffsets": list(options.start.of or ()), "endingOffsets": list(options.end.of or ())}
         for option, keys in named.items():
-            if unknown := [f"{topic}:{index}" for topic, index in keys if (topic, index) not in self.partitions]:
+            if unknown := [f"{topic}:{index}" for topic, index in keys if (topic, index) not in self.known]:
                 raise OptionError(f"{option}: there is no {', '.join(unknown)} among what is read of {where}")
         spans = {key: (self.resolve(key, options.start), self.resolve(key, options.end)) for key in self.partitions}
         for (topic, index), (first, end) in spans.items():
@@ -219,7 +245,8 @@ class Planner:
             end_seq = min(end_seq, part.committed_seq + 1)
         for loss in part.losses(first_seq, end_seq) if first_seq < end_seq else ():
             if loss.error is None:
-                lost(self.options, f"{where}: records {loss.first_seq} to {loss.last_seq} were removed by retention")
+                numbers = f"records {loss.first_seq} to {loss.last_seq}"
+                lost(self.options, f"{where}: {numbers} were removed, by retention or `logtool topics trim`")
             elif not self.options.skip_damage:
                 raise loss.error
             else:

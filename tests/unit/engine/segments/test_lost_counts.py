@@ -17,8 +17,8 @@ from netserver.testing import server
 from tests.engine_log import EngineLog, segments
 from tools.logtool.lib.copying import Backup
 from tools.logtool.lib.errors import Failure
-from tools.logtool.lib.positions import Position
 from tools.logtool.topics import ServerExtent
+from tools.positions import Position
 
 GAP = 1 << 40
 
