@@ -10,6 +10,7 @@
     async with quintlog.tank.connect("127.0.0.1:11011") as client:  # with asyncio: figg, tank, blipmq, fujin, reliably
         await client.publish("orders", b"one")
 
+``quintlog.scan("data", "orders")`` reads a data directory or an archive as Arrow record batches, without a server.
 ``python -m quintlog engine-server ...`` and ``python -m quintlog logtool ...`` are the commands of these names.
 
 The code is in the packages ``engine``, ``netserver`` and ``tools``. A project may have packages of the same names. The
@@ -31,8 +32,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 if TYPE_CHECKING:
     from netserver import blipmq, errors, figg, fujin, reliably, tank, testing
     from netserver.blocking import connect
+    from tools.spark.source.scan import scan
 
-__all__ = ["blipmq", "connect", "errors", "figg", "fujin", "reliably", "tank", "testing"]
+__all__ = ["blipmq", "connect", "errors", "figg", "fujin", "reliably", "scan", "tank", "testing"]
 
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ("engine", "netserver", "tools")
@@ -91,6 +93,12 @@ def __getattr__(name: str) -> Any:
     check_packages()
     if name == "connect":
         return import_module("netserver.blocking").connect
+    if name == "scan":
+        try:
+            return import_module("tools.spark.source.scan").scan
+        except ModuleNotFoundError as error:
+            text = f"quintlog.scan needs {error.name}: pip install 'quintlog[arrow]'"
+            raise ImportError(text, name=error.name) from error
     if name == "__version__":
         return import_module("netserver.version").product_version()
     return import_module(f"netserver.{name}")
