@@ -11,13 +11,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from aioquic.quic.configuration import QuicConfiguration
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from engine.files.system import Files, SystemFiles, write_new_file
 from netserver.errors import CertificateError
+from netserver.quic.inside import QuicConfiguration
 from netserver.shell.tls import warn_of_dates
 
 VALID: Final = (datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC))

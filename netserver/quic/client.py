@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aioquic.quic.configuration import QuicConfiguration
 from cryptography.hazmat.primitives import hashes
 
 from netserver.client.link import system_text
@@ -26,6 +25,7 @@ from netserver.limits import (
     STREAM_WINDOW_BYTES,
 )
 from netserver.quic.core import BoundedQuic
+from netserver.quic.inside import QuicConfiguration
 from netserver.quic.peer import QuicPeer
 from netserver.quic.stream import Bounds, PeerHandler
 from netserver.quic.udp import Datagram, UdpSocket

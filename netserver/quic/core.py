@@ -1,7 +1,7 @@
 """One QUIC connection without I/O: aioquic's, with bounds that its public interface does not offer.
 
-This module and `netserver.quic.receive` are the only ones that touch what aioquic does not document (version 1.7; their
-tests look at every name used). What is different:
+This module and `netserver.quic.receive` are the only ones that touch what aioquic does not document, all of which
+`netserver.quic.inside` names. What is different:
 
 - *receive windows*: aioquic doubles them as data arrives, whether or not anybody has taken it. Here a window moves
   only when its owner says so, so it is a promise of memory;
@@ -19,19 +19,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
-from aioquic import tls
-from aioquic._buffer import Buffer
-from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.connection import (
-    CONNECTION_LIMIT_FRAME_CAPACITY,
-    MAX_STREAM_DATA_FRAME_CAPACITY,
-    QuicConnectionError,
-    QuicReceiveContext,
-)
-from aioquic.quic.packet import QuicErrorCode, QuicFrameType
-from aioquic.quic.packet_builder import QuicPacketBuilder
-from aioquic.quic.recovery import QuicPacketPacer, QuicPacketSpace
-from aioquic.quic.stream import QuicStream as Stream
 from cryptography import x509
 
 from netserver.limits import (
@@ -46,6 +33,21 @@ from netserver.limits import (
     QUIC_SENT_MAX,
 )
 from netserver.quic.datagrams import RESET_BYTES_LEAST, TOKEN_BYTES
+from netserver.quic.inside import (
+    CONNECTION_LIMIT_FRAME_CAPACITY,
+    MAX_STREAM_DATA_FRAME_CAPACITY,
+    Buffer,
+    QuicConfiguration,
+    QuicConnectionError,
+    QuicErrorCode,
+    QuicFrameType,
+    QuicPacketBuilder,
+    QuicPacketPacer,
+    QuicPacketSpace,
+    QuicReceiveContext,
+    tls,
+)
+from netserver.quic.inside import QuicStream as Stream
 from netserver.quic.receive import STREAM_HAS_LENGTH, STREAM_HAS_OFFSET, QuickReceiving
 
 __all__ = ["BoundedQuic", "OutOfOrder", "PacketDropped", "QuicConfiguration"]

@@ -23,17 +23,6 @@ from collections.abc import Callable
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from aioquic._buffer import Buffer
-from aioquic.quic.configuration import SMALLEST_MAX_DATAGRAM_SIZE
-from aioquic.quic.packet import (
-    QuicHeader,
-    QuicPacketType,
-    encode_quic_retry,
-    encode_quic_version_negotiation,
-    pull_quic_header,
-)
-from aioquic.quic.retry import QuicRetryTokenHandler
-
 from netserver.config.settings import Address
 from netserver.errors import ListenError
 from netserver.limits import (
@@ -46,6 +35,16 @@ from netserver.limits import (
 from netserver.quic.core import BoundedQuic, OutOfOrder, QuicConfiguration
 from netserver.quic.datagrams import LONG_HEADER, ResetTokens, parse_long_header
 from netserver.quic.handshakes import Handshakes
+from netserver.quic.inside import (
+    SMALLEST_MAX_DATAGRAM_SIZE,
+    Buffer,
+    QuicHeader,
+    QuicPacketType,
+    QuicRetryTokenHandler,
+    encode_quic_retry,
+    encode_quic_version_negotiation,
+    pull_quic_header,
+)
 from netserver.quic.peer import QuicPeer
 from netserver.quic.stream import Bounds, PeerHandler
 from netserver.quic.udp import Datagram, UdpSocket

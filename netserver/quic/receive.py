@@ -13,19 +13,22 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aioquic import tls
-from aioquic._buffer import Buffer, BufferReadError
-from aioquic._crypto import CryptoError
 from aioquic.quic import events
-from aioquic.quic.connection import (
+
+from netserver.quic.inside import (
+    MAX_ACK_RANGES,
+    Buffer,
+    BufferReadError,
+    CryptoContext,
+    CryptoError,
     QuicConnection,
     QuicConnectionError,
     QuicConnectionState,
+    QuicPacketSpace,
     QuicReceiveContext,
+    decode_packet_number,
+    tls,
 )
-from aioquic.quic.crypto import CryptoContext
-from aioquic.quic.packet import decode_packet_number
-from aioquic.quic.recovery import MAX_ACK_RANGES, QuicPacketSpace
 
 FORM_BITS: Final = 0xC0
 SHORT_HEADER: Final = 0x40

@@ -1,9 +1,8 @@
-"""The QUIC shell: handshakes, windows, bounds, timers, and what of aioquic it relies on."""
+"""The QUIC shell: handshakes, windows, bounds, timers."""
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 import shutil
 import socket
@@ -14,7 +13,6 @@ from typing import Any
 
 import pytest
 from aioquic.quic.connection import QuicConnection
-from aioquic.quic.stream import QuicStreamReceiver, QuicStreamSender
 
 from engine.formats.batch import records
 from netserver import errors
@@ -26,7 +24,6 @@ from netserver.fujin.listener import FujinListener
 from netserver.limits import PEER_WINDOW_BYTES, STREAM_WINDOW_BYTES
 from netserver.quic import endpoint as quic_server
 from netserver.quic import handshakes
-from netserver.quic.core import BoundedQuic
 from netserver.quic.peer import QuicPeer
 from netserver.quic.udp import Datagram
 from netserver.testing import running
@@ -50,51 +47,6 @@ def serve(test: Test, loop: str = "asyncio", data: Path | None = None, **setting
 
 def settled(peer: Peer) -> Any:
     return peer._quic
-
-
-# --- aioquic
-
-
-def test_what_is_used_of_aioquics_insides_is_there() -> None:
-    """Who raises the version of aioquic has to look at ``netserver.quic.core`` and ``quic_receive`` when this fails."""
-    made = QuicConnection(configuration=client_configuration())
-    for name in (
-        "_ack_eliciting_sent_since_receipt",
-        "_close_at",
-        "_close_pending",
-        "_handshake_confirmed",
-        "_network_paths",
-        "_quic_logger",
-        "_spin_bit",
-        "_spin_highest_pn",
-    ):
-        assert hasattr(made, name)
-    for name in ("_local_max_data", "_local_max_streams_bidi", "_local_max_streams_uni", "_remote_max_data_used"):
-        assert hasattr(made, name)
-    assert made._streams == {}
-    assert made._crypto_streams == {}
-    for limit in (made._local_max_data, made._local_max_streams_bidi):
-        assert {"value", "sent", "used", "frame_type"} <= vars(limit).keys()
-    sender = QuicStreamSender(0, True)
-    for name in ("_buffer_start", "_buffer_stop", "_buffer_fin", "_reset_error_code", "highest_offset", "is_finished"):
-        assert hasattr(sender, name)
-    receiver = QuicStreamReceiver(0, True)
-    for name in ("_buffer", "_buffer_start", "_ranges", "_final_size", "highest_offset", "is_finished"):
-        assert hasattr(receiver, name)
-    for name in (
-        "_write_stream_limits",
-        "_write_connection_limits",
-        "_handle_crypto_frame",
-        "_handle_max_stream_data_frame",
-        "_handle_reset_stream_frame",
-        "_handle_stream_frame",
-        "_payload_received",
-    ):
-        theirs = inspect.signature(getattr(QuicConnection, name))
-        ours = inspect.signature(getattr(BoundedQuic, name))
-        assert list(theirs.parameters) == list(ours.parameters)
-    for name in ("_on_max_stream_data_delivery", "_on_connection_limit_delivery"):
-        assert callable(getattr(made, name))
 
 
 # --- windows
