@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -77,10 +76,9 @@ class Command:
         return code
 
 
-def moments(whole_s: float) -> Iterator[float]:
+def moments(whole_s: float) -> list[float]:
     count = int(whole_s / STEP_S) + 2 if NIGHTLY else MOMENTS
-    for number in range(count):
-        yield whole_s * number / (count - 1)
+    return [whole_s * number / (count - 1) for number in range(count)]
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 120)
@@ -94,6 +92,7 @@ def test_a_server_that_starts(tmp_path: Path, number: signal.Signals) -> None:
     whole_s = usual.wait_for("\nready\n")
     usual.process.terminate()
     assert usual.end() == 0
+    print(f"{number.name}: {len(moments(whole_s))} moments within {whole_s:.2f} s")
     for moment_s in moments(whole_s):
         command = Command(tmp_path, *arguments)
         command.send_at(moment_s, number)
@@ -128,6 +127,7 @@ def test_logtool(tmp_path: Path, number: signal.Signals) -> None:
     usual = Command(tmp_path, *arguments)
     assert usual.end() == 0
     whole_s = time.monotonic() - usual.began_s
+    print(f"{number.name}: {len(moments(whole_s))} moments within {whole_s:.2f} s")
     for moment_s in moments(whole_s):
         command = Command(tmp_path, *arguments)
         command.send_at(moment_s, number)
