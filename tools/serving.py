@@ -8,6 +8,7 @@ is asked that before it is sent the token, and each request names the directory 
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import os
@@ -73,8 +74,10 @@ def read_server_info(data_dir: Path) -> ServerInfo | None:
 
 def read_token(path: Path) -> str:
     """The token in a file. Raises OSError."""
-    with path.open("rb") as file:
-        return file.read(SMALL_FILE_BYTES_MAX).decode("ascii", "replace").strip()
+    content = read_whole_file(SystemFiles(), path, SMALL_FILE_BYTES_MAX)
+    if content is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+    return content.decode("ascii", "replace").strip()
 
 
 def service_of(data_dir: Path, timeout_s: float) -> Service:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from engine.errors import LogLocked
 from engine.files import owners
-from engine.files.system import FILE_MODE, found_at
+from engine.files.system import FILE_MODE, SystemFiles, check_regular, found_at, read_whole_file
 
 LOCK_FILE = "LOCK"
 ATTEMPTS = 10
@@ -50,7 +50,9 @@ class DirectoryLock:
             raise
 
     def _taken_file(self) -> int:
-        fd = self._taken(self._path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
+        path = self._path / LOCK_FILE
+        check_regular(path)
+        fd = self._taken(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK)
         owners.belong_to(self._path, lambda uid, gid: os.fchown(fd, uid, gid))
         with suppress(OSError):  # only told to people; a full disk must not stop the start
             os.ftruncate(fd, 0)
@@ -132,7 +134,7 @@ def identity_of(path: Path) -> str:
 def told_holder(data_dir: Path) -> str:
     """The process that ``LOCK`` names, if it does; true while `is_in_use`, unless somebody replaced the file."""
     with suppress(OSError):
-        told = (data_dir / LOCK_FILE).read_bytes()[:32].strip()
+        told = (read_whole_file(SystemFiles(), data_dir / LOCK_FILE, 32) or b"").strip()
         if told.isdigit():
             return told.decode("ascii")
     return ""

@@ -40,7 +40,10 @@ IOV_BUFFERS = 512
 
 
 class NotAFile(OSError):
-    """A pipe, a device or a directory is in a file's place."""
+    """A pipe, a device, a directory or a link is in a file's place."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
 
 
 class Files(Protocol):
@@ -256,6 +259,20 @@ def found_at(path: Path, look: Callable[[Path], os.stat_result] = os.stat) -> os
         return look(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def check_regular(path: Path) -> None:
+    """Whether nothing but a file of its own is at `path`, if anything: for what others open (LMDB), or what is written
+    in place. Through a link somebody else's file would be written, and opening a pipe would wait for its other end.
+
+    Raises:
+        NotAFile: it is a link, a pipe, a device or a directory.
+        OSError: it cannot be looked at.
+    """
+    found = found_at(path, os.lstat)
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file"
+        raise NotAFile(errno.EINVAL, what, str(path))
 
 
 def write_new_file(files: Files, path: Path, content: bytes, mode: int | None = None) -> None:

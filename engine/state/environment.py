@@ -52,7 +52,7 @@ from engine.errors import (
     UnsupportedFormat,
 )
 from engine.files.owners import told
-from engine.files.system import Files, found_at
+from engine.files.system import Files, check_regular, found_at
 from engine.limits import LMDB_VERIFY_BYTES_MAX, MAP_BYTES_MAX, MAP_BYTES_MIN
 
 log = logging.getLogger(__name__)
@@ -121,6 +121,7 @@ class Environment:
             raise DataDirectoryError(f"{data_path} is {condition}: `logtool repair` shows what can be restored")
         try:
             files.make_dir(path)
+            _check_files(path)
             was_closed = IN_USE_FILE not in files.list_dir(path)
             _fill_lock_file(path / LOCK_FILE, files)
             if not data_path.exists():  # an empty one is as good as none to LMDB, and belongs to the right user
@@ -298,6 +299,7 @@ class ReadOnlyEnvironment:
             raise _refusal(path, error) from error
 
     def _open(self) -> None:
+        _check_files(self.path)
         self._has_lock_file = found_at(self.path / LOCK_FILE) is not None
         self._environment = lmdb.open(
             str(self.path), readonly=True, create=False, max_dbs=len(self._names), readahead=False, max_readers=READERS,
@@ -340,6 +342,12 @@ def _identity(path: Path) -> tuple[int, int]:
     """Device and inode of a file. Raises OSError."""
     found = path.stat()
     return found.st_dev, found.st_ino
+
+
+def _check_files(path: Path) -> None:
+    """Raises OSError: something else lies in the place of LMDB's files, which would be written or waited for."""
+    for name in (DATA_FILE, LOCK_FILE):
+        check_regular(path / name)
 
 
 def move_aside(path: Path, files: Files) -> Path:

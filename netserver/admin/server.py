@@ -78,7 +78,8 @@ from engine.errors import (
     UnknownTopic,
 )
 from engine.files.lock import identity_of
-from engine.files.system import SystemFiles, write_new_file
+from engine.files.system import SystemFiles, read_whole_file, write_new_file
+from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.sessions.types import UnknownSession
 from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
 from netserver.admin.api import Api, BadRequest, Conflict, NotFound, int_field
@@ -130,12 +131,12 @@ def read_token(data_dir: Path) -> str:
     """The admin token of a data directory; made at the first start, readable by its owner only."""
     path = data_dir / TOKEN_FILE
     try:
-        token = path.read_text("ascii").strip()
-        if token:
-            return token
-        path.unlink()
-    except FileNotFoundError:
-        pass
+        content = read_whole_file(SystemFiles(), path, SMALL_FILE_BYTES_MAX)
+        if content is not None:
+            token = content.decode("ascii").strip()
+            if token:
+                return token
+            path.unlink()
     except (OSError, UnicodeDecodeError) as error:
         raise ServerError(f"cannot read {path}: {error}; remove it, and the next start makes a new one") from None
     token = secrets.token_urlsafe(32)

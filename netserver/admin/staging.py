@@ -37,7 +37,7 @@ import xxhash
 
 from engine.commit.transactions import ROW_OVERHEAD_BYTES, Transaction, check_size
 from engine.errors import DiskFull, LimitReached, NotStored
-from engine.files.system import NO_SPACE, Files, SystemFiles, write_new_file
+from engine.files.system import NO_SPACE, Files, SystemFiles, read_whole_file, write_new_file
 from engine.limits import KEY_BYTES_MAX
 from engine.partitions.partition import Partition
 from engine.state.writer_ledger import STAGED, Entry, Ledger, content_hash, unusable
@@ -444,7 +444,9 @@ def _with_staged_anew(directory: Path, entry: Entry, names: Sequence[str]) -> En
 
 def _load(path: Path) -> list[StagedRow]:
     try:
-        content = path.read_bytes()
+        content = read_whole_file(SystemFiles(), path, ADMIN_BODY_BYTES)
+        if content is None:
+            raise FileNotFoundError
     except FileNotFoundError:
         raise NotFound(f"no staged file {path.name}: it was dropped, or has been abandoned for too long") from None
     except OSError as error:

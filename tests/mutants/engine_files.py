@@ -303,6 +303,13 @@ MUTANTS = (
         f"{SHARES} -k requests",
     ),
     Mutant(
+        "let LMDB write wherever a link leads",
+        "engine/state/environment.py::Environment.__init__",
+        "_check_files(path)",
+        "pass",
+        "tests/crash/test_foreign_files.py -k lock.mdb",
+    ),
+    Mutant(
         "take a state that cannot be read for a defect",
         "engine/state/environment.py::Environment.read",
         'raise DataDirectoryError(f"cannot read {self.path}: {error}") from error',

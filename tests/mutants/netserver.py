@@ -72,6 +72,13 @@ MUTANTS = (
         f"{STAGING} -k with_its_name",
     ),
     Mutant(
+        "wait for the other end of a pipe in the token's place",
+        "netserver/admin/server.py::read_token",
+        "read_whole_file(SystemFiles(), path, SMALL_FILE_BYTES_MAX)",
+        "path.read_bytes() if path.exists() else None",
+        "tests/crash/test_foreign_files.py -k admin.token",
+    ),
+    Mutant(
         "leave what was staged in vain for a batch that is in the log",
         "netserver/admin/staging.py::Staging.commit",
         "await self._remove(self._in_commit) await self._remove_leftovers(entry)",

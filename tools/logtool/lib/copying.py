@@ -28,6 +28,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import BufferedReader
 from pathlib import Path
 
 from engine.commit.transactions import is_committed, read_markers
@@ -79,7 +80,7 @@ class Copied:
 def copy_file(source: Path, target: Path, on_bytes: OnBytes) -> tuple[int, str]:
     """Copies a file as long as it is when it is opened, durably; (size, SHA-256). Raises OSError."""
     digest = hashlib.sha256()
-    with source.open("rb") as reader:
+    with _opened(source) as reader:
         status = os.fstat(reader.fileno())
         private = stat.S_IMODE(status.st_mode) & FILE_MODE
         with open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, private), "wb") as writer:
@@ -94,9 +95,14 @@ def copy_file(source: Path, target: Path, on_bytes: OnBytes) -> tuple[int, str]:
             return writer.tell(), digest.hexdigest()
 
 
+def _opened(path: Path) -> BufferedReader:
+    """A file to read; a pipe, which would never end, is refused. Raises OSError."""
+    return os.fdopen(SystemFiles().open(path), "rb")
+
+
 def hash_of(path: Path) -> tuple[int, str]:
     """(size, SHA-256) of a file. Raises OSError."""
-    with path.open("rb") as file:
+    with _opened(path) as file:
         digest = hashlib.file_digest(file, "sha256")
         return file.tell(), digest.hexdigest()
 
@@ -339,7 +345,7 @@ def manifest_of(backup: Path) -> list[tuple[str, int, str]]:
     """(path, size, SHA-256) of each file of a backup. Raises Failure: it is none, or not a whole one."""
     path = backup / MANIFEST
     try:
-        with path.open("rb") as file:
+        with _opened(path) as file:
             fields = json.loads(file.read(MANIFEST_BYTES_MAX))
         found = [(str(one["path"]), int(one["size_bytes"]), str(one["sha256"])) for one in fields["files"]]
     except FileNotFoundError:
