@@ -9,6 +9,7 @@ BACKUPS = "tests/crash/test_backups.py"
 LEFT_OUT = "tests/spark/test_left_out.py"
 SIGNALS = "tests/crash/test_signals.py"
 STREAM = "tests/spark/test_stream.py"
+TABLE = "tests/spark/test_table.py"
 
 MUTANTS = (
     Mutant(
@@ -115,5 +116,19 @@ MUTANTS = (
         "and until.is_of(key[0], part.topic.id)",
         "",
         f"{STREAM} -k that_was_made_anew",
+    ),
+    Mutant(
+        "add rows to a Delta Lake table without noting how far they reach",
+        "tools/spark/archive/table.py::Table.add",
+        "CommitProperties(app_transactions=marks)",
+        "CommitProperties()",
+        f"{TABLE} -k what_is_new",
+    ),
+    Mutant(
+        "go on from the newest state of a Delta Lake table, not from the one whose numbers were read",
+        "tools/spark/archive/table.py::Table.add",
+        "write_deltalake(self._table, rows,",
+        "write_deltalake(self.uri, rows,",
+        f"{TABLE} -k two_runs",
     ),
 )

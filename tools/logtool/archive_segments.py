@@ -37,7 +37,7 @@ def archive_segments(settings: Settings, uri: str) -> None:
         raise Failure(
             USAGE,
             "not_installed",
-            f"{problem.name} is missing: install the extra spark, in a checkout pip install -e '.[spark]'",
+            f"{problem.name} is missing: install the extra arrow, in a checkout pip install -e '.[arrow]'",
         ) from problem
     with BytesProgress(settings.output, "archived") as progress:
         report = archive(settings.need_directory(), Place(uri), progress.add)

@@ -56,6 +56,11 @@ COMMANDS = {
         "archive_segments",
         "Copy sealed segments to object storage, for Spark.",
     ),
+    "archive-table": (
+        "tools.logtool.archive_table",
+        "archive_table",
+        "Add records to a Delta Lake table, for SQL engines.",
+    ),
     "spark": ("tools.logtool.spark", "spark", "Run a job on Spark: audit, archive, replay, statistics and more."),
     "verify": ("tools.logtool.verify", "verify", "Check every byte of the log and report all that is damaged."),
 }

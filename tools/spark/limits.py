@@ -33,6 +33,10 @@ MANIFEST_BYTES_MAX = 1 << 30
 MANIFESTS_KEPT = 10
 """Older manifests that stay: a reader that has listed them finds one of them a little later."""
 
+TABLE_COMMIT_BYTES = 1 << 30
+"""Bytes of segment files that become one commit of a Delta Lake table, unless --commit-bytes says otherwise: what a
+killed run repeats; few commits, and files of the size that readers like."""
+
 SINK_STAGE_BYTES = 8 << 20
 """Bytes of rows that a task stages at once, unless the option stageBytes says otherwise: large enough for the disk's
 sync, small enough for the memory of server and task."""

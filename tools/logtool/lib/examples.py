@@ -89,6 +89,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "backup": ("backup backups/2026-11-27", "--data-dir /var/lib/quintlog backup /srv/log-backup -o json"),
     "restore": ("restore backups/2026-11-27 data",),
     "archive-segments": ("archive-segments /srv/archive", "archive-segments s3://bucket/log?region=eu-west-1"),
+    "archive-table": ("archive-table /srv/table", "archive-table s3://bucket/table --topic 'orders*'"),
     "spark": ("spark", "spark audit --help"),
     "verify": ("verify", "verify data/topics/1/0/00000000000000000001.log", "verify --repair-plan"),
 }

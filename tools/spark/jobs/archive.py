@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from tools.logtool.lib.errors import DONE
-from tools.spark.jobs.common import parser, require_log, run, session, topic_pattern, write_report
+from tools.spark.jobs.common import parser, require_log, run, session, write_report
+from tools.spark.source.options import topic_pattern
 
 BATCH_BYTES = 1 << 30
 """Bytes of segment files that become one batch of Parquet files."""
@@ -45,7 +46,7 @@ def archive(spark: SparkSession, args: Namespace) -> dict[int, int]:
 
     records = (
         spark.readStream.format("quintlog")
-        .option("subscribePattern", topic_pattern(args.topic))
+        .option("subscribePattern", topic_pattern(args.topic or ()))
         .option("startingOffsets", "earliest")
         .option("includeHeaders", "true")
         .option("maxBytesPerTrigger", args.batch_bytes)

@@ -10,7 +10,6 @@ import traceback
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import translate
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,6 +20,7 @@ from engine.reader import DirectoryReader
 from tools.logtool.lib.errors import BUG, NOT_FOUND, UNREACHABLE, Failure, explain
 from tools.positions import EARLIEST, LATEST, parse
 from tools.spark.source.options import parse as parse_options
+from tools.spark.source.options import topic_pattern
 from tools.spark.source.plan import Key, Planner
 
 
@@ -62,14 +62,9 @@ def session(job: str) -> SparkSession:
     return spark
 
 
-def topic_pattern(globs: Sequence[str] | None) -> str:
-    """The regular expression for option ``subscribePattern``."""
-    return "|".join(translate(glob) for glob in globs or ["*"])
-
-
 def wanted(topic: str, globs: Sequence[str] | None) -> bool:
     """Whether ``--topic`` means this topic."""
-    return re.fullmatch(topic_pattern(globs), topic) is not None
+    return re.fullmatch(topic_pattern(globs or ()), topic) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +80,7 @@ class Extent:
     @classmethod
     def of(cls, args: Namespace) -> Extent:
         """What ``--topic``, ``--from`` and ``--to`` mean now. Raises Failure when no topic matches."""
-        planner = Planner(parse_options({"path": args.data_dir, "subscribePattern": topic_pattern(args.topic)}))
+        planner = Planner(parse_options({"path": args.data_dir, "subscribePattern": topic_pattern(args.topic or ())}))
         planner.refresh()
         if not planner.partitions:
             raise no_topic(args)

@@ -15,9 +15,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 
 from tools.logtool.lib.errors import DONE
-from tools.spark.jobs.common import Extent, parser, run, session, topic_pattern, write_report
+from tools.spark.jobs.common import Extent, parser, run, session, write_report
 from tools.spark.jobs.sending import BATCH_RECORDS, Progress, Server, add_options
 from tools.spark.jobs.stats import moments
+from tools.spark.source.options import topic_pattern
 
 HEADERS = ("dead-letter-topic", "dead-letter-seq", "dead-letter-subscription", "dead-letter-deliveries")
 SAMPLES = 3

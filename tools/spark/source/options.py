@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import translate
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -95,6 +96,9 @@ class Options:
     fail_on_data_loss: bool
     skip_damage: bool
     headers: bool
+    loss_hint: str = "failOnDataLoss=false goes on without them"
+    """What an error says when `fail_on_data_loss`; empty: nothing."""
+    damage_hint: str = "onCorruption=skip goes on behind them"
 
     def wants(self, topic: str, partition: int) -> bool:
         """Whether the partition is among those that are read."""
@@ -132,6 +136,16 @@ def as_documented(
             meant = f"did you mean {spelled[near[0]]}? " if near else ""
             raise OptionError(f"unknown {what} {name!r}{purpose}; {meant}known: {', '.join(known)}")
     return {name: spelled[name.lower()] for name in given}
+
+
+def topic_pattern(globs: Sequence[str]) -> str:
+    """The regular expression for option ``subscribePattern``; all topics without globs."""
+    return "|".join(translate(glob) for glob in globs or ["*"])
+
+
+def hinted(text: str, hint: str) -> str:
+    """What is wrong, and in brackets what helps."""
+    return f"{text} ({hint})" if hint else text
 
 
 def located(path: str) -> tuple[str | None, str | None]:
@@ -173,14 +187,14 @@ def parse(given: Mapping[str, str], streaming: bool = False) -> Options:
         assigned=_read(options, "assign", _assigned, 'JSON such as {"topic": [0, 1]}'),
         start=_bound(options, "starting", LATEST if streaming else EARLIEST),
         end=_bound(options, "ending", LATEST),
-        split_bytes=_read(options, "splitBytes", _size, "a size such as 64m, above 0") or SPLIT_BYTES,
-        open_cost_bytes=_read(options, "openCostInBytes", _size, "a size such as 64m, above 0") or OPEN_COST_BYTES,
+        split_bytes=_read(options, "splitBytes", read_size, "a size such as 64m, above 0") or SPLIT_BYTES,
+        open_cost_bytes=_read(options, "openCostInBytes", read_size, "a size such as 64m, above 0") or OPEN_COST_BYTES,
         min_partitions=_read(options, "minPartitions", _positive, "a number above 0"),
         records_per_partition=_read(options, "maxRecordsPerPartition", _positive, "a number above 0"),
         rows_per_trigger=_read(options, "maxOffsetsPerTrigger", _positive, "a number above 0"),
         min_rows_per_trigger=_read(options, "minOffsetsPerTrigger", _positive, "a number above 0"),
         trigger_delay_s=_read(options, "maxTriggerDelay", read_delay, "a time such as 30s or 15m") or TRIGGER_DELAY_S,
-        bytes_per_trigger=_read(options, "maxBytesPerTrigger", _size, "a size such as 64m, above 0"),
+        bytes_per_trigger=_read(options, "maxBytesPerTrigger", read_size, "a size such as 64m, above 0"),
         fail_on_data_loss=_read(options, "failOnDataLoss", _flag, "true or false") is not False,
         skip_damage=_read(options, "onCorruption", _on_corruption, "fail or skip") or False,
         headers=_read(options, "includeHeaders", _flag, "true or false") or False,
@@ -224,8 +238,8 @@ def _on_corruption(text: str) -> bool:
     return {"fail": False, "skip": True}[text.lower()]
 
 
-def _size(text: str) -> int:
-    """Bytes, such as ``64m``, ``64MiB`` or ``67108864``: as Spark's own sizes, a kilobyte is 1024 bytes."""
+def read_size(text: str) -> int:
+    """Bytes, such as ``64m``, ``64MiB`` or ``67108864``; as in Spark a kilobyte is 1024 bytes. Raises ValueError."""
     found = re.fullmatch(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", text.strip().lower())
     if found is None:
         raise ValueError(text)

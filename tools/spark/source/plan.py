@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import DataDirectoryError, EngineError
 from engine.reader import DirectoryReader, PartitionReader, StoredTopic
-from tools.spark.source.options import EARLIEST, LATEST, Bound, OptionError, Options
+from tools.spark.source.options import EARLIEST, LATEST, Bound, OptionError, Options, hinted
 from tools.spark.source.parts import Part, Range
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Task:
 def lost(options: Options, text: str) -> None:
     """Fails, or says so where failOnDataLoss is false. Raises DataLoss."""
     if options.fail_on_data_loss:
-        raise DataLoss(f"{text} (failOnDataLoss=false goes on without them)")
+        raise DataLoss(hinted(text, options.loss_hint))
     LOG.warning("%s", text)
 
 

@@ -19,7 +19,7 @@ from tools.spark.limits import ARCHIVE_BLOCK_BYTES, RECORD_BATCH_BYTES, RECORD_B
 from tools.spark.source.arrow import record_batches
 from tools.spark.source.columns import ColumnsFull
 from tools.spark.source.decoder import Decoder
-from tools.spark.source.options import Options
+from tools.spark.source.options import Options, hinted
 from tools.spark.source.parts import Range
 from tools.spark.source.plan import Task, lost
 
@@ -127,7 +127,7 @@ class TaskReader:
         text = Loss(Path(place.path), damage).text
         if not self.options.skip_damage:
             lost_records = f"{damage.reason}; lost: records {damage.first_seq} to {damage.last_seq}"
-            raise Corrupt(place.path, damage.position, f"{lost_records} (onCorruption=skip goes on behind them)")
+            raise Corrupt(place.path, damage.position, hinted(lost_records, self.options.damage_hint))
         LOG.warning("skipped: %s", text)
         self.skipped_places += 1
         last_seq = min(damage.last_seq, self.task.end_seq - 1)

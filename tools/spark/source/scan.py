@@ -68,7 +68,9 @@ def scan(
     if archive is not None:
         given["archive"] = os.fspath(archive)
     names = None if topics is None else (topics,) if isinstance(topics, str) else tuple(topics)
-    options = replace(parse_options(given), topics=names)
+    options = replace(
+        parse_options(given), topics=names, loss_hint="", damage_hint="skip_damage=True goes on behind them"
+    )
     schema = _schema(COLUMNS if columns is None else columns)
     first, last = _position(start, "start"), _position(end, "end")
     planner = Planner(options)
