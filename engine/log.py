@@ -49,7 +49,6 @@ from engine.files.system import DIRECTORY_MODE, Files, SystemFiles, read_whole_f
 from engine.formats.segment import HEADER_BYTES, parse_header, parse_segment_name
 from engine.histogram import Histogram
 from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX
-from engine.partitions.clock import DoubtedClock, steady_ms, stored_clock
 from engine.partitions.file_worker import Opener
 from engine.partitions.housekeeping import Housekeeping
 from engine.partitions.partition import Partition
@@ -61,6 +60,7 @@ from engine.segments.watermarks import FILE_NAME as WATERMARKS_NAME
 from engine.segments.watermarks import Owner, Watermarks
 from engine.slices import Slices
 from engine.state.catalog import Catalog
+from engine.state.clock import DoubtedClock, steady_ms, stored_clock
 from engine.state.environment import DATA_FILE
 from engine.state.index import Index
 from engine.state.store import LmdbState, Post, Put, StateStore

@@ -18,8 +18,8 @@ class Time:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.real_ms = 0
         self.offset_ms = START_MS
-        monkeypatch.setattr("engine.partitions.clock.wall_ms", self.wall_ms)
-        monkeypatch.setattr("engine.partitions.clock.steady_ms", self.steady_ms)
+        monkeypatch.setattr("engine.state.clock.wall_ms", self.wall_ms)
+        monkeypatch.setattr("engine.state.clock.steady_ms", self.steady_ms)
         monkeypatch.setattr(Log, "steady_ms", staticmethod(self.steady_ms))
 
     def pass_on(self, ms: int) -> None:

@@ -23,9 +23,9 @@ from engine.files.owners import told as why
 from engine.formats.segment import HEADER_BYTES
 from engine.limits import FILES_CHECKED_MS
 from engine.partitions import retention
-from engine.partitions.clock import wall_ms
 from engine.segments.active import ActiveSegment, SealedSegment
 from engine.segments.watermarks import Owner
+from engine.state.clock import wall_ms
 
 if TYPE_CHECKING:
     from engine.log import Log

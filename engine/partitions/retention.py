@@ -17,9 +17,9 @@ from engine.limits import CLOCK_STEP_MS
 
 if TYPE_CHECKING:
     from engine.log import Log
-    from engine.partitions.clock import DoubtedClock
     from engine.partitions.partition import Partition
     from engine.segments.active import ActiveSegment, SealedSegment
+    from engine.state.clock import DoubtedClock
 
 
 def due_segments(partition: Partition, steady_ms: int) -> int:

@@ -36,7 +36,7 @@ class SealedSegment:
     last_append_ms: int
     created_ms: int
     appended_steady_ms: int = 0
-    """Last append by the clock that nobody sets (`engine.partitions.clock`): retention by age goes by it."""
+    """Last append by the clock that nobody sets (`engine.state.clock`): retention by age goes by it."""
     footer: Footer | None = None
     """Read when the index does not know a position."""
 

@@ -29,7 +29,7 @@ from engine.limits import LEDGER_KEEP_MS, LEDGER_WRITERS_MAX, SCAN_BYTES
 from engine.state.store import Delete, Put, StateReader, StateStore, hashed_key
 
 if TYPE_CHECKING:
-    from engine.partitions.clock import DoubtedClock
+    from engine.state.clock import DoubtedClock
 
 PREFIX = b"w/"
 STAGED = "staged"

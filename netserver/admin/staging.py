@@ -56,7 +56,7 @@ from netserver.limits import (
 from netserver.partitioning import partition_of
 
 if TYPE_CHECKING:
-    from engine.partitions.clock import DoubtedClock
+    from engine.state.clock import DoubtedClock
     from netserver.admin.served import Served
 
 BATCH_DIGITS: Final = len(str(2**63))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from engine.partitions.clock import wall_ms
+from engine.state.clock import wall_ms
 from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
 from netserver.config.settings import ListenerSection
 from netserver.errors import CertificateError

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from engine.errors import DiskFull, EngineError
-from engine.partitions.clock import wall_ms
 from engine.segments.chunk import PENDING
+from engine.state.clock import wall_ms
 from tests.crash.world import AutoState, Known, Life
 from tests.simulated_files import UNLIMITED, Late, SimulatedFiles, disk_with
 
@@ -91,7 +91,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     Clock.offset_ms = 0
-    monkeypatch.setattr("engine.partitions.clock.wall_ms", Clock.wall_ms)
+    monkeypatch.setattr("engine.state.clock.wall_ms", Clock.wall_ms)
 
 
 def faulty_life(

@@ -59,7 +59,7 @@ FILE_CALLS = {f"os.{name}" for name in CHANGES.split()} | {"open"}
 
 WALL_TIME = frozenset(
     [
-        "engine/partitions/clock.py",
+        "engine/state/clock.py",
         "engine/partitions/housekeeping.py",
         "engine/segments/recovery.py",
         "netserver/access/auth.py",

@@ -15,7 +15,7 @@ from engine.cursors.entries import JOURNAL, entry_key, entry_of, put_entry
 from engine.cursors.store import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS, CursorPolicy
 from engine.cursors.writer import REWRITE_MS
 from engine.errors import Corrupt, DiskFull
-from engine.partitions.clock import steady_ms
+from engine.state.clock import steady_ms
 from engine.state.store import LmdbState, Op, Put
 from tests.cursor_log import OWNER, CursorLog, numbered
 
@@ -158,7 +158,7 @@ def test_cursors_expire_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     while cursor_log.store._expiry_queue:
         cursor_log.tick(1)
     later_ms = steady_ms() + 120_000
-    monkeypatch.setattr("engine.partitions.clock.steady_ms", lambda: later_ms)
+    monkeypatch.setattr("engine.state.clock.steady_ms", lambda: later_ms)
     cursor_log.tick(SWEEP_MS)
     assert len(cursor_log.store) == 8
     cursor_log.store.delete(cursor_log.get(cursors[0]))

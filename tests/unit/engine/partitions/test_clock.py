@@ -12,8 +12,8 @@ from engine.config import TopicConfig
 from engine.formats.batch_header import read_header
 from engine.formats.segment import HEADER_BYTES, parse_header
 from engine.limits import CLOCK_DOUBT_MS
-from engine.partitions.clock import KEY, DoubtedClock, Known, steady_ms, stored_clock
 from engine.partitions.partition import Partition
+from engine.state.clock import KEY, DoubtedClock, Known, steady_ms, stored_clock
 from engine.state.store import Put
 from tests.engine_log import EngineLog, segments
 from tests.wrong_clock import DAY, HOUR, MINUTE, SECOND, START_MS, YEAR, Time
