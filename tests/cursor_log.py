@@ -7,7 +7,7 @@ from typing import Any
 
 from engine.config import TopicConfig
 from engine.cursors.cursor import Cursor
-from engine.cursors.store import CursorPolicy
+from engine.cursors.policies import CursorPolicy
 from engine.errors import EngineError
 from engine.files.system import Files
 from tests.engine_log import EngineLog

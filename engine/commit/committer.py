@@ -20,12 +20,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, TypeVarTuple
+from typing import TypeVarTuple
 
 from engine.callbacks import call_each
-from engine.commit.native_rounds import Watch, owner_of, rounds_for
+from engine.commit.counters import Counters
+from engine.commit.interval_syncs import IntervalSyncs
+from engine.commit.native_rounds import Watch, rounds_for
+from engine.commit.target import CommitTarget, Part
+from engine.commit.transactions import Markers, Transaction
+from engine.config import TopicConfig
+from engine.context import EngineContext
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
 from engine.files.system import NO_SPACE, REMOVED
 from engine.formats.segment import HEADER_BYTES
@@ -39,61 +44,13 @@ from engine.limits import (
     SHARED_ROUND_BYTES,
     SHARED_ROUNDS,
 )
-from engine.segments.active import ActiveSegment, SealedSegment, State, create_segment, new_header
+from engine.reports import report_exception
+from engine.segments.active import ActiveSegment, create_segment, new_header
 from engine.segments.chunk import FAILED, PENDING, Chunk, Waiter
 from engine.segments.watermarks import Watermark
-
-if TYPE_CHECKING:
-    from engine.commit.transactions import Transaction
-    from engine.config import TopicConfig
-    from engine.log import Log
-    from engine.partitions.partition import Partition
-    from engine.state.store import Post
+from engine.state.store import Post
 
 Args = TypeVarTuple("Args")
-
-
-@dataclass(slots=True)
-class Part:
-    """What one round does to one partition."""
-
-    partition: Partition
-    active: ActiveSegment
-    chunks: list[Chunk] = field(default_factory=list)
-    records: int = 0
-    size_bytes: int = 0
-    """Of the chunks, as `records`."""
-    sync: bool = True
-    """The acknowledgement waits for the disk (durability "always")."""
-    transaction: Transaction | None = None
-    roll: bool = False
-    """Begin a new segment even if there is nothing to write."""
-    sealed: list[SealedSegment] = field(default_factory=list)
-    state: State | None = None
-    """Of `active`, before the chunks were written."""
-    error: EngineError | None = None
-
-    def add(self, chunk: Chunk) -> None:
-        """Has the round write a further chunk."""
-        self.chunks.append(chunk)
-        self.records += chunk.records
-        self.size_bytes += chunk.end
-
-
-@dataclass(slots=True)
-class Counters:
-    """Plain sums, read by the metrics at a scrape."""
-
-    rounds: int = 0
-    failed_rounds: int = 0
-    """Of them: those of which a part failed."""
-    failed_parts: int = 0
-    records: int = 0
-    bytes: int = 0
-    files: int = 0
-    sync_failures: int = 0
-    round_sizes: list[tuple[int, int, int, float]] = field(default_factory=list)
-    """(records, bytes, files, sync seconds) of rounds since the last scrape; at most `ROUND_SIZES_MAX`."""
 
 
 def segment_age_ms(config: TopicConfig) -> int:
@@ -120,26 +77,34 @@ def is_aged(config: TopicConfig, created_ms: int, now_ms: int) -> bool:
 class Committer:
     """Owner-side queue of partitions with pending chunks, and the thread that commits them."""
 
-    def __init__(self, log: Log, watch: Watch | None = None) -> None:
-        self._log = log
-        self._dirty: deque[Partition] = deque()
+    def __init__(self, context: EngineContext, markers: Markers, watch: Watch | None = None) -> None:
+        self._context = context
+        self.markers = markers
+        self._dirty: deque[CommitTarget] = deque()
+        self._queued: set[CommitTarget] = set()
+        """Those in `_dirty`."""
+        self._roll_wanted: set[CommitTarget] = set()
+        """Those that get a new segment with their next round."""
         self._in_flight = False
         self._shared_rounds = 0
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._helpers = Helpers(log.config.sync_threads, "quintlog-sync")
+        self._helpers = Helpers(context.config.sync_threads, "quintlog-sync")
         self._round_callbacks: list[Callable[[], None]] = []
         self._transactions: deque[Transaction] = deque()
+        self._transaction: Transaction | None = None
+        """The one that the round in flight is for."""
         self.counters = Counters()
+        self.interval_syncs = IntervalSyncs(context, self.counters)
         self._thread = threading.Thread(target=self._run, name="quintlog-committer", daemon=True)
         self._thread.start()
-        self._quick = rounds_for(log, self, watch)
+        self._quick = rounds_for(context, self, watch)
 
     # --- owner's thread
 
-    def add(self, partition: Partition) -> None:
+    def add(self, partition: CommitTarget) -> None:
         """Puts a partition with pending chunks in the queue and starts a round when none is running."""
-        if not partition.queued:
-            partition.queued = True
+        if partition not in self._queued:
+            self._queued.add(partition)
             self._dirty.append(partition)
         if not self._in_flight:
             self._start()
@@ -153,18 +118,21 @@ class Committer:
     def fail_transaction(self, transaction: Transaction, error: EngineError) -> None:
         """Takes a waiting transaction out of all its partitions."""
         self._transactions.remove(transaction)
-        partitions = dict.fromkeys(chunk.partition for chunk in transaction.chunks)
-        for partition in partitions:
+        for partition in transaction.partitions:
             partition.drop_apart(transaction, error)
-        for partition in partitions:  # what waited behind the transaction
+        for partition in transaction.partitions:  # what waited behind the transaction
             if partition.has_pending and partition.has_files and partition.error is None:
                 self.add(partition)
-        self._log.post(lambda: transaction.finish(error))
+        self._context.call_soon_threadsafe(lambda: transaction.finish(error))
 
-    def touch(self, partition: Partition) -> None:
-        """Has the next round write the partition's watermark (and begin a new segment if `roll_wanted`)."""
+    def touch(self, partition: CommitTarget) -> None:
+        """Has the next round write the partition's watermark."""
         if partition.has_files and partition.error is None:
             self.add(partition)
+
+    def roll_next(self, partition: CommitTarget) -> None:
+        """Has the next round of a partition begin a new segment; `touch` it unless it has records to write."""
+        self._roll_wanted.add(partition)
 
     def look_up(self) -> None:
         """Ends the round in flight if its work is done, before the owner's loop would get to it."""
@@ -186,19 +154,19 @@ class Committer:
 
     def _round_bytes(self) -> int:
         """Bytes that the next round takes: fewer while several partitions are in use, since each waits for all."""
-        limit = self._log.config.round_bytes_max
+        limit = self._context.config.round_bytes_max
         return min(limit, SHARED_ROUND_BYTES) if self._shared_rounds else limit
 
     def _start(self) -> None:
-        if self._log.is_closed:
+        if self._context.is_closed:
             return  # another process may have the directory by now
         if self._transactions and self._transactions[0].is_ready:
             self._start_transaction(self._transactions.popleft())
             return
-        parts: dict[Partition, Part] = {}
+        parts: dict[CommitTarget, Part] = {}
         round_bytes = self._round_bytes()
         bytes_left = round_bytes
-        files_max = self._log.config.round_files_max
+        files_max = self._context.config.round_files_max
         while self._dirty and len(parts) < files_max:
             partition = self._dirty[0]
             try:
@@ -209,7 +177,9 @@ class Committer:
                 self._stop(partition, self._defect(problem))
             if not may_commit:
                 self._dirty.popleft()
-                partition.queued = False
+                self._queued.discard(partition)
+                if partition.error is not None:
+                    self._roll_wanted.discard(partition)
                 continue
             if chunk is None and partition.has_pending:
                 break
@@ -217,8 +187,9 @@ class Committer:
             part = parts.get(partition)
             if part is None:
                 part = parts[partition] = Part(partition, partition.active_segment, sync=partition.sync_each_round)
-            part.roll = part.roll or partition.roll_wanted
-            partition.roll_wanted = False
+            if partition in self._roll_wanted:
+                self._roll_wanted.discard(partition)
+                part.roll = True
             if chunk is not None:
                 part.roll = part.roll or partition.leaves_out_numbers
                 part.add(chunk)
@@ -226,7 +197,7 @@ class Committer:
             if partition.has_pending:
                 self._dirty.append(partition)
             else:
-                partition.queued = False
+                self._queued.discard(partition)
         if not parts:
             return
         self._in_flight = True
@@ -237,32 +208,32 @@ class Committer:
     def _begin(self, parts: list[Part], size_bytes: int) -> None:
         """Begins a round in the usual way."""
         if size_bytes <= INLINE_BYTES_MAX and not any(map(self._waits, parts)):
-            self.fenced(parts, lambda: self._commit(parts), self._log.soon)
+            self.fenced(parts, lambda: self._commit(parts), self._context.call_soon)
         else:
             self.on_thread(parts, lambda: self._commit(parts))
 
     def on_thread(self, parts: list[Part], work: Callable[[], None]) -> None:
         """Has the committer's thread do something for the round in flight, which it ends."""
-        self._jobs.put(lambda: self.fenced(parts, work, self._log.post))
+        self._jobs.put(lambda: self.fenced(parts, work, self._context.call_soon_threadsafe))
 
     def _start_transaction(self, transaction: Transaction) -> None:
         if transaction.needs_marker:
-            transaction.id = self._log.markers.next_id()
+            transaction.id = self.markers.next_id()
         parts = []
-        for partition in {chunk.partition: None for chunk in transaction.chunks}:
+        for partition in transaction.partitions:
             chunks = partition.take_apart(transaction)
             active, roll = partition.active_segment, partition.leaves_out_numbers
-            part = Part(partition, active, transaction=transaction, roll=roll)
+            part = Part(partition, active, transaction=transaction, transaction_id=transaction.id, roll=roll)
             for chunk in chunks:
                 chunk.transaction_id = transaction.id
                 part.add(chunk)
             parts.append(part)
         self._in_flight = True
+        self._transaction = transaction
         self.on_thread(parts, lambda: self._commit(parts))
 
     def _end_transaction(self, transaction: Transaction, parts: list[Part]) -> None:
         """All files of a transaction are synced, or it has failed: writes the marker, then ends the round."""
-        log = self._log
         error = next((part.error for part in parts if part.error is not None), None)
         if error is not None or not transaction.id:
             self.settle(parts)
@@ -272,7 +243,7 @@ class Committer:
         def done(problem: EngineError | None) -> None:
             self._marked(transaction, parts, problem)
 
-        log.markers.commit(transaction.id, done, transaction.also)
+        self.markers.commit(transaction.id, done, transaction.also)
 
     def _marked(self, transaction: Transaction, parts: list[Part], problem: EngineError | None) -> None:
         """The marker is on disk, or was refused."""
@@ -292,9 +263,8 @@ class Committer:
         return part.sync or part.roll or self.roll_due(part)
 
     def _finish(self, parts: list[Part]) -> None:
-        transaction = parts[0].transaction
-        if transaction is not None:
-            self._end_transaction(transaction, parts)
+        if self._transaction is not None:
+            self._end_transaction(self._transaction, parts)
         else:
             self.settle(parts)
 
@@ -306,15 +276,16 @@ class Committer:
                 waiters.update(dict.fromkeys(chunk.waiters))
                 chunk.waiters.clear()  # the chunk stays in memory for its readers, whoever waited need not
             self._give_outcome(part)
-            if part.transaction is not None and part.partition.has_pending and not part.partition.queued:
-                part.partition.queued = True
+            if part.transaction is not None and part.partition.has_pending and part.partition not in self._queued:
+                self._queued.add(part.partition)
                 self._dirty.append(part.partition)
         self._in_flight = False
+        self._transaction = None
         callbacks, self._round_callbacks = self._round_callbacks, []
         call_each("a commit round", callbacks)
         if self._dirty or self._transactions:
             call_each("a commit round", (self._start,))  # the disk works while the answers are written
-        self._log.slices.call_each("a commit round", (waiter.round_done for waiter in waiters))
+        self._context.slices.call_each("a commit round", (waiter.round_done for waiter in waiters))
 
     def _give_outcome(self, part: Part) -> None:
         """Tells a partition what became of its part; a defect in it stops that partition, not the rounds of others."""
@@ -327,12 +298,12 @@ class Committer:
             self._stop(partition, error)
 
     @staticmethod
-    def _stop(partition: Partition, error: ReadOnly) -> None:
+    def _stop(partition: CommitTarget, error: ReadOnly) -> None:
         call_each("a defect in a commit round", (lambda: partition.stop_writing(error),))
 
     def _defect(self, problem: Exception) -> ReadOnly:
         """Tells the operator of a defect; what those who wait are told."""
-        self._log.report_exception("commit round", problem)
+        report_exception("commit round", problem)
         return ReadOnly(f"internal error in a commit round: {problem!r}; restart the server")
 
     # --- committer thread
@@ -374,26 +345,26 @@ class Committer:
 
     def _written(self, part: Part) -> None:
         """What the round wrote is as safe as it has to be."""
-        if not (part.transaction and part.transaction.id):
+        if not part.transaction_id:
             self._mark(part)
         if part.chunks and not part.sync:
-            self._log.housekeeping.sync_later(part.partition, part.active)
+            self.interval_syncs.add(part.partition, part.active)
 
     def _write(self, part: Part) -> None:
         """Rolls the segment when it is due, and writes the chunks; `part.error` when that failed."""
-        log = self._log
+        context = self._context
         part.state = part.active.state()
         if part.active.sync_failed:  # an earlier one, of a topic that is synced at intervals
             part.error = self._sync_error(part, "an earlier sync failed")
             return
         try:
-            part.active.cut(log.files, log.handles)  # what an earlier round could not take back
+            part.active.cut(context.files, context.handles)  # what an earlier round could not take back
             if self.roll_due(part):
                 self._roll(part)
                 part.state = part.active.state()
             if part.chunks:
-                part.active.append(log.files, log.handles, part.chunks)
-                part.active.appended_steady_ms = log.steady_ms()
+                part.active.append(context.files, context.handles, part.chunks)
+                part.active.appended_steady_ms = context.steady_ms()
         except OSError as problem:
             self.undo(part, problem)
         except ReadOnly as problem:
@@ -408,20 +379,20 @@ class Committer:
         if part.roll:
             return True
         return active.position + part.size_bytes > segment_bytes(config) or is_aged(
-            config, active.header.created_ms, self._log.now_ms()
+            config, active.header.created_ms, self._context.now_ms()
         )
 
     def _roll(self, part: Part) -> None:
         """Seals the active segment and begins the next one, both durable. Raises OSError."""
-        log, old, partition = self._log, part.active, part.partition
-        log.check_place()
+        context, old, partition = self._context, part.active, part.partition
+        context.check_directory()
         first_seq = part.chunks[0].first_seq if part.chunks else old.last_seq + 1
         header = new_header(
-            partition.topic.id, partition.index, partition.number, first_seq, log.now_ms(), follows=old.last_seq + 1
+            partition.topic.id, partition.index, partition.number, first_seq, context.now_ms(), follows=old.last_seq + 1
         )
-        sealed = old.seal(log.files, log.handles)
+        sealed = old.seal(context.files, context.handles)
         part.active = create_segment(
-            log.files, log.handles, old.directory, header, max_timestamp_ms=old.max_timestamp_ms
+            context.files, context.handles, old.directory, header, max_timestamp_ms=old.max_timestamp_ms
         )
         part.active.last_append_ms = old.last_append_ms
         part.sealed.append(sealed)
@@ -445,7 +416,7 @@ class Committer:
         A file that cannot be opened now (no descriptors) is cut by the next round before it writes anything.
         """
         assert part.state is not None
-        files, handles, active = self._log.files, self._log.handles, part.active
+        files, handles, active = self._context.files, self._context.handles, part.active
         active.take_back(part.state)
         try:
             handle = handles.acquire(active.path)
@@ -473,7 +444,7 @@ class Committer:
                 kind = DiskFull if isinstance(problem, DiskFull) else NotStored
                 part.error = kind(f"{part.partition.title}: the transaction failed: {problem}")
                 self._cut(part)
-        self._log.markers.new_epoch()
+        self.markers.new_epoch()
 
     def _sync(self, parts: list[Part]) -> None:
         if len(parts) == 1:
@@ -483,7 +454,7 @@ class Committer:
 
     def _sync_part(self, part: Part) -> None:
         try:
-            part.active.sync(self._log.files, self._log.handles)
+            part.active.sync(self._context.files, self._context.handles)
         except OSError as problem:
             self.undo(part, problem)  # without a failed sync the file could not be opened: then it can be taken back
 
@@ -497,9 +468,9 @@ class Committer:
     def _mark(self, part: Part) -> None:
         self.write_mark(part.partition, part.active)
         for chunk in part.chunks:
-            self._log.note_index(part, chunk)
+            self.note_index(part, chunk)
 
-    def write_mark(self, partition: Partition, active: ActiveSegment) -> None:
+    def write_mark(self, partition: CommitTarget, active: ActiveSegment) -> None:
         """Writes the partition's watermark: everything in `active` is committed."""
         log_start = partition.log_start
         mark = Watermark(
@@ -510,23 +481,24 @@ class Committer:
             active.durable_position,
             active.header.segment_id,
         )
-        owner = owner_of(partition)
         try:
-            self._log.watermarks.write(owner, mark)
+            self._context.watermarks.write(partition.owner, mark)
         except OSError as problem:
-            self.marked(partition, log_start, problem)
+            partition.marked(log_start, problem)
         else:
-            self.marked(partition, log_start, None)
+            partition.marked(log_start, None)
 
-    def marked(self, partition: Partition, log_start: int, problem: OSError | None) -> None:
-        """A watermark that says `log_start` was written, or was not."""
-        if problem is not None:  # a lower bound for recovery: old is allowed, and the data is on disk
-            if not partition.mark_failed:
-                self._log.report(f"{partition.title}: cannot write its watermark: {problem.strerror or problem}")
-            partition.mark_failed = True
-        else:
-            partition.mark_failed = False
-            partition.marked_log_start = log_start
+    def note_index(self, part: Part, chunk: Chunk) -> None:
+        """Puts a committed chunk into the index."""
+        header = part.active.header
+        self._context.index.add(
+            part.partition.number,
+            chunk.first_seq,
+            header.segment_id,
+            header.first_seq,
+            chunk.file_position,
+            part.active.max_timestamp_ms,
+        )
 
     def count(self, parts: list[Part], sync_seconds: float) -> None:
         """Counts a round, failed or not."""

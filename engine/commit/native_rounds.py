@@ -15,16 +15,16 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.commit.round_writer import COMPILED, DONE, SYNC, RoundWriter
+from engine.commit.target import Part
+from engine.context import EngineContext
+from engine.files.descriptors import Handle
 from engine.files.system import SystemFiles
 from engine.limits import INLINE_BYTES_MAX, ROUND_PARTS_MAX, ROUND_PIECES_MAX
+from engine.segments.active import ActiveSegment
 from engine.segments.watermarks import Owner, Watermark
 
 if TYPE_CHECKING:
-    from engine.commit.committer import Committer, Part
-    from engine.files.descriptors import Handle
-    from engine.log import Log
-    from engine.partitions.partition import Partition
-    from engine.segments.active import ActiveSegment
+    from engine.commit.committer import Committer
 
 Begin = Callable[["list[Part]", int], None]
 """Begins a round of parts, together of so many bytes."""
@@ -60,8 +60,8 @@ class _Placed(NamedTuple):
 class QuickRounds(UsualRounds):
     """One round at a time."""
 
-    def __init__(self, log: Log, committer: Committer, watch: Watch) -> None:
-        self._log = log
+    def __init__(self, context: EngineContext, committer: Committer, watch: Watch) -> None:
+        self._context = context
         self._committer = committer
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC)
         self._done_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -113,7 +113,7 @@ class QuickRounds(UsualRounds):
             part.active.has_rest = True
         if size_bytes <= INLINE_BYTES_MAX and not self._syncing:
             self._writer.perform()
-            self._log.soon(self._end)
+            self._context.call_soon(self._end)
             return True
         while len(self._threads) < len(parts):
             self._start_thread(self._writer.help)
@@ -122,9 +122,9 @@ class QuickRounds(UsualRounds):
 
     def _place(self, part: Part) -> None:
         """Makes a part ready. Raises OSError, which the usual way meets again."""
-        log, partition, active, writer = self._log, part.partition, part.active, self._writer
-        handle = log.handles.acquire(active.path)
-        owner = owner_of(partition)
+        context, partition, active, writer = self._context, part.partition, part.active, self._writer
+        handle = context.handles.acquire(active.path)
+        owner = partition.owner
         end = active.position + part.size_bytes
         mark = Watermark(
             partition.log_start,
@@ -135,8 +135,8 @@ class QuickRounds(UsualRounds):
             active.header.segment_id,
         )
         self._placed.append(_Placed(part, handle, owner, mark))
-        slot, at = log.watermarks.prepare(owner, mark)
-        writer.part(handle.fd, active.position, part.sync, log.watermarks.fd, slot, at)
+        slot, at = context.watermarks.prepare(owner, mark)
+        writer.part(handle.fd, active.position, part.sync, context.watermarks.fd, slot, at)
         active.place(part.chunks)
         for chunk in part.chunks:
             writer.add(chunk.buffer, chunk.end)
@@ -161,7 +161,7 @@ class QuickRounds(UsualRounds):
             active.sync_lock.release()
         placed, self._placed = self._placed, []
         for one in placed:
-            self._log.handles.release(one.handle)
+            self._context.handles.release(one.handle)
         return placed
 
     def _done(self) -> None:
@@ -202,28 +202,23 @@ class QuickRounds(UsualRounds):
 
     def _stored(self, placed: _Placed, problem: OSError | None) -> None:
         """It is on disk; but its watermark is not written if there is a problem."""
-        log, part = self._log, placed.part
+        context, part = self._context, placed.part
         active = part.active
         active.take(part.chunks, placed.mark.committed_position)
-        active.appended_steady_ms = log.steady_ms()
+        active.appended_steady_ms = context.steady_ms()
         if part.sync:
             active.durable_position = active.position
         else:
-            log.housekeeping.sync_later(part.partition, active)
+            self._committer.interval_syncs.add(part.partition, active)
         if problem is None:
-            log.watermarks.written(placed.owner)
-        self._committer.marked(part.partition, placed.mark.log_start, problem)
+            context.watermarks.written(placed.owner)
+        part.partition.marked(placed.mark.log_start, problem)
         for chunk in part.chunks:
-            log.note_index(part, chunk)
+            self._committer.note_index(part, chunk)
 
 
-def rounds_for(log: Log, committer: Committer, watch: Watch | None) -> UsualRounds:
+def rounds_for(context: EngineContext, committer: Committer, watch: Watch | None) -> UsualRounds:
     """Quick rounds, unless there was no compiler, nobody can watch a descriptor, or files are not the system's."""
-    if watch is None or not COMPILED or type(log.files) is not SystemFiles:
+    if watch is None or not COMPILED or type(context.files) is not SystemFiles:
         return UsualRounds()
-    return QuickRounds(log, committer, watch)
-
-
-def owner_of(partition: Partition) -> Owner:
-    """To whom a partition's watermark belongs."""
-    return Owner(partition.number, partition.topic.id, partition.index)
+    return QuickRounds(context, committer, watch)

@@ -20,17 +20,16 @@ from __future__ import annotations
 import secrets
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+from engine.commit.target import CommitTarget
+from engine.config import TopicConfig
+from engine.context import EngineContext
 from engine.errors import Corrupt, EngineError, NotStored, TooLarge, too_large
 from engine.formats.batch_header import HEADER_BYTES
 from engine.limits import CHUNK_BYTES_MAX, RECORD_OVERHEAD_BYTES, TRANSACTION_BYTES_MAX
 from engine.segments.chunk import COMMITTED, PENDING, Chunk
 from engine.state.store import Put, StateReader, StateStore
-
-if TYPE_CHECKING:
-    from engine.log import Log
-    from engine.partitions.partition import Partition
 
 PREFIX = b"x/"
 _EPOCH = struct.Struct(">I")
@@ -40,12 +39,23 @@ NOT_YET_MS = 1 << 62
 """An append time behind all others."""
 
 
-class Transaction:
-    """Records for several partitions. Owner's thread only; one commit or rollback ends it."""
+class TransactionQueue(Protocol):
+    """Who makes transactions durable (`engine.commit.committer.Committer`)."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._gathered: dict[Partition, list[Chunk]] = {}
+    def add_transaction(self, transaction: Transaction) -> None:
+        """Queues a transaction whose chunks stand in their partitions."""
+
+    def fail_transaction(self, transaction: Transaction, error: EngineError) -> None:
+        """Takes a waiting transaction out of all its partitions."""
+
+
+class Transaction:
+    """Records for several partitions (see `Log.transaction`). Owner's thread only; a commit or a rollback ends it."""
+
+    def __init__(self, context: EngineContext, queue: TransactionQueue) -> None:
+        self._context = context
+        self._queue = queue
+        self._gathered: dict[CommitTarget, list[Chunk]] = {}
         self._on_done: Callable[[EngineError | None], None] | None = None
         self.size_bytes = 0
         self.chunks: list[Chunk] = []
@@ -55,8 +65,8 @@ class Transaction:
         """Changes of `state` that become durable with the records."""
 
     @property
-    def partitions(self) -> tuple[Partition, ...]:
-        """Those that records were added for, until the commit."""
+    def partitions(self) -> tuple[CommitTarget, ...]:
+        """Those that records were added for."""
         return tuple(self._gathered)
 
     def has_room(self, size_bytes: int) -> bool:
@@ -65,7 +75,7 @@ class Transaction:
 
     def append(
         self,
-        partition: Partition,
+        partition: CommitTarget,
         value: bytes,
         *,
         key: bytes = b"",
@@ -79,34 +89,34 @@ class Transaction:
             NotStored: nothing can be stored in this partition now.
         """
         size = len(value) + len(key) + sum(map(len, headers))
-        check_size(partition, size)
+        check_size(partition.config, size)
         if not self.has_room(size):
             raise TooLarge(f"a transaction holds up to {TRANSACTION_BYTES_MAX} bytes", TRANSACTION_BYTES_MAX)
         if partition.error is not None:
             raise partition.error
-        timestamp_ms = self._log.now_ms() if timestamp_ms is None else timestamp_ms
+        timestamp_ms = self._context.now_ms() if timestamp_ms is None else timestamp_ms
         need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + size + 16 * len(headers)
         chunks = self._gathered.get(partition)
         if chunks is None:
             chunks = self._gathered[partition] = [_gathering(partition, bytearray(need), 1)]
         chunk = chunks[-1]
         while not chunk.writer.put_record(value, key, timestamp_ms, headers):
-            chunk = self._with_room(chunks, need)
+            chunk = self._with_room(partition, chunks, need)
         size += ROW_OVERHEAD_BYTES
         chunk.pending_bytes += size
         self.size_bytes += size
 
-    def _with_room(self, chunks: list[Chunk], need: int) -> Chunk:
+    def _with_room(self, partition: CommitTarget, chunks: list[Chunk], need: int) -> Chunk:
         """The last chunk in a buffer twice as large, with room for `need` bytes, or a further one."""
         chunk = chunks[-1]
         writer, length = chunk.writer, len(chunk.buffer)
         wanted = writer.position + (length - writer.size) + need
         if wanted > CHUNK_BYTES_MAX:
             chunk.close()
-            buffer = self._log.buffers.take(max(CHUNK_BYTES_MAX, need))
-            chunks.append(_gathering(chunk.partition, buffer, chunk.last_seq + 1))
+            buffer = self._context.buffers.take(max(CHUNK_BYTES_MAX, need))
+            chunks.append(_gathering(partition, buffer, chunk.last_seq + 1))
             return chunks[-1]
-        larger = self._log.buffers.take(min(max(2 * length, wanted), CHUNK_BYTES_MAX))
+        larger = self._context.buffers.take(min(max(2 * length, wanted), CHUNK_BYTES_MAX))
         chunk.writer.replace_buffer(larger)
         chunk.buffer = larger
         return chunk
@@ -116,18 +126,18 @@ class Transaction:
 
         Every partition must be open (`Partition.when_open`).
         """
-        gathered, self._gathered = self._gathered, {}
         self._on_done = on_done
-        for partition in gathered:
+        for partition in self._gathered:
             if partition.error is not None or not partition.is_open:
+                self._gathered = {}
                 self.finish(partition.error or NotStored(f"{partition.title} is not open"))
                 return
-        for partition, chunks in gathered.items():
+        for partition, chunks in self._gathered.items():
             chunks[-1].close()
             partition.append_apart(chunks, self)
             self.chunks += chunks
         if self.chunks:
-            self._log.committer.add_transaction(self)
+            self._queue.add_transaction(self)
         else:
             self.finish(None)
 
@@ -144,7 +154,7 @@ class Transaction:
     @property
     def is_ready(self) -> bool:
         """Whether nothing stands before its chunks in their partitions any more."""
-        return all(chunk.partition.has_files and chunk.partition.is_next(self) for chunk in self.chunks)
+        return all(partition.has_files and partition.is_next(self) for partition in self._gathered)
 
     @property
     def is_pending(self) -> bool:
@@ -156,6 +166,10 @@ class Transaction:
         """Whether all of it is durable and visible."""
         return bool(self.chunks) and self.chunks[0].state == COMMITTED
 
+    def fail(self, error: EngineError) -> None:
+        """A partition cannot take its part of it: none is stored."""
+        self._queue.fail_transaction(self, error)
+
     def finish(self, error: EngineError | None) -> None:
         """Tells the outcome."""
         on_done, self._on_done = self._on_done, None
@@ -163,16 +177,16 @@ class Transaction:
         on_done(error)
 
 
-def _gathering(partition: Partition, buffer: bytearray, first_seq: int) -> Chunk:
+def _gathering(partition: CommitTarget, buffer: bytearray, first_seq: int) -> Chunk:
     """A chunk whose append time is not known yet: its batches keep the highest time of their records until it is."""
     chunk = Chunk(partition, buffer, first_seq)
     chunk.writer.begin(NOT_YET_MS, 0)
     return chunk
 
 
-def check_size(partition: Partition, size_bytes: int) -> None:
-    """Raises TooLarge: no transaction takes a record of so many bytes for this partition."""
-    limit = min(partition.config.record_bytes_max, TRANSACTION_BYTES_MAX - ROW_OVERHEAD_BYTES)
+def check_size(config: TopicConfig, size_bytes: int) -> None:
+    """Raises TooLarge: no transaction takes a record of so many bytes for a topic of this configuration."""
+    limit = min(config.record_bytes_max, TRANSACTION_BYTES_MAX - ROW_OVERHEAD_BYTES)
     if size_bytes > limit:
         raise TooLarge(too_large(size_bytes, limit), limit)
 

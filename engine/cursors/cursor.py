@@ -5,23 +5,54 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from engine.callbacks import call_each
-from engine.cursors.reader import BatchError, BundleError, Reader
+from engine.cursors.entries import Entry
+from engine.cursors.policies import CursorTotals
+from engine.cursors.reader import BatchError, BundleError, Reader, SlabCache
 from engine.errors import EngineError, OutOfRange
+from engine.partitions.partition import Partition
+from engine.reports import report
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # for the compiled module these are the declarations' own
     from engine.cursors.deliveries import Deliveries, Plan
-    from engine.cursors.entries import Entry
-    from engine.cursors.store import CursorStore
-    from engine.partitions.partition import Partition
 
 log = logging.getLogger("quintlog.cursors")
 COMPILED = not __file__.endswith(".py")
 
 USED_STEP_MS = 3_600_000
 """The time of last use is written when it has moved by so much: polling an empty subscription writes nothing."""
+
+
+class CursorHome(Protocol):
+    """Who keeps cursors (``engine.cursors.store.CursorStore``)."""
+
+    @property
+    def slabs(self) -> SlabCache:
+        """What they read in."""
+
+    @property
+    def watched(self) -> set[Cursor]:
+        """Those that are looked at for what falls due."""
+
+    def clock_ms(self) -> int:
+        """The clock that deliveries go by."""
+
+    def now_ms(self) -> int:
+        """The clock of the log."""
+
+    def checked(self, cursor: Cursor) -> None:
+        """The position of a cursor was compared with the log as it was found."""
+
+    def moved(self, cursor: Cursor) -> None:
+        """A cursor has something to write."""
+
+    def give_up(self, cursor: Cursor) -> None:
+        """Takes over what a cursor has given up."""
+
+    def forget_given_up(self, cursor: Cursor) -> None:
+        """Nothing of what it gave up is wanted any more."""
 
 
 class Cursor:
@@ -50,13 +81,14 @@ class Cursor:
 
     def __init__(
         self,
-        store: CursorStore,
+        store: CursorHome,
+        totals: CursorTotals,
         entry: Entry,
         partition: Partition,
         deliveries: Deliveries,
     ) -> None:
         self._store = store
-        self.totals = store.totals(entry.owner)
+        self.totals = totals
         self.id = entry.id
         self.owner = entry.owner
         self.name = entry.name
@@ -114,7 +146,7 @@ class Cursor:
                 self.totals.dropped += deliveries.dropped
                 deliveries.dropped = 0
             if deliveries.given_up:
-                self._store.dead_letters.take(self)
+                self._store.give_up(self)
                 continue
             if plan is None:
                 return None
@@ -183,7 +215,7 @@ class Cursor:
         last = max(self.reader.last_seq, plan.first)
         if plan.retry:
             last = min(last, plan.last)
-        self._store.log.report(f"{self.partition.title}: records {plan.first} to {last} cannot be decoded: {problem}")
+        report(f"{self.partition.title}: records {plan.first} to {last} cannot be decoded: {problem}")
         self.reader.close()
         self._lose(self._most(plan.first, last), f"records {plan.first} to {last} cannot be decoded")
         self.finished(plan, last)
@@ -211,7 +243,7 @@ class Cursor:
             self.totals.given_back += count
             self._store.watched.add(self)
             if self.deliveries.given_up:
-                self._store.dead_letters.take(self)
+                self._store.give_up(self)
             self.touch()
             self._call_waiters()
         return count
@@ -223,7 +255,7 @@ class Cursor:
         delivery from before can acknowledge one that comes after.
         """
         self.era += 1
-        self._store.dead_letters.forget(self)
+        self._store.forget_given_up(self)
         self.base += after_seq + 1 - self.deliveries.next_seq
         self.deliveries.reset(after_seq + 1)
         self.touch()
@@ -254,9 +286,7 @@ class Cursor:
             beyond = self.deliveries.cut(end_seq)
             self.base = min(self.base, end_seq)
             if beyond:
-                self._store.log.report(
-                    f"{self.title} was beyond the end of the log by {beyond} numbers; set to its end"
-                )
+                report(f"{self.title} was beyond the end of the log by {beyond} numbers; set to its end")
                 self.touch()
         self.log_start = partition.log_start
         passed_seq = self.deliveries.next_seq
@@ -288,7 +318,7 @@ class Cursor:
         if now_ms >= deliveries.next_due_ms:
             deliveries.fall_due(self.partition.committed_seq, now_ms)
             if deliveries.given_up:
-                self._store.dead_letters.take(self)
+                self._store.give_up(self)
             if deliveries.queued:
                 self._call_waiters()
         if not deliveries.unacknowledged:
@@ -339,18 +369,26 @@ class Cursor:
 
     # --- life
 
+    def entry(self) -> Entry:
+        """The cursor as it is now, to be stored."""
+        partition = self.partition
+        return Entry(
+            self.id, self.owner, self.name, partition.topic.id, partition.index, self.qos, self.base,
+            self.created_ms, self.used_ms, self.version, self.deliveries.dump(),
+        )  # fmt: skip
+
     def touch(self) -> None:
         """There is something to write."""
         if self.alive and not self.is_volatile:
             self.is_dirty = True
-            now_ms = self._store.log.now_ms()
+            now_ms = self._store.now_ms()
             if abs(now_ms - self.used_ms) > USED_STEP_MS:  # also one that was used by a clock that was ahead
                 self.used_ms = now_ms
-            self._store.writer.moved(self)
+            self._store.moved(self)
 
     def used(self) -> None:
         """Somebody uses the cursor, be there something to deliver or not."""
-        if abs(self._store.log.now_ms() - self.used_ms) > USED_STEP_MS:
+        if abs(self._store.now_ms() - self.used_ms) > USED_STEP_MS:
             self.touch()
 
     def is_idle(self, since_ms: int) -> bool:

@@ -17,20 +17,22 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple
 
 import xxhash
 
-from engine.cursors.reader import BatchError, BundleError, Reader
+from engine.context import EngineContext
+from engine.cursors.cursor import Cursor
+from engine.cursors.policies import CursorPolicies
+from engine.cursors.reader import BatchError, BundleError, Reader, SlabCache
 from engine.errors import EngineError, NotStored, OutOfRange
+from engine.formats.record import Record
 from engine.limits import DEAD_LETTERS_PENDING_MAX, TOPIC_NAME_BYTES_MAX
+from engine.partitions.partition import Partition
+from engine.partitions.table import PartitionTable
+from engine.reports import report_exception
 from engine.segments.chunk import COMMITTED, PENDING, Chunk
-
-if TYPE_CHECKING:
-    from engine.cursors.cursor import Cursor
-    from engine.cursors.store import CursorStore
-    from engine.formats.record import Record
-    from engine.partitions.partition import Partition
 
 log = logging.getLogger("quintlog.cursors")
 
@@ -76,12 +78,22 @@ class Appended(NamedTuple):
 class DeadLetters:
     """The given-up records of a log's cursors, in a queue for each cursor; a waiter of the chunks it appends to."""
 
-    def __init__(self, store: CursorStore) -> None:
-        self._store = store
+    def __init__(
+        self,
+        context: EngineContext,
+        partitions: PartitionTable,
+        slabs: SlabCache,
+        policies: CursorPolicies,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._context = context
+        self._partitions = partitions
+        self._policies = policies
+        self._clock_ms = clock_ms
         self._queues: dict[Cursor, deque[Job]] = {}
         self._retry_ms: dict[Cursor, int] = {}  # whose dead letters have to wait, as the operator was told, until then
         self._appended: list[Appended] = []
-        self._reader = Reader(store.slabs)
+        self._reader = Reader(slabs)
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values())) + len(self._appended)
@@ -98,8 +110,8 @@ class DeadLetters:
     def take(self, cursor: Cursor) -> None:
         """Take over what a cursor has given up."""
         runs, cursor.deliveries.given_up = cursor.deliveries.given_up, []
-        suffix = self._store.policy(cursor.owner).dead_letter_suffix
-        totals = self._store.totals(cursor.owner)
+        suffix = self._policies.policy(cursor.owner).dead_letter_suffix
+        totals = self._policies.totals(cursor.owner)
         for run in runs:
             totals.given_up += run.last - run.first + 1
             if suffix and not cursor.partition.topic.name.endswith(suffix):
@@ -111,11 +123,11 @@ class DeadLetters:
                 cursor.title, run.first, run.last, run.attempts,
             )  # fmt: skip
         if self._queues:
-            self._store.log.post(self.work)
+            self._context.call_soon_threadsafe(self.work)
 
     def work(self) -> None:
         """Go on with the queues as far as nothing has to be waited for; what waits holds up its own cursor only."""
-        now_ms = self._store.clock_ms()
+        now_ms = self._clock_ms()
         for cursor in list(self._queues):
             if self._retry_ms.get(cursor, 0) > now_ms:
                 continue
@@ -127,7 +139,7 @@ class DeadLetters:
                 self._retry_ms[cursor] = now_ms + RETRY_MS
             except Exception as problem:  # noqa: BLE001 - a defect costs no other cursor its dead letters
                 if cursor not in self._retry_ms:
-                    self._store.log.report_exception(f"the dead letters of {cursor.title}", problem)
+                    report_exception(f"the dead letters of {cursor.title}", problem)
                 self._retry_ms[cursor] = now_ms + RETRY_MS
 
     def _move(self, cursor: Cursor) -> None:
@@ -194,8 +206,8 @@ class DeadLetters:
 
     def _target(self, cursor: Cursor) -> Partition | None:
         """The partition for dead letters, None while it is being opened."""
-        name = dead_letter_topic(cursor.partition.topic.name, self._store.policy(cursor.owner).dead_letter_suffix)
-        partition = self._store.log.partition(self._store.log.catalog.get_or_create(name))
+        name = dead_letter_topic(cursor.partition.topic.name, self._policies.policy(cursor.owner).dead_letter_suffix)
+        partition = self._partitions.get(self._context.catalog.get_or_create(name))
         if not partition.is_open:
             problem = partition.error
             partition.when_open(self.work if problem is None else _nothing)
@@ -231,7 +243,7 @@ class DeadLetters:
             if entry.chunk.state == PENDING:
                 self._appended.append(entry)
             elif entry.chunk.state == COMMITTED:
-                self._store.totals(cursor.owner).dead_letters += 1
+                self._policies.totals(cursor.owner).dead_letters += 1
                 if entry.era == cursor.era:
                     cursor.settle(job.first, job.last)
             elif cursor.alive and entry.era == cursor.era:
@@ -239,4 +251,4 @@ class DeadLetters:
         for entry in reversed(failed):
             self._queues.setdefault(entry.cursor, deque()).appendleft(entry.job)
         if self._queues and not failed:  # else the clock comes by, and a full disk is not asked without a pause
-            self._store.log.post(self.work)
+            self._context.call_soon_threadsafe(self.work)

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
+from engine.cursors.cursor import Cursor
 from engine.cursors.deliveries import GIVEN_UP, NEVER_MS, QUEUED, DeliveryPolicy, Plan, load
 from engine.cursors.entries import CURSOR, CursorJournal, Entry, id_of, parse_entry
 from engine.cursors.reader import BatchError, BundleError, Reader
+from engine.cursors.store import CursorStore
 from engine.errors import Corrupt, EngineError
+from engine.formats.record import Record
 from engine.limits import REDRIVE_BYTES, REDRIVE_RECORDS
+from engine.partitions.partition import Partition
 from engine.segments.chunk import COMMITTED, PENDING, Chunk, outcome
 from engine.segments.gaps import NO_GAPS, Gaps
 from engine.state.store import OnDone, StateReader, StateStore
-
-if TYPE_CHECKING:
-    from engine.cursors.cursor import Cursor
-    from engine.cursors.store import CursorStore
-    from engine.formats.record import Record
-    from engine.log import Log
-    from engine.partitions.partition import Partition
 
 REDRIVE_OWNER = "redrive"
 """Owner of the cursors that remember how far dead letters were redriven; they are no subscriptions."""
@@ -175,16 +172,15 @@ class Redrive:
 
     def __init__(
         self,
-        log: Log,
+        store: CursorStore,
         subscription_id: int,
         source: Partition,
         target: Partition,
         limit: int,
         on_done: Callable[[int, EngineError | None], None],
     ) -> None:
-        store = log.cursors
         name = b"%d" % subscription_id
-        self._log = log
+        self._store = store
         self._name = name
         self._source = source
         self._target = target
@@ -234,7 +230,7 @@ class Redrive:
         reader.moved(last + 1, reader.current)
         if not found:
             self._passed(seq, last)
-            self._log.post(self.work)
+            self._store.context.call_soon_threadsafe(self.work)
             return
         self._last = last
         self._appended = len(found)
@@ -267,13 +263,13 @@ class Redrive:
         self._count += self._appended
         self._left -= self._appended
         self._passed(self._cursor.deliveries.next_seq, self._last)
-        self._log.post(self.work)
+        self._store.context.call_soon_threadsafe(self.work)
 
     def _end(self, error: EngineError | None) -> None:
         self._ended = True
         self._reader.close()
         self._cursor.pins -= 1
-        self._log.cursors.flush(lambda failed: self._on_done(self._count, error or failed))
+        self._store.flush(lambda failed: self._on_done(self._count, error or failed))
 
 
 def _without_marks(headers: tuple[bytes, ...]) -> tuple[bytes, ...]:

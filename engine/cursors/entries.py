@@ -15,13 +15,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from engine.errors import Corrupt
 from engine.state.store import Delete, Put, StateStore
-
-if TYPE_CHECKING:
-    from engine.cursors.cursor import Cursor
 
 CURSOR = b"u/"
 JOURNAL = b"v/"
@@ -48,15 +45,6 @@ class Entry(NamedTuple):
     used_ms: int
     version: int
     deliveries: list[int]
-
-
-def entry_of(cursor: Cursor) -> Entry:
-    """A cursor as it is now."""
-    partition = cursor.partition
-    return Entry(
-        cursor.id, cursor.owner, cursor.name, partition.topic.id, partition.index, cursor.qos, cursor.base,
-        cursor.created_ms, cursor.used_ms, cursor.version, cursor.deliveries.dump(),
-    )  # fmt: skip
 
 
 def entry_key(cursor_id: int) -> bytes:
@@ -93,14 +81,9 @@ def parse_entry(cursor_id: int, value: Any) -> Entry:
 
 
 class CursorJournal:
-    """The journal's values, oldest first, and which cursors have news there that their own entries lack.
-
-    Attributes:
-        newer: cursor -> version that the journal has; they stay in memory until their entries are written.
-    """
+    """The journal's values, oldest first."""
 
     def __init__(self, state: StateStore) -> None:
-        self.newer: dict[Cursor, int] = {}
         self._state = state
         self._sizes: dict[bytes, int] = {}  # key -> numbers in its value, oldest first
         self._next = 1
@@ -137,7 +120,7 @@ class CursorJournal:
         return Put(key, [list(entry) for entry in entries])
 
     def keys(self) -> list[bytes]:
-        """What to remove once the entries of all cursors in ``newer`` are written."""
+        """What to remove once the entries of all cursors with news there are written."""
         return list(self._sizes)
 
     def keys_found(self) -> list[bytes]:

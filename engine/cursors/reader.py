@@ -10,17 +10,13 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from engine.formats.batch import RecordCursor
 from engine.formats.record import BatchError, BundleError
 from engine.limits import CURSOR_READ_BYTES, CURSOR_SLABS_BYTES_MAX
-
-if TYPE_CHECKING:
-    from engine.partitions.partition import Partition
-    from engine.segments.chunk import Slab
-    from engine.state.catalog import Topic
-
+from engine.partitions.partition import Partition
+from engine.segments.chunk import Slab
+from engine.state.topics import Topic
 
 COMPILED = not __file__.endswith(".py")
 

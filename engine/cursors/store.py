@@ -26,33 +26,31 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from engine.callbacks import call_each
+from engine.context import EngineContext
 from engine.cursors.cursor import Cursor
 from engine.cursors.dead_letters import DeadLetters
-from engine.cursors.deliveries import Deliveries, DeliveryPolicy, load
+from engine.cursors.deliveries import Deliveries, load
 from engine.cursors.entries import (
     CURSOR,
     Entry,
     delete_entry,
     entry_key,
-    entry_of,
     id_of,
     parse_entry,
     put_entry,
 )
+from engine.cursors.policies import CursorPolicies, CursorPolicy, CursorTotals
 from engine.cursors.reader import SlabCache
 from engine.cursors.writer import CursorWriter
 from engine.errors import Corrupt, EngineError, InvalidConfig
 from engine.limits import CURSOR_NAME_BYTES_MAX, CURSORS_LOADED_MAX
+from engine.partitions.partition import Partition
+from engine.partitions.table import PartitionTable
+from engine.reports import report, report_exception
+from engine.state.catalog import Change, Topic
 from engine.state.store import COUNTER, OnDone, Put
-
-if TYPE_CHECKING:
-    from engine.log import Log
-    from engine.partitions.partition import Partition
-    from engine.state.catalog import Change, Topic
 
 log = logging.getLogger("quintlog.cursors")
 
@@ -72,67 +70,45 @@ EXPIRY_SLICE = 256
 """Entries looked at for expiry in one turn: each is a read of ``state``."""
 
 
-@dataclass(frozen=True, slots=True)
-class CursorPolicy:
-    """How an owner (a protocol) wants its cursors to behave.
-
-    Attributes:
-        deliveries: redelivery and limits.
-        dead_letter_suffix: a record that is given up is appended to the topic of this name, the record's topic in
-            front; empty: it is dropped.
-        expiry_ms: a cursor without use for so long is deleted; 0: never.
-    """
-
-    deliveries: DeliveryPolicy = field(default_factory=DeliveryPolicy)
-    dead_letter_suffix: bytes = b""
-    expiry_ms: int = 0
-
-
-@dataclass(slots=True)
-class CursorTotals:
-    """What happened to the cursors of one owner since the start."""
-
-    acknowledged: int = 0
-    redelivered: int = 0
-    given_back: int = 0
-    given_up: int = 0
-    dead_letters: int = 0
-    dropped: int = 0
-    expired: int = 0
-    lost: int = 0
-
-
 class CursorStore:
     """All cursors of a log. Owner's thread only; call :meth:`tick` about every 100 ms."""
 
-    def __init__(self, the_log: Log, clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000) -> None:
+    def __init__(
+        self,
+        context: EngineContext,
+        partitions: PartitionTable,
+        *,
+        is_new: bool,
+        clock_ms: Callable[[], int] = lambda: time.monotonic_ns() // 1_000_000,
+    ) -> None:
         """Reads which cursors there are (100,000 take about half a second); damaged entries are reported.
 
         Raises:
             Corrupt: the counter of ids is damaged.
         """
-        self.log = the_log
+        self.context = context
         self.clock_ms = clock_ms
+        self.now_ms = context.now_ms
         self.slabs = SlabCache()
-        self.dead_letters = DeadLetters(self)
+        self._partitions = partitions
+        self._policies = CursorPolicies()
+        self.dead_letters = DeadLetters(context, partitions, self.slabs, self._policies, lambda: self.clock_ms())
         self.watched: set[Cursor] = set()
         """Cursors that :meth:`tick` looks at for what falls due."""
-        self._policies: dict[str, CursorPolicy] = {}
-        self._totals: dict[str, CursorTotals] = {}
         self._topic_of: dict[int, int] = {}
         self._groups: dict[tuple[str, bytes, int, int], int] = {}
         self._loaded: dict[int, Cursor] = {}
-        self.writer = CursorWriter(the_log.state, self.loaded_cursor)
+        self.writer = CursorWriter(context.state, self.loaded_cursor)
         self._next_id = 1
         self._next_sweep_ms = 0
         self._expiry_queue: list[int] = []
-        self._scan()
+        self._scan(is_new)
         self._unchecked = set(self._topic_of)
         """Cursors of former processes whose position was not compared with the log yet."""
-        the_log.catalog.listen(self._topic_changed)
+        context.catalog.listen(self._topic_changed)
 
-    def _scan(self) -> None:
-        state = self.log.state
+    def _scan(self, is_new: bool) -> None:
+        state = self.context.state
         newest = self.writer.journal.read(self._report)
         highest = 0
         for key, value in state.scan(CURSOR, self._report):
@@ -149,9 +125,9 @@ class CursorStore:
         try:
             self._next_id = max(state.get(NEXT_CURSOR_ID) or 1, highest + 1)
         except Corrupt as problem:
-            self.log.report(f"{problem}; new cursors get numbers far above the old ones, so that none is used again")
+            report(f"{problem}; new cursors get numbers far above the old ones, so that none is used again")
             self._next_id = highest + LOST_CURSOR_IDS
-        if not self.log.is_new:
+        if not is_new:
             # A copy that is put back, or a lost state, would give ids again that clients still hold.
             self._next_id += secrets.randbelow(CURSOR_ID_LEAP)
         self.writer.take_in_journal()
@@ -162,24 +138,24 @@ class CursorStore:
             self._groups[owner, name, topic_id, index] = cursor_id
 
     def _report(self, problem: Exception) -> None:
-        self.log.report(f"a cursor is lost: {problem}")
+        report(f"a cursor is lost: {problem}")
 
     # --- policies and figures
 
     def set_policy(self, owner: str, policy: CursorPolicy) -> None:
         """The policy of an owner, from now on, also for the cursors in use."""
-        self._policies[owner] = policy
+        self._policies.set(owner, policy)
         for cursor in self._loaded.values():
             if cursor.owner == owner:
                 cursor.deliveries.set_policy(policy.deliveries)
 
     def policy(self, owner: str) -> CursorPolicy:
         """The policy of an owner."""
-        return self._policies.setdefault(owner, CursorPolicy())
+        return self._policies.policy(owner)
 
     def totals(self, owner: str) -> CursorTotals:
         """Counters of an owner."""
-        return self._totals.setdefault(owner, CursorTotals())
+        return self._policies.totals(owner)
 
     def __len__(self) -> int:
         return len(self._topic_of)
@@ -224,9 +200,9 @@ class CursorStore:
         if name and (owner, name, topic.id, index) in self._groups:
             raise InvalidConfig("there is a cursor of this name")
         deliveries = Deliveries(after_seq + 1, self.policy(owner).deliveries)
-        now_ms = self.log.now_ms()
+        now_ms = self.now_ms()
         entry = Entry(self._next_id, owner, name, topic.id, index, qos, after_seq, now_ms, now_ms, 1, [])
-        cursor = Cursor(self, entry, partition, deliveries)
+        cursor = Cursor(self, self.totals(owner), entry, partition, deliveries)
         cursor.pins += 1  # until it can be read back
         self._next_id += 1
         self._loaded[cursor.id] = cursor
@@ -239,7 +215,7 @@ class CursorStore:
             if on_durable is not None:
                 on_durable(error)
 
-        self.log.state.submit([Put(NEXT_CURSOR_ID, self._next_id), put_entry(entry_of(cursor))], done)
+        self.context.state.submit([Put(NEXT_CURSOR_ID, self._next_id), put_entry(cursor.entry())], done)
         return cursor
 
     def volatile(self, owner: str, partition: Partition, *, after_seq: int, qos: int = 1) -> Cursor:
@@ -247,17 +223,19 @@ class CursorStore:
 
         Its id is its own all the same. Call ``close()`` at its end.
         """
-        now_ms = self.log.now_ms()
+        now_ms = self.now_ms()
         topic = partition.topic
         entry = Entry(self.new_id(), owner, b"", topic.id, partition.index, qos, after_seq, now_ms, now_ms, 1, [])
-        cursor = Cursor(self, entry, partition, Deliveries(after_seq + 1, self.policy(owner).deliveries))
+        cursor = Cursor(
+            self, self.totals(owner), entry, partition, Deliveries(after_seq + 1, self.policy(owner).deliveries)
+        )
         cursor.is_volatile = True
         return cursor
 
     def new_id(self) -> int:
         """An id that no cursor has had or will have."""
         self._next_id += 1
-        self.log.state.submit([Put(NEXT_CURSOR_ID, self._next_id)])
+        self.context.state.submit([Put(NEXT_CURSOR_ID, self._next_id)])
         return self._next_id - 1
 
     def get(self, cursor_id: int) -> Cursor | None:
@@ -274,16 +252,16 @@ class CursorStore:
 
     def _load(self, cursor_id: int) -> Cursor | None:
         entry = self._stored(cursor_id)
-        topic = self.log.catalog.by_id(entry.topic_id) if entry is not None else None
+        topic = self.context.catalog.by_id(entry.topic_id) if entry is not None else None
         if entry is None or topic is None or topic.deleting:
             return None
         try:
             deliveries = load(entry.deliveries, self.policy(entry.owner).deliveries)
-            partition = self.log.partition(topic, entry.partition)
+            partition = self._partitions.get(topic, entry.partition)
         except (ValueError, TypeError, EngineError) as problem:
             self._lose(cursor_id, problem)
             return None
-        cursor = Cursor(self, entry, partition, deliveries)
+        cursor = Cursor(self, self.totals(entry.owner), entry, partition, deliveries)
         cursor.check_end = cursor_id in self._unchecked
         self._loaded[cursor_id] = cursor
         return cursor
@@ -292,10 +270,22 @@ class CursorStore:
         """The position of a cursor was compared with the log as it was found: from now on it is one of this log."""
         self._unchecked.discard(cursor.id)
 
+    def moved(self, cursor: Cursor) -> None:
+        """A cursor has something to write."""
+        self.writer.moved(cursor)
+
+    def give_up(self, cursor: Cursor) -> None:
+        """Takes over what a cursor has given up."""
+        self.dead_letters.take(cursor)
+
+    def forget_given_up(self, cursor: Cursor) -> None:
+        """Nothing of what a cursor gave up is wanted any more."""
+        self.dead_letters.forget(cursor)
+
     def delete(self, cursor: Cursor, on_durable: OnDone | None = None) -> None:
         """Delete a cursor; whoever uses it finds it gone."""
         self._forget(cursor)
-        self.log.state.submit([delete_entry(cursor.id)], on_durable)
+        self.context.state.submit([delete_entry(cursor.id)], on_durable)
 
     def _forget(self, cursor: Cursor) -> None:
         self._topic_of.pop(cursor.id, None)
@@ -322,7 +312,7 @@ class CursorStore:
         self.slabs.forget_topic(topic)
         if ids:
             log.info("topic %r was deleted, and with it %d cursors", topic.name, len(ids))
-            self.log.state.submit([delete_entry(cursor_id) for cursor_id in ids])
+            self.context.state.submit([delete_entry(cursor_id) for cursor_id in ids])
 
     # --- time
 
@@ -343,7 +333,7 @@ class CursorStore:
                 cursor.fall_due(now_ms)
             except Exception as problem:  # noqa: BLE001 - the others fall due all the same
                 self.watched.discard(cursor)
-                self.log.report_exception(f"the clock of {cursor.title}", problem)
+                report_exception(f"the clock of {cursor.title}", problem)
 
     def _sweep(self, now_ms: int) -> None:
         if now_ms >= self._next_sweep_ms:
@@ -369,12 +359,12 @@ class CursorStore:
         if entry is None:
             return
         expiry_ms = self.policy(entry.owner).expiry_ms
-        if expiry_ms and self.log.clock.age_ms(entry.used_ms) > expiry_ms:
+        if expiry_ms and self.context.clock.age_ms(entry.used_ms) > expiry_ms:
             log.info("subscription %d expired: not used for %d hours", cursor_id, expiry_ms // 3_600_000)
             self.totals(entry.owner).expired += 1
             self._topic_of.pop(cursor_id, None)
             self._groups.pop((entry.owner, entry.name, entry.topic_id, entry.partition), None)
-            self.log.state.submit([delete_entry(cursor_id)])
+            self.context.state.submit([delete_entry(cursor_id)])
 
     # --- looking at all
 
@@ -382,7 +372,7 @@ class CursorStore:
         """Every cursor as it is now, oldest first; none is loaded for that."""
         for cursor_id in self.ids():
             cursor = self._loaded.get(cursor_id)
-            entry = entry_of(cursor) if cursor is not None else self._stored(cursor_id)
+            entry = cursor.entry() if cursor is not None else self._stored(cursor_id)
             if entry is not None:
                 yield entry
 
@@ -394,7 +384,7 @@ class CursorStore:
         if newer is not None:
             return newer
         try:
-            return parse_entry(cursor_id, self.log.state.get(entry_key(cursor_id)))
+            return parse_entry(cursor_id, self.context.state.get(entry_key(cursor_id)))
         except Corrupt as problem:
             self._lose(cursor_id, problem)
             return None

@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from engine.callbacks import call_each
-from engine.cursors.entries import BYTES_PER_NUMBER, CursorJournal, Entry, entry_of, put_entry
+from engine.cursors.cursor import Cursor
+from engine.cursors.entries import BYTES_PER_NUMBER, CursorJournal, Entry, put_entry
 from engine.errors import EngineError
 from engine.limits import CURSOR_ROUND_NUMBERS_MAX
 from engine.state.store import Delete, OnDone, Op, StateStore
-
-if TYPE_CHECKING:
-    from engine.cursors.cursor import Cursor
 
 log = logging.getLogger("quintlog.cursors")
 
@@ -43,6 +40,8 @@ class CursorWriter:
         self._find = find
         self._dirty: dict[Cursor, None] = {}
         self._flushing: set[Cursor] = set()
+        self._newer: dict[Cursor, int] = {}
+        """Version that the journal has of cursors whose own entry is older; they stay in memory until it is written."""
         self._waiters: list[OnDone] = []
         self._rewriting: list[Cursor] = []  # whose entries are still to be written before these values may go:
         self._rewriting_keys: list[bytes] = []
@@ -52,12 +51,12 @@ class CursorWriter:
 
     def needs(self, cursor: Cursor) -> bool:
         """It has to stay in memory: reading its entry would give an old one."""
-        return cursor in self._flushing or cursor in self.journal.newer
+        return cursor in self._flushing or cursor in self._newer
 
     def forget(self, cursor: Cursor) -> None:
         """It was deleted."""
         self._dirty.pop(cursor, None)
-        self.journal.newer.pop(cursor, None)
+        self._newer.pop(cursor, None)
         self.overlay.pop(cursor.id, None)
 
     def tick(self, now_ms: int) -> None:
@@ -113,7 +112,7 @@ class CursorWriter:
             return
         if len(entries) > DIRECT_ENTRIES:
             ops: list[Op] = [self.journal.put(entries, numbers)]
-            self.journal.newer.update(zip(written, (entry.version for entry in entries), strict=True))
+            self._newer.update(zip(written, (entry.version for entry in entries), strict=True))
         else:
             ops = [put_entry(entry) for entry in entries]
 
@@ -135,7 +134,7 @@ class CursorWriter:
     def _entry(cursor: Cursor) -> Entry | None:
         """What is to be written of a cursor; None: a defect, which costs no other cursor its entry."""
         try:
-            return entry_of(cursor)
+            return cursor.entry()
         except Exception:
             log.critical("internal error: the entry of %s cannot be written", cursor.title, exc_info=True)
             return None
@@ -170,7 +169,7 @@ class CursorWriter:
 
     def _newest(self, entry: Entry) -> Entry:
         cursor = self._find(entry.id)
-        return entry_of(cursor) if cursor is not None else entry
+        return cursor.entry() if cursor is not None else entry
 
     def _rewrite(self, now_ms: int) -> None:
         """Write the entries of some cursors that have news in the journal; with the last ones, remove it."""
@@ -185,13 +184,13 @@ class CursorWriter:
                 self._next_rewrite_ms = now_ms + REWRITE_MS
             if not len(journal) or not (journal.is_full or now_ms >= self._next_rewrite_ms):
                 return
-            self._rewriting = list(journal.newer)
+            self._rewriting = list(self._newer)
             self._rewriting_keys = journal.keys()
             self._next_rewrite_ms = now_ms + REWRITE_MS
-        entries = [entry_of(cursor) for cursor in self._rewriting[:REWRITE_SLICE]]
+        entries = [cursor.entry() for cursor in self._rewriting[:REWRITE_SLICE]]
         count = fitting(entries)
         slice_, self._rewriting = self._rewriting[:count], self._rewriting[count:]
-        entries = [entry for entry, cursor in zip(entries, slice_, strict=False) if cursor in journal.newer]
+        entries = [entry for entry, cursor in zip(entries, slice_, strict=False) if cursor in self._newer]
         keys = self._rewriting_keys if not self._rewriting else []
 
         def done(error: EngineError | None) -> None:
@@ -201,8 +200,8 @@ class CursorWriter:
                 return
             for entry in entries:
                 cursor = self._find(entry.id)
-                if cursor is not None and journal.newer.get(cursor, 0) <= entry.version:
-                    journal.newer.pop(cursor, None)
+                if cursor is not None and self._newer.get(cursor, 0) <= entry.version:
+                    self._newer.pop(cursor, None)
             if keys:
                 journal.removed(keys)
                 self._rewriting_keys = []

@@ -21,19 +21,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
+from engine.context import EngineContext
 from engine.directory_layout import TOPIC_FILE
 from engine.errors import DataDirectoryError, DiskFull, EngineError
 from engine.files.system import NO_DESCRIPTORS, NO_SPACE, take_from_aside, write_aside
 from engine.helpers import Helpers
+from engine.reports import report_exception
 from engine.segments.active import ActiveSegment, removed_upon_failure, sync_segment
 from engine.segments.discovery import Place
 from engine.segments.recovery import begin_partition
 from engine.segments.watermarks import Owner, Watermark
-
-if TYPE_CHECKING:
-    from engine.log import Log
 
 DESCRIPTOR_ATTEMPTS = 20
 DESCRIPTOR_ATTEMPT_S = 0.01
@@ -59,7 +58,7 @@ Problems: TypeAlias = dict[Path, EngineError]
 """Of the directories of topics."""
 
 
-def attempt(log: Log, work: Callable[[], Result]) -> Result | EngineError:
+def attempt(work: Callable[[], Result]) -> Result | EngineError:
     """The result of `work`, or what went wrong."""
     try:
         return work()
@@ -69,16 +68,16 @@ def attempt(log: Log, work: Callable[[], Result]) -> Result | EngineError:
         kind = DiskFull if problem.errno in NO_SPACE else DataDirectoryError
         return kind(f"{problem.filename or 'a file'}: {problem.strerror or problem}")
     except Exception as problem:  # noqa: BLE001 - one bad partition must not stop the opening of others
-        log.report_exception("opening a partition", problem)
+        report_exception("opening a partition", problem)
         return DataDirectoryError(f"internal error while opening: {problem!r}")
 
 
 class Maker:
     """Used by the opener's thread alone; helpers of its own do parts of what it is asked for."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._helpers = Helpers(log.config.sync_threads, "quintlog-maker")
+    def __init__(self, context: EngineContext) -> None:
+        self._context = context
+        self._helpers = Helpers(context.config.sync_threads, "quintlog-maker")
         self._attempts_left = 0
         """How often a descriptor may be waited for."""
         self._synced_topics: set[Path] = set()
@@ -122,7 +121,7 @@ class Maker:
         if directory not in self._synced_topics:
             if self._describe(directory, job.description):
                 self._take(directory)
-            self._log.files.sync_dir(directory)
+            self._context.files.sync_dir(directory)
             self._sync_topics()
             self._synced_topics.add(directory)
 
@@ -133,11 +132,11 @@ class Maker:
     # --- steps
 
     def _attempt(self, work: Callable[[], Result]) -> Result | EngineError:
-        return attempt(self._log, partial(self._patiently, work))
+        return attempt(partial(self._patiently, work))
 
     def _each(self, items: Sequence[Item], work: Callable[[Item], Result]) -> list[Result | EngineError]:
         """What `work`, which is done once, gives for each item, or what went wrong; by helpers."""
-        return self._helpers.each(items, lambda item: attempt(self._log, partial(work, item)))
+        return self._helpers.each(items, lambda item: attempt(partial(work, item)))
 
     def _patiently(self, work: Callable[[], Result]) -> Result:
         """The result of `work`; tried again while there are no descriptors, as others give theirs back soon."""
@@ -152,7 +151,7 @@ class Maker:
 
     def _describe(self, directory: Path, description: bytes) -> bool:
         """Makes the directory; whether a description was written aside, as it has none yet."""
-        files = self._log.files
+        files = self._context.files
         if not files.make_dir(directory) and TOPIC_FILE in files.list_dir(directory):
             return False
         self._has_new_topics = True
@@ -160,41 +159,41 @@ class Maker:
         return True
 
     def _take(self, directory: Path) -> None:
-        self._patiently(partial(take_from_aside, self._log.files, directory / TOPIC_FILE))
+        self._patiently(partial(take_from_aside, self._context.files, directory / TOPIC_FILE))
 
     def _sync_dir(self, directory: Path) -> None:
-        self._patiently(partial(self._log.files.sync_dir, directory))
+        self._patiently(partial(self._context.files.sync_dir, directory))
 
     def _begin(self, job: Job) -> Made:
-        log, place = self._log, job.place
-        log.index.drop(place.number)  # a former owner of the number may have left something at a crash
-        if not log.files.make_dir(place.directory) and log.files.list_dir(place.directory):
+        context, place = self._context, job.place
+        context.index.drop(place.number)  # a former owner of the number may have left something at a crash
+        if not context.files.make_dir(place.directory) and context.files.list_dir(place.directory):
             return None  # left by a crash before the first record, or nobody knew of it
-        return begin_partition(log.files, log.handles, place, log.now_ms())
+        return begin_partition(context.files, context.handles, place, context.now_ms())
 
     def _synced(self, of: tuple[Job, Made | EngineError]) -> Made | EngineError:
         job, begun = of
         if isinstance(begun, ActiveSegment):
-            files, handles = self._log.files, self._log.handles
+            files, handles = self._context.files, self._context.handles
             with removed_upon_failure(files, handles, begun):
                 self._patiently(partial(sync_segment, files, handles, begun, header=not job.synced))
         return begun
 
     def _sync_topics(self) -> None:
         if self._has_new_topics:
-            self._log.files.sync_dir(self._log.data_dir / "topics")
+            self._context.files.sync_dir(self._context.data_dir / "topics")
             self._has_new_topics = False
 
     def _marked(self, job: Job, made: Made | EngineError, problems: Problems) -> Made | EngineError:
         problem = problems.get(job.place.topic_directory)
         if problem is not None or not isinstance(made, ActiveSegment):
             return problem or made
-        failure = attempt(self._log, lambda: self.mark(job.place, made, 1, 0))
+        failure = attempt(lambda: self.mark(job.place, made, 1, 0))
         return failure or made
 
     def mark(self, place: Place, active: ActiveSegment, log_start: int, committed_seq: int) -> None:
         """Writes the first watermark of a partition that was opened. Raises OSError."""
-        self._log.watermarks.write(
+        self._context.watermarks.write(
             Owner(place.number, place.topic_id, place.partition),
             Watermark(
                 log_start,

@@ -12,32 +12,24 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from engine.context import EngineContext
 from engine.directory_layout import TOPIC_FILE
 from engine.errors import EngineError
 from engine.files.system import write_new_file
 from engine.limits import PARTITIONS_MADE_TOGETHER
 from engine.partitions.creation import Job, Maker, attempt
-from engine.partitions.reads import load_footer
-from engine.segments.gaps import gaps_of
+from engine.reports import report
+from engine.segments.discovery import Place
 from engine.segments.recovery import Known, Recovered, Report, recover_partition
 from engine.segments.watermarks import Owner
 from engine.state.index import HIGHEST
-
-if TYPE_CHECKING:
-    from engine.log import Log
-    from engine.partitions.partition import Partition
-    from engine.state.topics import Topic
-
+from engine.state.topics import Topic
 
 _SEGMENT_FILE = re.compile(r"[0-9]{20}\.log(\.(unused|damaged).*)?")
 _TOPIC_FILE = re.compile(re.escape(TOPIC_FILE) + r"(\.(new|damaged).*)?")
 """Names of files that we make, what was renamed aside among them: others are not removed with a topic."""
-
-
-def _description(log: Log, topic: Topic) -> bytes:
-    return json.dumps(log.catalog.describe(topic), indent=1).encode() + b"\n"
 
 
 class _Making(NamedTuple):
@@ -50,76 +42,76 @@ class _Making(NamedTuple):
 _Item: TypeAlias = "Callable[[], None] | _Making"
 
 
-class Opener:
+class FileWorker:
     """`make` and `recover` are called on the owner's thread; their outcome comes there too."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
+    def __init__(self, context: EngineContext, is_committed: Callable[[int], bool]) -> None:
+        """`is_committed`: whether a batch with this transaction id counts (any thread)."""
+        self._context = context
+        self._is_committed = is_committed
         self._jobs: SimpleQueue[_Item | None] = SimpleQueue()
         self._ahead: list[_Item | None] = []
         """What was taken out of `_jobs`, and comes next."""
-        self._maker = Maker(log)
+        self._maker = Maker(context)
         self._thread = threading.Thread(target=self._run, name="quintlog-opener", daemon=True)
         self._thread.start()
 
-    def make(self, partition: Partition) -> None:
-        """Makes the first segment of `partition` once its number is durable; ends in `Partition.files_made`."""
+    def make(self, topic: Topic, index: int, done: Callable[[Recovered | EngineError], None]) -> None:
+        """Makes the first segment of a partition once its number is durable."""
 
         def numbered(error: EngineError | None) -> None:
             if error is not None:
-                partition.files_made(error)
+                done(error)
                 return
-            self._jobs.put(_Making(self._job(partition), partition.files_made))
+            self._jobs.put(_Making(self._job(topic, index), done))
 
         try:
-            self._log.catalog.number(partition.topic, partition.index, numbered)
+            self._context.catalog.number(topic, index, numbered)
         except EngineError as problem:  # the topic is being deleted
             refusal = problem
-            self._log.post(lambda: partition.files_made(refusal))
+            self._context.call_soon_threadsafe(lambda: done(refusal))
 
-    def recover(self, partition: Partition) -> None:
-        """Opens the files of `partition`; ends in `Partition.opened`."""
-        job = self._job(partition)
-        self.submit(lambda: self._recover(job), partition.opened)
+    def recover(self, topic: Topic, index: int, done: Callable[[Recovered | EngineError], None]) -> None:
+        """Opens the files of a partition."""
+        job = self._job(topic, index)
+        self.submit(lambda: self._recover(job), done)
 
-    def _job(self, partition: Partition) -> Job:
-        return Job(partition.place, _description(self._log, partition.topic), partition.sync_each_round)
+    def _job(self, topic: Topic, index: int) -> Job:
+        place = Place(self._context.data_dir, topic.id, index, topic.numbers[index])
+        return Job(place, self._description(topic), topic.config.durability == "always")
+
+    def _description(self, topic: Topic) -> bytes:
+        return json.dumps(self._context.catalog.describe(topic), indent=1).encode() + b"\n"
 
     def describe(self, topic: Topic) -> None:
         """Writes ``topic.json`` anew after a change of configuration, if there is one."""
-        directory = self._log.data_dir / "topics" / str(topic.id)
-        content = _description(self._log, topic)
+        directory = self._context.data_dir / "topics" / str(topic.id)
+        content = self._description(topic)
 
         def job() -> None:
-            if self._log.files.list_dir(directory):
-                write_new_file(self._log.files, directory / TOPIC_FILE, content)
+            if self._context.files.list_dir(directory):
+                write_new_file(self._context.files, directory / TOPIC_FILE, content)
 
         self.submit(job, self._report_failure)
 
-    def remove_topic(self, topic: Topic, partitions: list[Partition]) -> None:
-        """Removes the files of a deleted topic once no round can touch them, then its tombstone."""
-        for partition in partitions:
-            partition.removed()
-        self._log.committer.after_round(lambda: self.remove_leftovers(topic.id))
-
     def remove_leftovers(self, topic_id: int) -> None:
         """Removes what is left of a deleted topic; its tombstone goes when that succeeded."""
-        directory = self._log.data_dir / "topics" / str(topic_id)
-        numbers = self._log.catalog.buried_numbers(topic_id)
+        directory = self._context.data_dir / "topics" / str(topic_id)
+        numbers = self._context.catalog.buried_numbers(topic_id)
 
         def done(result: object) -> None:
             self._report_failure(result)
             if not isinstance(result, EngineError):
-                self._log.catalog.bury(topic_id)
+                self._context.catalog.bury(topic_id)
 
         self.submit(lambda: self._remove_topic(directory, numbers), done)
 
     def _report_failure(self, result: object) -> None:
         if isinstance(result, EngineError):
-            self._log.report(str(result))
+            report(str(result))
 
     def _remove_topic(self, directory: Path, numbers: list[int]) -> None:
-        files = self._log.files
+        files = self._context.files
         self._maker.forget_topic(directory)
         if not files.is_link(directory):
             for name in files.list_dir(directory):
@@ -128,13 +120,13 @@ class Opener:
         if self._remove_directory(directory, _TOPIC_FILE):
             files.sync_dir(directory.parent)
         for number in numbers:
-            self._log.index.drop(number)
-            self._log.watermarks.clear(number)
+            self._context.index.drop(number)
+            self._context.watermarks.clear(number)
 
     def _remove_directory(self, directory: Path, ours: re.Pattern[str]) -> bool:
         """Removes what we have made in a directory, and the directory; whether there was one. What is not ours stays,
         and so does what a link in the directory's place leads to."""
-        files, handles = self._log.files, self._log.handles
+        files, handles = self._context.files, self._context.handles
         if not files.exists(directory):
             return False
         if files.is_link(directory):
@@ -148,7 +140,7 @@ class Opener:
             else:
                 foreign.append(name)
         if foreign:
-            self._log.report(f"{directory} stays, as not all in it is ours: {', '.join(foreign[:3])}")
+            report(f"{directory} stays, as not all in it is ours: {', '.join(foreign[:3])}")
         else:
             files.remove_dir(directory)
         return True
@@ -157,13 +149,13 @@ class Opener:
         """Runs `job` on the thread and hands its result, or an EngineError, to `done` on the owner's thread."""
 
         def checked() -> Any:
-            self._log.check_place()
+            self._context.check_directory()
             return job()
 
-        self._jobs.put(lambda: self._answer(done, attempt(self._log, checked)))
+        self._jobs.put(lambda: self._answer(done, attempt(checked)))
 
     def _answer(self, done: Callable[[Any], None], result: object) -> None:
-        self._log.post(lambda: None if self._log.is_closed else done(result))
+        self._context.call_soon_threadsafe(lambda: None if self._context.is_closed else done(result))
 
     def stop(self) -> None:
         """Ends the thread after the jobs so far; blocking."""
@@ -196,49 +188,49 @@ class Opener:
 
     def _make(self, waiting: list[_Making]) -> None:
         def make() -> list[Any]:
-            self._log.check_place()
+            self._context.check_directory()
             return self._maker.make([making.job for making in waiting])
 
-        made = attempt(self._log, make)
+        made = attempt(make)
         for at, making in enumerate(waiting):
             active = made if isinstance(made, EngineError) else made[at]
             if active is None:
-                self._answer(making.done, attempt(self._log, lambda job=making.job: self._recover(job)))  # type: ignore[misc]
+                self._answer(making.done, attempt(lambda job=making.job: self._recover(job)))  # type: ignore[misc]
             elif isinstance(active, EngineError):
                 self._answer(making.done, active)
             else:
                 self._answer(making.done, Recovered([], active, 1, 0, 1, Report()))
 
     def _recover(self, job: Job) -> Recovered:
-        log, place, number = self._log, job.place, job.place.number
+        context, place, number = self._context, job.place, job.place.number
         self._maker.make_topic(job)
         known = Known(
-            mark=log.watermarks.read(Owner(number, place.topic_id, place.partition)),
-            entry=log.index.floor(number, HIGHEST),
+            mark=context.watermarks.read(Owner(number, place.topic_id, place.partition)),
+            entry=context.index.floor(number, HIGHEST),
             synced=job.synced,
-            is_committed=log.markers.is_committed,
+            is_committed=self._is_committed,
         )
-        recovered = recover_partition(log.files, log.handles, place, known, log.now_ms())
+        recovered = recover_partition(context.files, context.handles, place, known, context.now_ms())
         for text in recovered.report.texts:
-            log.report(f"topic {place.topic_id} partition {place.partition}: {text}")
+            report(f"topic {place.topic_id} partition {place.partition}: {text}")
         if recovered.report.lost:
-            gaps = gaps_of(recovered.sealed, recovered.active)
-            log.lost_records += gaps.most((lost.first_seq, lost.last_seq) for lost in recovered.report.lost)
+            gaps = recovered.gaps()
+            context.figures.lost_records += gaps.most((lost.first_seq, lost.last_seq) for lost in recovered.report.lost)
         self._maker.mark(place, recovered.active, recovered.log_start, recovered.committed_seq)
         self._index(number, recovered)
         return recovered
 
     def _index(self, number: int, recovered: Recovered) -> None:
         """Gives the index what it does not know: nothing as a rule, everything when it was lost."""
-        log = self._log
-        log.index.truncate(number, recovered.next_seq - 1)
+        context = self._context
+        context.index.truncate(number, recovered.next_seq - 1)
         for segment in recovered.sealed:
-            entry = log.index.floor(number, segment.last_seq)
+            entry = context.index.floor(number, segment.last_seq)
             if entry is not None and entry.segment_id == segment.segment_id:
                 continue
-            footer = load_footer(log, segment)
+            footer = segment.read_footer(context.files, context.handles)
             for found in footer.index if footer is not None else ():
-                log.index.add(
+                context.index.add(
                     number,
                     found.first_seq,
                     segment.segment_id,
@@ -248,6 +240,6 @@ class Opener:
                 )
         header = recovered.active.header
         for found in recovered.active.index:
-            log.index.add(
+            context.index.add(
                 number, found.first_seq, header.segment_id, header.first_seq, found.position, found.max_timestamp_ms
             )

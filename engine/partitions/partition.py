@@ -9,32 +9,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 from engine.callbacks import call_each
+from engine.commit.target import Part
+from engine.config import TopicConfig
+from engine.context import EngineContext
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
 from engine.formats.batch import BatchWriter
 from engine.formats.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
 from engine.formats.bundle import BundleInfo
 from engine.formats.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
-from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RECORD_OVERHEAD_BYTES, SEQ_RESERVATION
+from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RECORD_OVERHEAD_BYTES
 from engine.partitions import reads as reading
-from engine.segments.chunk import COMMITTED, FAILED, PENDING, Chunk, Slab, Waiter, check_records
-from engine.segments.discovery import Place
-from engine.segments.gaps import NO_GAPS, gaps_of
+from engine.partitions import retention
+from engine.partitions.context import PartitionContext
+from engine.partitions.reservation import Reservation
+from engine.partitions.tail_cache import NO_TAIL, Tail
+from engine.reports import report
+from engine.segments.active import ActiveSegment, SealedSegment
+from engine.segments.chunk import COMMITTED, FAILED, Chunk, ChunkGroup, Slab, Waiter, check_records
+from engine.segments.gaps import NO_GAPS
 from engine.segments.recovery import Recovered
-from engine.state.store import Put
-from engine.state.topics import reserved_key
-
-if TYPE_CHECKING:
-    from engine.commit.committer import Part
-    from engine.commit.transactions import Transaction
-    from engine.config import TopicConfig
-    from engine.log import Log
-    from engine.segments.active import ActiveSegment, SealedSegment
-    from engine.state.topics import Topic
-
-__all__ = ["COMMITTED", "FAILED", "PENDING", "Chunk", "Partition", "Slab", "Waiter"]
+from engine.segments.watermarks import Owner
+from engine.state.topics import Topic
 
 TELL_AGAIN_MS = 10_000
 """The same failure is told again after so long; with a full disk it would be ten lines a second and client."""
@@ -43,21 +42,25 @@ NO_FILES, MAKING, OPEN, OPENING, CLOSED, DELETED = range(6)  # up to OPEN number
 
 
 class Partition:
-    """One partition of a topic; see the module's text. Made by `Log.partition` alone."""
+    """One partition of a topic; see the module's text. Made by `Log.partition` alone.
+
+    It is a `CommitTarget`, which documents what rounds need of it.
+    """
 
     __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
-        "__weakref__", "_active", "_append_ms", "_chunk_bytes", "_log", "_open_callbacks", "_open_chunk", "_pending",
-        "_phase", "_reserved", "_reserving", "_told_failure", "committed_end", "committed_s", "committed_seq", "error",
-        "failing", "fetching", "found_seq", "gaps", "index", "last_seq", "leaves_out_numbers", "log_start",
-        "mark_failed", "marked_log_start", "position_hints", "queued", "readers", "roll_wanted", "sealed", "tail",
-        "tail_head", "tail_next", "told_damage", "topic",
+        "__weakref__", "_active", "_append_ms", "_chunk_bytes", "_context", "_open_callbacks", "_open_chunk",
+        "_parts", "_pending", "_phase", "_read_state", "_reservation", "_told_failure", "committed_end", "committed_s",
+        "committed_seq", "error", "failing", "found_seq", "gaps", "index", "last_seq",
+        "leaves_out_numbers", "log_start", "mark_failed", "marked_log_start", "readers", "sealed",
+        "tail", "topic",
     )  # fmt: skip
 
-    def __init__(self, log: Log, topic: Topic, index: int) -> None:
-        self._log = log
+    def __init__(self, context: EngineContext, parts: PartitionContext, topic: Topic, index: int) -> None:
+        self._context = context
+        self._parts = parts
         self.topic = topic
         self.index = index
-        self.error: EngineError | None = log.error
+        self.error: EngineError | None = context.error
         """Why nothing can be stored here (read-only) or, when it is not open, why it could not be opened."""
         self.log_start = 1
         """First sequence number that may be read."""
@@ -74,32 +77,21 @@ class Partition:
         self.committed_end = 0
         """End of the committed batches in the active segment's file."""
         self.sealed: list[SealedSegment] = []
-        self.roll_wanted = False
-        """The next round begins a new segment."""
         self.leaves_out_numbers = False
         """Numbers before the next record were reserved, but not given out: a new segment begins with it, so that they
         are no part of any, and damage beside them is not told as their loss."""
-        self.queued = False
-        """It stands in the committer's queue."""
         self.mark_failed = False
         """Its watermark could not be written; housekeeping has it tried again."""
         self.marked_log_start = 1
         """The start of the log as its watermark says: files below it may go."""
-        self.tail: list[Chunk | None] = []
-        """Committed chunks still in memory, oldest first; None where the cache gave one up."""
-        self.tail_head = 0
-        self.tail_next = 0
-        """Where in `tail` the chunk behind the one read last may be."""
-        self.fetching: dict[int, list[Callable[[], None]]] = {}
-        self.position_hints: dict[int, tuple[int, int]] = {}
-        """Sequence number -> (segment id, position of the batch that follows the one before it)."""
+        self.tail: Tail = NO_TAIL
+        """Committed chunks that are still in memory."""
+        self._read_state: reading.ReadState | None = None
         self.readers: dict[Callable[[], None], None] = {}
-        self.told_damage: frozenset[tuple[int, int]] = frozenset()
         self._told_failure = ("", 0)
         self.failing: EngineError | None = None  # why the last round stored nothing; gone with the next that does
         self._append_ms = 0
-        self._reserved = 0
-        self._reserving = False
+        self._reservation = Reservation(context.state, topic.id, index)
         self._active: ActiveSegment | None = None
         self._open_chunk: Chunk | None = None
         self._pending: list[Chunk] = []  # few; an empty deque takes 600 bytes
@@ -114,12 +106,10 @@ class Partition:
 
     @property
     def title(self) -> str:
-        """Name for people: topic and index."""
         return f"topic {self.topic.name.decode('utf-8', 'backslashreplace')!r} partition {self.index}"
 
     @property
     def config(self) -> TopicConfig:
-        """The topic's configuration in force."""
         return self.topic.config
 
     @property
@@ -129,95 +119,67 @@ class Partition:
 
     @property
     def is_deleted(self) -> bool:
-        """Whether its topic was deleted: nothing of it may be used any more."""
         return self._phase == DELETED
 
     @property
     def active_segment(self) -> ActiveSegment:
-        """The committer's end of the log (only once files exist)."""
         assert self._active is not None
         return self._active
 
     @property
     def has_files(self) -> bool:
-        """Whether segment files exist and are open for use."""
         return self._active is not None
 
     @property
     def sync_each_round(self) -> bool:
-        """Whether an acknowledgement waits for the disk."""
         return self.topic.config.durability == "always"
 
     @property
     def number(self) -> int:
-        """Its number in the catalog: slot in `watermarks`, prefix of index keys."""
         return self.topic.numbers[self.index]
 
-    def may_commit(self) -> bool:
-        """Whether the next chunk's numbers are safe from being given out again after a crash.
+    @property
+    def owner(self) -> Owner:
+        return Owner(self.topic.numbers[self.index], self.topic.id, self.index)
 
-        With durability "always" they are when they are on disk. With the others readers see them before, so `state`
-        holds a bound: numbers below it may have been seen, and after a crash the partition goes on at the bound.
-        Asks for a higher bound when it is time; the partition is put in the committer's queue again when it is durable.
-        """
+    def may_commit(self) -> bool:
         if self._pending and self._pending[0].transaction is not None:
-            return False  # it comes with its transaction, and the committer adds the partition again behind it
+            return False  # it comes with its transaction; the committer adds the partition again after that
         if self.sync_each_round:
             return True
-        if self._reserved - self.last_seq < SEQ_RESERVATION // 2:
-            self._reserve(self.last_seq + SEQ_RESERVATION)
+        self._reservation.extend(self.last_seq, self._reserved)
         chunk = self._pending[0] if self._pending else self._open_chunk
-        return chunk is None or chunk.writer.next_seq <= self._reserved
+        return chunk is None or chunk.writer.next_seq <= self._reservation.bound
 
-    def _reserve(self, bound: int) -> None:
-        if self._reserving:
-            return
-        self._reserving = True
-
-        def done(error: EngineError | None) -> None:
-            self._reserving = False
-            if error is not None:
-                self._fail_pending(NotStored(f"{self.title}: cannot reserve numbers: {error}"))
-                return
-            self._reserved = bound
-            if self.has_pending and self._active is not None:
-                self._log.committer.add(self)
-
-        self._log.state.submit([Put(self._reserved_key, bound)], done)
-
-    @property
-    def _reserved_key(self) -> bytes:
-        return reserved_key(self.topic.id, self.index)
+    def _reserved(self, error: EngineError | None) -> None:
+        if error is not None:
+            self._fail_pending(NotStored(f"{self.title}: cannot reserve numbers: {error}"))
+        elif self.has_pending and self._active is not None:
+            self._parts.committer.add(self)
 
     def release_reservation(self) -> None:
         """At a clean stop, when everything is on disk: the numbers go on without a gap."""
         active = self._active
-        if self._reserved and active is not None and active.durable_position == active.position:
-            self._log.state.submit([Put(self._reserved_key, self.last_seq + 1)])
+        if self._reservation.bound and active is not None and active.durable_position == active.position:
+            self._reservation.set(self.last_seq + 1)
 
     @property
     def has_pending(self) -> bool:
-        """Whether records wait for a round."""
         return bool(self._pending) or (self._open_chunk is not None and not self._open_chunk.is_empty)
 
     # --- opening
 
-    @property
-    def place(self) -> Place:
-        """Where the files are."""
-        return Place(self._log.data_dir, self.topic.id, self.index, self.number)
-
     def when_open(self, callback: Callable[[], None]) -> None:
         """Opens the partition when it is not; calls back when it is open, or has failed to (`error` says why)."""
-        if self.is_open or self._phase == DELETED or (self._phase == CLOSED and self._log.error is not None):
-            self.error = self.error or self._log.error
+        if self.is_open or self._phase == DELETED or (self._phase == CLOSED and self._context.error is not None):
+            self.error = self.error or self._context.error
             callback()
             return
         self._open_callbacks.append(callback)
         if self._phase == CLOSED:
             self._phase = OPENING
             self.error = None
-            self._log.opener.recover(self)
+            self._parts.file_worker.recover(self.topic, self.index, self.opened)
 
     def opened(self, result: Recovered | EngineError) -> None:
         """Called with the outcome of recovery."""
@@ -226,7 +188,7 @@ class Partition:
             if self._phase != DELETED:
                 self._phase = CLOSED
                 self.error = result if isinstance(result, EngineError) else self.error
-                self._log.note_opening(self.title, result)
+                self._parts.note_opening(self.title, result)
                 if not isinstance(result, EngineError):
                     self._use(result)
         finally:
@@ -235,28 +197,27 @@ class Partition:
     def _use(self, result: Recovered) -> None:
         """Takes over what recovery found."""
         self._active = result.active
-        self._reserved = self._log.reserved_bound(self.topic, self.index, result.next_seq)
-        self.last_seq = self.found_seq = max(result.next_seq, self._reserved) - 1
+        bound = self._parts.adoption.reserved_bound(self.topic, self.index, result.next_seq)
+        self._reservation.bound = bound
+        self.last_seq = self.found_seq = max(result.next_seq, bound) - 1
         self.leaves_out_numbers = self.last_seq >= result.next_seq
         self.committed_seq = result.committed_seq
         self.committed_end = result.active.position
         self._append_ms = result.active.last_append_ms
         self.log_start = self.marked_log_start = result.log_start
-        self.gaps = gaps_of(result.sealed, result.active)
+        self.gaps = result.gaps()
         self._phase = OPEN
-        if result.next_seq - 1 > max(result.committed_seq, self._reserved):
-            self._log.state.submit([Put(self._reserved_key, result.next_seq)])
-        due = 0  # segments that a former process had given up, but not removed yet
-        while due < len(result.sealed) and result.sealed[due].last_seq < self.log_start:
-            due += 1
-        self.sealed = result.sealed[due:]
-        self._log.housekeeping.date(self)
-        self._log.housekeeping.remove_later(self, result.sealed[:due])
+        if result.next_seq - 1 > max(result.committed_seq, bound):
+            self._reservation.set(result.next_seq)
+        self.sealed = result.sealed
+        left = retention.take_below(self.sealed, self.log_start)  # by a former process, which did not remove them
+        self.set_segment_ages()
+        self._parts.removal.add(self, left)
 
     def _make_files(self) -> None:
         """Starts making the files of a new partition; its chunks wait."""
         self._phase = MAKING
-        self._log.opener.make(self)
+        self._parts.file_worker.make(self.topic, self.index, self.files_made)
 
     def files_made(self, result: Recovered | EngineError) -> None:
         """Called with the outcome of making the first segment, or of opening what was found in its place."""
@@ -276,7 +237,7 @@ class Partition:
         self.committed_end = result.active.position
         self._phase = OPEN
         if self.has_pending:
-            self._log.committer.add(self)
+            self._parts.committer.add(self)
 
     # --- appending
 
@@ -292,21 +253,21 @@ class Partition:
             raise self.error
         need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + room_bytes
         chunk = self._open_chunk
-        if chunk is not None:
-            writer = chunk.writer
-            if writer.size - writer.position >= need:
-                self._begin(writer, attributes)
-                return writer
-            self._close_chunk(chunk)
+        if chunk is None or chunk.writer.size - chunk.writer.position < need:
+            chunk = self._open_next_chunk(need)
+        writer = chunk.writer
+        self._append_ms = append_ms = max(self._context.now_ms(), self._append_ms)  # never back, whatever the clock
+        writer.begin(append_ms, attributes)
+        return writer
+
+    def _open_next_chunk(self, need: int) -> Chunk:
+        if self._open_chunk is not None:
+            self._close_chunk(self._open_chunk)
         if not self.is_open:
             raise NotStored(f"{self.title} is not open yet")
-        chunk = self._open_chunk = Chunk(self, self._log.buffers.take(max(self._chunk_bytes, need)), self.last_seq + 1)
-        self._begin(chunk.writer, attributes)
-        return chunk.writer
-
-    def _begin(self, writer: BatchWriter, attributes: int) -> None:
-        self._append_ms = max(self._log.now_ms(), self._append_ms)  # never backwards, whatever the clock does
-        writer.begin(self._append_ms, attributes)
+        buffer = self._context.buffers.take(max(self._chunk_bytes, need))
+        self._open_chunk = Chunk(self, buffer, self.last_seq + 1)
+        return self._open_chunk
 
     def appended(self, waiter: Waiter | None, size_bytes: int) -> Chunk:
         """After puts into the writer: gives out the numbers and registers the chunk for the next round.
@@ -319,14 +280,15 @@ class Partition:
         assert chunk is not None, "appended() without writer()"
         if not self.last_seq:  # the first record ever may bring a number of its own: nothing is below it
             self.log_start = chunk.writer.first_seq
-        self._register(chunk)
+        self.last_seq = chunk.writer.next_seq - 1
+        if not chunk.is_counted:
+            self._count(chunk)
         chunk.pending_bytes += size_bytes
-        self._log.pending_bytes += size_bytes
+        self._context.backlog.bytes += size_bytes
         if waiter is not None and (not chunk.waiters or chunk.waiters[-1] is not waiter):
             chunk.waiters.append(waiter)
         if self._active is not None:
-            if not self.queued:
-                self._log.committer.add(self)
+            self._parts.committer.add(self)
         elif self._phase == NO_FILES:
             self._make_files()
         return chunk
@@ -357,9 +319,9 @@ class Partition:
         """
         if not values:
             raise ValueError("no records")
-        check_records(self, values, keys, headers)  # all of them first: behind it none can be refused
+        check_records(self.config, values, keys, headers)  # all of them first: behind it none can be refused
         attributes = QOS0_ATTRIBUTE if qos0 else 0
-        now_ms = self._log.now_ms()
+        now_ms = self._context.now_ms()
         chunks: list[Chunk] = []
         writer = self.writer(len(values[0]), attributes)
         size = 0
@@ -376,30 +338,27 @@ class Partition:
         chunks.append(self.appended(waiter, size))
         return chunks
 
-    def append_apart(self, chunks: list[Chunk], transaction: Transaction) -> None:
-        """Numbers the chunks of a transaction, which wait for a round of their own (for `Transaction.commit`)."""
+    def append_apart(self, chunks: list[Chunk], group: ChunkGroup) -> None:
         if self._open_chunk is not None:
             self._close_chunk(self._open_chunk)
-        self._append_ms = max(self._log.now_ms(), self._append_ms)
+        self._append_ms = max(self._context.now_ms(), self._append_ms)
         behind_seq = self.last_seq
         for chunk in chunks:
             chunk.renumber(behind_seq, self._append_ms)
-            chunk.transaction = transaction
+            chunk.transaction = group
             self.last_seq = chunk.last_seq
             self._count(chunk)
-            self._log.pending_bytes += chunk.pending_bytes
+            self._context.backlog.bytes += chunk.pending_bytes
         self._pending += chunks
         if self._phase == NO_FILES:
             self._make_files()
 
-    def is_next(self, transaction: Transaction) -> bool:
-        """Whether the oldest pending chunk belongs to `transaction`."""
-        return bool(self._pending) and self._pending[0].transaction is transaction
+    def is_next(self, group: ChunkGroup) -> bool:
+        return bool(self._pending) and self._pending[0].transaction is group
 
-    def take_apart(self, transaction: Transaction) -> list[Chunk]:
-        """Takes the chunks of a transaction for its round; they are the oldest ones."""
+    def take_apart(self, group: ChunkGroup) -> list[Chunk]:
         chunks = []
-        while self.is_next(transaction):
+        while self.is_next(group):
             chunks.append(self._pending.pop(0))
         return chunks
 
@@ -432,21 +391,17 @@ class Partition:
         assert stored, "writer() made room"
         return self.appended(waiter, end - start)
 
-    def _register(self, chunk: Chunk) -> None:
-        """Gives out the numbers of what is in the open chunk; it waits for a round from now on."""
-        self.last_seq = chunk.writer.next_seq - 1
-        self._count(chunk)
-
     def _count(self, chunk: Chunk) -> None:
         if not chunk.is_counted:
             chunk.is_counted = True
-            self._log.pending_chunks += 1
+            self._context.backlog.chunks += 1
 
     # --- committing (called by the committer, on the owner's thread)
 
     def _close_chunk(self, chunk: Chunk) -> None:
         if not chunk.is_empty:
-            self._register(chunk)
+            self.last_seq = chunk.writer.next_seq - 1
+            self._count(chunk)
             chunk.close()
             self._pending.append(chunk)
             used = chunk.end
@@ -457,7 +412,6 @@ class Partition:
         self._open_chunk = None
 
     def next_chunk(self, bytes_left: int, *, first: bool) -> Chunk | None:
-        """Takes the oldest pending chunk for a round; None when it is larger than what is left of the round."""
         if not self._pending:
             chunk = self._open_chunk
             if chunk is None or chunk.is_empty:
@@ -470,8 +424,7 @@ class Partition:
         return self._pending.pop(0)
 
     def round_done(self, part: Part) -> None:
-        """Takes the outcome of a round: chunks become visible or fail."""
-        log, self._active = self._log, part.active
+        self._active = part.active
         self.sealed.extend(part.sealed)
         self.leaves_out_numbers &= not (part.sealed and part.chunks)
         if part.error is not None:
@@ -485,34 +438,33 @@ class Partition:
             self._tell_failure(str(part.error))
             return
         self.failing = None
+        if part.chunks and self.tail is NO_TAIL:
+            self.tail = Tail()
         for chunk in part.chunks:
             self.settle(chunk, COMMITTED, None)
             if chunk.last_seq - self.committed_seq != chunk.records:
                 self.gaps = self.gaps.behind(self.committed_seq, chunk)
             self.committed_seq = chunk.last_seq
-            log.tail.add(chunk)
+            self._parts.tail_cache.add(self.tail, chunk)
         if part.chunks:
             self.committed_s = time.monotonic()
         self.committed_end = part.active.position
         if self.readers:
-            log.wake(self.readers)
-            self.readers = {}
+            self._wake_readers()
 
     def _tell_failure(self, text: str) -> None:
         """Tells the operator; the same again only after a while: publishers try again many times a second."""
         told, at_ms = self._told_failure
-        now_ms = self._log.now_ms()
+        now_ms = self._context.now_ms()
         if text != told or abs(now_ms - at_ms) >= TELL_AGAIN_MS:
             self._told_failure = text, now_ms
-            self._log.report(text)
+            report(text)
 
     def settle(self, chunk: Chunk, state: int, error: EngineError | None) -> None:
-        """The outcome of one chunk."""
         chunk.state = state
         chunk.error = error
-        self._log.pending_bytes -= chunk.pending_bytes
+        self._context.backlog.settled(chunk.pending_bytes)
         chunk.pending_bytes = 0
-        self._log.chunk_settled()
         del chunk.writer  # lets go of the buffer
 
     def _fail_pending(self, error: EngineError) -> None:
@@ -525,20 +477,18 @@ class Partition:
             waiters.update(dict.fromkeys(chunk.waiters))
             if chunk.transaction is not None:
                 self._pending.insert(0, chunk)
-                self._log.committer.fail_transaction(chunk.transaction, error)
+                chunk.transaction.fail(error)
             else:
                 self.settle(chunk, FAILED, error)
         for waiter in waiters:
-            self._log.post(waiter.round_done)
+            self._context.call_soon_threadsafe(waiter.round_done)
 
-    def drop_apart(self, transaction: Transaction, error: EngineError) -> None:
-        """Fails the chunks of a transaction that wait here."""
-        for chunk in [chunk for chunk in self._pending if chunk.transaction is transaction]:
+    def drop_apart(self, group: ChunkGroup, error: EngineError) -> None:
+        for chunk in [chunk for chunk in self._pending if chunk.transaction is group]:
             self._pending.remove(chunk)
             self.settle(chunk, FAILED, error)
 
     def stop_writing(self, error: ReadOnly) -> None:
-        """Takes no more records until a restart."""
         if self._phase != DELETED:
             self.error = error
             self._fail_pending(error)
@@ -548,8 +498,53 @@ class Partition:
         self.error = NotStored(f"{self.title} was deleted")
         self._phase = DELETED
         self._fail_pending(self.error)
-        self._log.wake(self.readers)
-        self.readers = {}
+        self._wake_readers()
+
+    def marked(self, log_start: int, problem: OSError | None) -> None:
+        if problem is None:
+            self.mark_failed = False
+            self.marked_log_start = log_start
+            return
+        if not self.mark_failed:  # a lower bound for recovery: old is allowed, and the data is on disk
+            report(f"{self.title}: cannot write its watermark: {problem.strerror or problem}")
+        self.mark_failed = True
+
+    # --- keeping
+
+    @property
+    def _segments(self) -> list[SealedSegment | ActiveSegment]:
+        return [*self.sealed, self.active_segment]
+
+    def set_segment_ages(self) -> None:
+        """Dates the segments found at the opening by the steady clock."""
+        retention.date(self._segments, self._context.clock, self._context.steady_ms())
+
+    def make_younger(self, by_ms: int, before_ms: int) -> None:
+        """The clock that segments from before a time (by the steady clock) were dated by was ahead."""
+        if self.has_files:
+            retention.make_younger(self._segments, by_ms, before_ms)
+
+    def apply_retention(self, steady_ms: int) -> int:
+        """Raises the start of the log past the segments that are due; returns how many these are."""
+        due = retention.due_segments(self.config, self.sealed, self.active_segment, self.committed_end, steady_ms)
+        if due:
+            self.trim(self.sealed[due - 1].last_seq + 1)
+        return due
+
+    def trim(self, before_seq: int) -> int:
+        """Raises the start of the log to `before_seq` (at most to what follows the last committed record).
+
+        Returns:
+            Number of whole segments that go away after the grace time.
+        """
+        before_seq = min(before_seq, self.committed_seq + 1)
+        if before_seq <= self.log_start or not self.has_files:
+            return 0
+        self.log_start = before_seq
+        removed = retention.take_below(self.sealed, before_seq)
+        self._parts.committer.touch(self)
+        self._parts.removal.add(self, removed)
+        return len(removed)
 
     # --- reading
 
@@ -575,18 +570,30 @@ class Partition:
             if on_ready is not None:
                 self.readers[on_ready] = None
             return None
-        return reading.read(self._log, self, seq, max_bytes, on_ready)
+        return reading.read(self._context, self._parts, self, seq, max_bytes, on_ready)
+
+    @property
+    def read_state(self) -> reading.ReadState:
+        """What is remembered of reads of its files."""
+        if self._read_state is None:
+            self._read_state = reading.ReadState()
+        return self._read_state
+
+    def _wake_readers(self) -> None:
+        """Calls readers back, from the next turn of the owner's loop on."""
+        slices, readers = self._context.slices, self.readers
+        self.readers = {}
+        slices.later(partial(slices.call_each, "a commit round", readers))
 
     def forget(self, on_ready: Callable[[], None]) -> None:
         """Withdraws a wish to be called."""
         self.readers.pop(on_ready, None)
-        for callbacks in self.fetching.values():
-            if on_ready in callbacks:
-                callbacks.remove(on_ready)
+        if self._read_state is not None:
+            self._read_state.forget(on_ready)
 
     def seq_at_time(self, timestamp_ms: int) -> int:
         """First number in the log of the first batches that may hold a record of that time or later.
 
         Exact to one entry of the index (about 64 KiB): records a little older may follow from there.
         """
-        return reading.seq_at_time(self._log, self, timestamp_ms)
+        return reading.seq_at_time(self._context, self, timestamp_ms)

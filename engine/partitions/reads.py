@@ -15,17 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.callbacks import call_each
-from engine.errors import Corrupt, EngineError, OutOfRange
+from engine.context import EngineContext
+from engine.errors import EngineError, OutOfRange
 from engine.formats.batch import locate
 from engine.formats.batch_header import read_header
-from engine.formats.segment import HEADER_BYTES, Footer, IndexEntry, read_footer
+from engine.formats.segment import HEADER_BYTES, IndexEntry
 from engine.limits import FETCHED_MAX, POSITION_HINTS_MAX, READ_BYTES_MIN
+from engine.partitions.context import PartitionContext
+from engine.reports import report, report_exception
 from engine.segments.active import SealedSegment
 from engine.segments.chunk import Chunk, Slab
 from engine.segments.scan import Damage, Found, careful_read, find
 
 if TYPE_CHECKING:
-    from engine.log import Log
     from engine.partitions.partition import Partition
 
 
@@ -48,7 +50,50 @@ class Request:
     block_bytes: int
 
 
-def read(log: Log, partition: Partition, seq: int, max_bytes: int, on_ready: Callable[[], None] | None) -> Slab | None:
+class ReadState:
+    """What is remembered of reads of one partition's files. Owner's thread only."""
+
+    __slots__ = ("_hints", "_told", "waiting")
+
+    def __init__(self) -> None:
+        self.waiting: dict[int, list[Callable[[], None]]] = {}
+        """Who is called when a reader thread has read the batch of a number."""
+        self._hints: dict[int, tuple[int, int]] = {}
+        """Sequence number -> (segment id, position of the batch that follows the one before it)."""
+        self._told: set[tuple[int, int]] = set()
+
+    def position(self, seq: int, segment_id: int) -> int | None:
+        """Where the batch begins that an earlier read would have given next."""
+        hint = self._hints.get(seq)
+        return hint[1] if hint is not None and hint[0] == segment_id else None
+
+    def note_position(self, seq: int, segment_id: int, position: int) -> None:
+        """A read has ended before `seq`."""
+        if len(self._hints) >= POSITION_HINTS_MAX:
+            self._hints.clear()
+        self._hints[seq] = (segment_id, position)
+
+    def is_told(self, segment_id: int, position: int) -> bool:
+        """Whether this was asked before of damage at that place."""
+        known = len(self._told)
+        self._told.add((segment_id, position))
+        return len(self._told) == known
+
+    def forget(self, callback: Callable[[], None]) -> None:
+        """Somebody no longer waits."""
+        for callbacks in self.waiting.values():
+            if callback in callbacks:
+                callbacks.remove(callback)
+
+
+def read(
+    context: EngineContext,
+    parts: PartitionContext,
+    partition: Partition,
+    seq: int,
+    max_bytes: int,
+    on_ready: Callable[[], None] | None,
+) -> Slab | None:
     """See `Partition.read`; `seq` is committed."""
     if seq < partition.log_start:
         raise OutOfRange(
@@ -56,51 +101,38 @@ def read(log: Log, partition: Partition, seq: int, max_bytes: int, on_ready: Cal
             partition.log_start,
             partition.committed_seq,
         )
-    tail = partition.tail
-    if partition.tail_head < len(tail):
-        first = tail[partition.tail_head]
-        if first is not None and seq >= first.first_seq:
-            return _from_memory(log, partition, seq)
-    answer = log.fetched.get((partition, seq))
+    chunk = partition.tail.find(seq)
+    if chunk is not None:
+        return _from_memory(context, chunk, seq)
+    answer = parts.fetched.get((partition, seq))
     if answer is not None:
         if isinstance(answer, EngineError):
-            del log.fetched[partition, seq]
+            del parts.fetched[partition, seq]
             raise answer
         return answer
-    request = _request(log, partition, seq, max_bytes)
+    request = _request(context, partition, seq, max_bytes)
     started = time.perf_counter()
-    slab = _try(log, partition, request)
+    slab = _try(context, partition, request)
     if slab is not None:
-        log.read_seconds["cache"].observe(time.perf_counter() - started)
+        context.figures.read_seconds["cache"].observe(time.perf_counter() - started)
     elif on_ready is not None:
-        _fetch(log, partition, request, on_ready)
+        _fetch(context, parts, partition, request, on_ready)
     return slab
 
 
-def _from_memory(log: Log, partition: Partition, seq: int) -> Slab:
+def _from_memory(context: EngineContext, chunk: Chunk, seq: int) -> Slab:
     """One in `TAIL_READS_TIMED` is timed and counts for all of them: looking at the clock costs as much as the read."""
-    log.tail_reads += 1
-    if log.tail_reads % TAIL_READS_TIMED:
-        return _from_tail(partition, seq)
+    figures = context.figures
+    figures.tail_reads += 1
+    if figures.tail_reads % TAIL_READS_TIMED:
+        return _slab_of(chunk, seq)
     started = time.perf_counter()
-    slab = _from_tail(partition, seq)
-    log.read_seconds["memory"].observe(time.perf_counter() - started, TAIL_READS_TIMED)
+    slab = _slab_of(chunk, seq)
+    figures.read_seconds["memory"].observe(time.perf_counter() - started, TAIL_READS_TIMED)
     return slab
 
 
-def _from_tail(partition: Partition, seq: int) -> Slab:
-    tail = partition.tail
-    at = partition.tail_next  # right for a sequential reader, and cheaper than a search where chunks are small
-    chunk = tail[at] if partition.tail_head <= at < len(tail) else None
-    if chunk is None or chunk.first_seq != seq:
-        at = bisect_right(tail, seq, lo=partition.tail_head, key=_first_seq) - 1
-        chunk = tail[at]
-        assert chunk is not None
-        if seq > chunk.last_seq:  # in a gap between two chunks
-            at += 1
-            chunk = tail[at]
-            assert chunk is not None
-    partition.tail_next = at + 1
+def _slab_of(chunk: Chunk, seq: int) -> Slab:
     view = memoryview(chunk.buffer)
     if seq <= chunk.first_seq:
         return Slab(view[: chunk.end], chunk.first_seq, chunk.last_seq)
@@ -110,11 +142,7 @@ def _from_tail(partition: Partition, seq: int) -> Slab:
     return Slab(view[start : chunk.end], header.first_seq, chunk.last_seq)
 
 
-def _first_seq(chunk: Chunk | None) -> int:
-    return chunk.first_seq if chunk is not None else 0
-
-
-def _request(log: Log, partition: Partition, seq: int, max_bytes: int) -> Request:
+def _request(context: EngineContext, partition: Partition, seq: int, max_bytes: int) -> Request:
     """Where to look for `seq`: the segment that may hold it, from the nearest known position on."""
     sealed = partition.sealed
     active = partition.active_segment
@@ -125,14 +153,14 @@ def _request(log: Log, partition: Partition, seq: int, max_bytes: int) -> Reques
     block_bytes = max(max_bytes, READ_BYTES_MIN)
     if at < len(sealed):
         segment = sealed[at]
-        position, expected_seq = _position(log, partition, segment, seq)
+        position, expected_seq = _position(context, partition, segment, seq)
         return Request(
             segment.path, segment.segment_id, position, segment.end, expected_seq, segment.last_seq, seq, block_bytes
         )
     entries = active.index
-    hint = partition.position_hints.get(seq)
-    if hint is not None and hint[0] == active.header.segment_id:
-        position, expected_seq = hint[1], seq
+    known = partition.read_state.position(seq, active.header.segment_id)
+    if known is not None:
+        position, expected_seq = known, seq
     else:
         entry = _floor(entries, seq)
         position, expected_seq = (entry.position, entry.first_seq) if entry else (HEADER_BYTES, active.header.first_seq)
@@ -153,41 +181,30 @@ def _floor(entries: list[IndexEntry] | tuple[IndexEntry, ...], seq: int) -> Inde
     return entries[at] if at >= 0 else None
 
 
-def _position(log: Log, partition: Partition, segment: SealedSegment, seq: int) -> tuple[int, int]:
+def _position(context: EngineContext, partition: Partition, segment: SealedSegment, seq: int) -> tuple[int, int]:
     """(position of a batch at or before `seq`, its first number) in a sealed segment."""
-    hint = partition.position_hints.get(seq)
-    if hint is not None and hint[0] == segment.segment_id:
-        return hint[1], seq
+    position = partition.read_state.position(seq, segment.segment_id)
+    if position is not None:
+        return position, seq
     if segment.footer is None:
-        entry = log.index.floor(partition.topic.numbers[partition.index], seq)
+        entry = context.index.floor(partition.topic.numbers[partition.index], seq)
         if entry is not None and entry.segment_id == segment.segment_id and entry.first_seq >= segment.first_seq:
             return entry.position, entry.first_seq
-        segment.footer = load_footer(log, segment)
+        segment.footer = segment.read_footer(context.files, context.handles)
     found = _floor(segment.footer.index, seq) if segment.footer else None
     return (found.position, found.first_seq) if found else (HEADER_BYTES, segment.first_seq)
 
 
-def load_footer(log: Log, segment: SealedSegment) -> Footer | None:
-    """The footer of a sealed segment, None when it is damaged or unreadable (then it is read from its beginning)."""
-    try:
-        with log.handles.use(segment.path) as fd:
-            found = read_footer(log.files, fd, log.files.size(fd), segment.path)
-    except (Corrupt, OSError) as problem:
-        log.report(f"{segment.path}: {problem}")
-        return None
-    return found[0] if found is not None else None
-
-
-def _try(log: Log, partition: Partition, request: Request) -> Slab | None:
+def _try(context: EngineContext, partition: Partition, request: Request) -> Slab | None:
     """The slab if the page cache holds it whole and undamaged."""
 
     def read_cached(position: int, size_bytes: int) -> bytearray | None:
         buffer = bytearray(size_bytes)
-        got = log.files.read_nowait(fd, buffer, position)
+        got = context.files.read_nowait(fd, buffer, position)
         return buffer if got == size_bytes else None
 
     try:
-        with log.handles.use(request.path) as fd:
+        with context.handles.use(request.path) as fd:
             result = find(
                 read_cached,
                 request.position,
@@ -205,42 +222,46 @@ def _try(log: Log, partition: Partition, request: Request) -> Slab | None:
 
 
 def _slab(partition: Partition, request: Request, found: Found, damages: list[Damage]) -> Slab:
-    hints = partition.position_hints
-    if len(hints) >= POSITION_HINTS_MAX:
-        hints.clear()
-    hints[found.last_seq + 1] = (request.segment_id, found.next_position)
+    partition.read_state.note_position(found.last_seq + 1, request.segment_id, found.next_position)
     lost = tuple((max(damage.first_seq, request.seq), damage.last_seq) for damage in damages)
     view = memoryview(found.data)[found.start : found.end]
     return Slab(view, found.first_seq, found.last_seq, tuple(pair for pair in lost if pair[0] <= pair[1]))
 
 
-def _fetch(log: Log, partition: Partition, request: Request, on_ready: Callable[[], None]) -> None:
+def _fetch(
+    context: EngineContext,
+    parts: PartitionContext,
+    partition: Partition,
+    request: Request,
+    on_ready: Callable[[], None],
+) -> None:
     """Has a reader thread do it; all who want the same number are called when it is there."""
-    waiting = partition.fetching.get(request.seq)
-    if waiting is not None:
-        if on_ready not in waiting:
-            waiting.append(on_ready)
+    waiting = partition.read_state.waiting
+    callbacks = waiting.get(request.seq)
+    if callbacks is not None:
+        if on_ready not in callbacks:
+            callbacks.append(on_ready)
         return
-    partition.fetching[request.seq] = [on_ready]
+    waiting[request.seq] = [on_ready]
     started = time.perf_counter()
 
     def work() -> None:
-        result = _blocking(log, request)
+        result = _blocking(context, request)
         seconds = time.perf_counter() - started
-        log.post(lambda: None if log.is_closed else done(result, seconds))
+        context.call_soon_threadsafe(lambda: None if context.is_closed else done(result, seconds))
 
     def done(result: tuple[Found | None, list[Damage]] | EngineError, seconds: float) -> None:
-        log.read_seconds["disk"].observe(seconds)
-        _fetched(log, partition, request, result)
+        context.figures.read_seconds["disk"].observe(seconds)
+        _fetched(context, parts, partition, request, result)
 
-    log.readers.submit(work)
+    parts.readers.submit(work)
 
 
-def _blocking(log: Log, request: Request) -> tuple[Found | None, list[Damage]] | EngineError:
+def _blocking(context: EngineContext, request: Request) -> tuple[Found | None, list[Damage]] | EngineError:
     try:
-        with log.handles.use(request.path) as fd:
+        with context.handles.use(request.path) as fd:
             result = find(
-                careful_read(log.files, fd, log.report, request.path),
+                careful_read(context.files, fd, report, request.path),
                 request.position,
                 request.limit,
                 request.segment_id,
@@ -251,14 +272,15 @@ def _blocking(log: Log, request: Request) -> tuple[Found | None, list[Damage]] |
     except OSError as problem:
         return EngineError(f"cannot read {request.path}: {problem.strerror or problem}")
     except Exception as problem:  # noqa: BLE001 - whoever waits for the answer would wait for ever
-        log.report_exception(f"reading of {request.path}", problem)
+        report_exception(f"reading of {request.path}", problem)
         return EngineError(f"cannot read {request.path}: {problem!r}")
     assert result is not None, "a blocking read always answers"
     return result
 
 
 def _fetched(
-    log: Log,
+    context: EngineContext,
+    parts: PartitionContext,
     partition: Partition,
     request: Request,
     result: tuple[Found | None, list[Damage]] | EngineError,
@@ -267,16 +289,16 @@ def _fetched(
     answer: Slab | EngineError
     if isinstance(result, EngineError):
         answer = result
-        log.report(str(result))
+        report(str(result))
     else:
         found, damages = result
         for damage in damages:
-            report_damage(log, partition, request.path, request.segment_id, damage)
+            report_damage(context, partition, request.path, request.segment_id, damage)
         answer = _slab(partition, request, found, damages) if found is not None else _rest_is_lost(partition, request)
-    callbacks = partition.fetching.pop(request.seq)
-    log.fetched[partition, request.seq] = answer
-    while len(log.fetched) > FETCHED_MAX:
-        log.fetched.popitem(last=False)
+    callbacks = partition.read_state.waiting.pop(request.seq)
+    parts.fetched[partition, request.seq] = answer
+    while len(parts.fetched) > FETCHED_MAX:
+        parts.fetched.popitem(last=False)
     call_each("a read", callbacks)
 
 
@@ -286,25 +308,23 @@ def _rest_is_lost(partition: Partition, request: Request) -> Slab:
     return Slab(memoryview(b""), request.seq, last_seq, ((request.seq, last_seq),))
 
 
-def report_damage(log: Log, partition: Partition, path: Path, segment_id: int, damage: Damage) -> None:
+def report_damage(context: EngineContext, partition: Partition, path: Path, segment_id: int, damage: Damage) -> None:
     """Logs and counts damage the first time it is met."""
-    key = (segment_id, damage.position)
-    if key in partition.told_damage:
+    if partition.read_state.is_told(segment_id, damage.position):
         return
-    partition.told_damage |= {key}
-    log.damaged_batches += 1
+    context.figures.damaged_batches += 1
     numbers = (
         f"records {damage.first_seq} to {damage.last_seq}"
         if damage.last_seq >= damage.first_seq
         else "no known records"
     )
-    log.report(
+    report(
         f"{partition.title}: damaged {damage.reason} in {path}, bytes {damage.position} to {damage.end} ({numbers}); "
         "readers go on behind it"
     )
 
 
-def seq_at_time(log: Log, partition: Partition, timestamp_ms: int) -> int:
+def seq_at_time(context: EngineContext, partition: Partition, timestamp_ms: int) -> int:
     """See `Partition.seq_at_time`."""
-    entry = log.index.floor_time(partition.topic.numbers.get(partition.index, 0), timestamp_ms)
+    entry = context.index.floor_time(partition.topic.numbers.get(partition.index, 0), timestamp_ms)
     return max(entry.first_seq if entry is not None else 1, partition.log_start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 
 from engine.limits import CHUNK_BYTES_MIN, TAIL_MERGED_BYTES, TAIL_SMALL_BYTES
@@ -10,6 +11,65 @@ from engine.segments.chunk import Chunk
 
 COMPACT_ENTRIES = 512
 """Given-up entries at the head of a partition's list before they are cut off at once."""
+
+
+class Tail:
+    """Committed chunks of one partition that are still in memory, oldest first. Owner's thread only."""
+
+    __slots__ = ("_chunks", "_head", "_next")
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk | None] = []  # None before `_head`: the cache gave them up
+        self._head = 0
+        self._next = 0  # where the chunk that follows the one read last may be
+
+    @property
+    def last(self) -> Chunk | None:
+        """The newest chunk."""
+        return self._chunks[-1] if self._chunks else None
+
+    def append(self, chunk: Chunk) -> None:
+        """Takes the chunk that follows all others."""
+        self._chunks.append(chunk)
+
+    def drop_oldest(self) -> Chunk:
+        """Lets go of the oldest chunk, which is returned."""
+        chunks, head = self._chunks, self._head
+        chunk = chunks[head]
+        assert chunk is not None, "there is one for each time that the tail stands in the cache's queue"
+        chunks[head] = None
+        self._head = head = head + 1
+        if head >= COMPACT_ENTRIES or head == len(chunks):
+            del chunks[:head]
+            self._head = 0
+        return chunk
+
+    def find(self, seq: int) -> Chunk | None:
+        """The chunk that holds the committed number `seq`, or the next one in a gap; None: it is not in memory."""
+        chunks, head = self._chunks, self._head
+        if head >= len(chunks):
+            return None
+        at = self._next  # right for a sequential reader, and cheaper than a search where chunks are small
+        chunk = chunks[at] if head <= at < len(chunks) else None
+        if chunk is None or chunk.first_seq != seq:
+            at = bisect_right(chunks, seq, lo=head, key=_first_seq) - 1
+            if at < head:
+                return None
+            chunk = chunks[at]
+            assert chunk is not None
+            if seq > chunk.last_seq:  # in a gap between two chunks
+                at += 1
+                chunk = chunks[at]
+        self._next = at + 1
+        return chunk
+
+
+NO_TAIL = Tail()
+"""Of partitions that nothing was committed in; nothing is ever put in it."""
+
+
+def _first_seq(chunk: Chunk | None) -> int:
+    return chunk.first_seq if chunk is not None else 0
 
 
 class TailCache:
@@ -23,12 +83,11 @@ class TailCache:
         self.size_bytes = 0
         self._buffers = buffers
         self._size_bytes_max = size_bytes_max
-        self._chunks: deque[Chunk] = deque()
+        self._tails: deque[Tail] = deque()  # once for each chunk, in the order in which these came
 
-    def add(self, chunk: Chunk) -> None:
-        """Puts a chunk that was just committed at the end of its partition's `tail`."""
-        tail = chunk.partition.tail
-        last = tail[-1] if tail else None
+    def add(self, tail: Tail, chunk: Chunk) -> None:
+        """Puts a chunk that was just committed at the end of its partition's tail."""
+        last = tail.last
         if chunk.end <= TAIL_SMALL_BYTES:
             if last is not None and _fits(last, chunk):
                 self._merge(last, chunk)
@@ -40,10 +99,10 @@ class TailCache:
         elif 2 * chunk.end < len(chunk.buffer):
             self._move(chunk, bytearray(chunk.end))
         tail.append(chunk)
-        self._chunks.append(chunk)
+        self._tails.append(tail)
         self.size_bytes += len(chunk.buffer)
         while self.size_bytes > self._size_bytes_max:
-            self._give_up(self._chunks.popleft())
+            self._give_up(self._tails.popleft().drop_oldest())
 
     def _move(self, chunk: Chunk, buffer: bytearray) -> None:
         if len(buffer) == len(chunk.buffer):
@@ -64,17 +123,10 @@ class TailCache:
     def _give_up(self, chunk: Chunk) -> None:
         self.size_bytes -= len(chunk.buffer)
         self._buffers.give(chunk.buffer)
-        partition = chunk.partition
-        assert partition.tail[partition.tail_head] is chunk, "chunks go in the order in which they came"
-        partition.tail[partition.tail_head] = None
-        partition.tail_head += 1
-        if partition.tail_head >= COMPACT_ENTRIES or partition.tail_head == len(partition.tail):
-            del partition.tail[: partition.tail_head]
-            partition.tail_head = 0
 
 
 def _fits(last: Chunk, chunk: Chunk) -> bool:
-    """Whether `chunk` may be copied behind `last`."""
+    """Whether `chunk` may be copied to the end of `last`."""
     return (
         last.end + chunk.end <= len(last.buffer)
         and len(last.buffer) <= TAIL_MERGED_BYTES

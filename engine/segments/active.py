@@ -11,10 +11,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from engine.errors import Corrupt
 from engine.files.descriptors import Handles
 from engine.files.system import Files, free_path
 from engine.formats.batch import seal
-from engine.formats.segment import HEADER_BYTES, INDEX_INTERVAL_BYTES, Footer, IndexEntry, SegmentHeader, segment_name
+from engine.formats.segment import (
+    HEADER_BYTES,
+    INDEX_INTERVAL_BYTES,
+    Footer,
+    IndexEntry,
+    SegmentHeader,
+    read_footer,
+    segment_name,
+)
+from engine.reports import report
 from engine.segments.chunk import Chunk
 from engine.segments.gaps import Gaps
 
@@ -39,6 +49,16 @@ class SealedSegment:
     """Last append by the clock that nobody sets (`engine.state.clock`): retention by age goes by it."""
     footer: Footer | None = None
     """Read when the index does not know a position."""
+
+    def read_footer(self, files: Files, handles: Handles) -> Footer | None:
+        """Reads the footer; None when it is damaged or unreadable (then the segment is read from its beginning)."""
+        try:
+            with handles.use(self.path) as fd:
+                found = read_footer(files, fd, files.size(fd), self.path)
+        except (Corrupt, OSError) as problem:
+            report(f"{self.path}: {problem}")
+            return None
+        return found[0] if found is not None else None
 
 
 @dataclass(slots=True)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from engine.config import TopicConfig
 from engine.errors import EngineError, TooLarge, too_large
 from engine.formats.batch import BatchWriter
 from engine.formats.batch_header import renumber
 from engine.limits import EXTENSION_BYTES_MAX, KEY_BYTES_MAX
-
-if TYPE_CHECKING:
-    from engine.commit.transactions import Transaction
-    from engine.partitions.partition import Partition
 
 PENDING = 0
 COMMITTED = 1
@@ -25,6 +22,21 @@ class Waiter(Protocol):
 
     def round_done(self) -> None:
         """Called once for each commit round in which a chunk with this waiter changed its state."""
+
+
+class ChunkOwner(Protocol):
+    """The partition of a chunk, as far as a chunk knows it."""
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's configuration in force."""
+
+
+class ChunkGroup(Protocol):
+    """What chunks belong to that become durable together or not at all: a transaction."""
+
+    def fail(self, error: EngineError) -> None:
+        """A partition cannot take its chunks: none takes any."""
 
 
 class Chunk:
@@ -52,7 +64,7 @@ class Chunk:
         "writer",
     )
 
-    def __init__(self, partition: Partition, buffer: bytearray, next_seq: int) -> None:
+    def __init__(self, partition: ChunkOwner, buffer: bytearray, next_seq: int) -> None:
         self.partition = partition
         self.buffer = buffer
         self.writer = BatchWriter(self.buffer, next_seq)
@@ -65,7 +77,7 @@ class Chunk:
         self.append_time_ms = 0
         self.segment_id = 0
         self.file_position = 0
-        self.transaction: Transaction | None = None
+        self.transaction: ChunkGroup | None = None
         self.transaction_id = 0
         self.pending_bytes = 0
         self.is_counted = False
@@ -104,13 +116,13 @@ HEADER_ROOM_BYTES = 16
 
 
 def check_records(
-    partition: Partition,
+    config: TopicConfig,
     values: Sequence[bytes],
     keys: Sequence[bytes] | None,
     headers: Sequence[tuple[bytes, ...]] | None,
 ) -> None:
-    """Raises TooLarge or ValueError if the partition can take one of these records in no case."""
-    limit = partition.config.record_bytes_max
+    """Raises TooLarge or ValueError if a partition of a topic can take one of these records in no case."""
+    limit = config.record_bytes_max
     for row, value in enumerate(values):
         flat = headers[row] if headers is not None else ()
         size = len(value) + sum(map(len, flat))

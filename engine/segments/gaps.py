@@ -13,16 +13,12 @@ records.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from engine.formats.batch_header import read_header
 from engine.limits import STRETCH_BATCHES_MAX, STRETCHES_MAX
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from engine.segments.active import ActiveSegment, SealedSegment
-    from engine.segments.chunk import Chunk
+from engine.segments.chunk import Chunk
 
 
 class Count(NamedTuple):
@@ -133,16 +129,3 @@ class Gaps:
 
 NO_GAPS = Gaps()
 """Of most partitions; nothing may be added to it."""
-
-
-def gaps_of(sealed: Iterable[SealedSegment], active: ActiveSegment) -> Gaps:
-    """What is known of a partition that was opened."""
-    gaps = Gaps()
-    follows = 0
-    for segment in sealed:
-        gaps.add(follows or segment.first_seq, segment.first_seq - 1)
-        gaps.add(segment.first_seq, segment.last_seq, segment.records)
-        follows = segment.last_seq + 1
-    gaps.add(follows or active.header.first_seq, active.header.first_seq - 1)
-    gaps.extend(active.gaps)
-    return gaps if len(gaps) else NO_GAPS

@@ -34,7 +34,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from engine.errors import Corrupt, DataDirectoryError
 from engine.files.descriptors import Handles
@@ -51,11 +50,10 @@ from engine.segments.active import (
     sync_segment,
 )
 from engine.segments.discovery import Place, segment_files
+from engine.segments.gaps import NO_GAPS, Gaps
 from engine.segments.scan import Damage, Found, careful_read, highest_seq, walk
 from engine.segments.watermarks import Watermark
-
-if TYPE_CHECKING:
-    from engine.state.index import SeqEntry
+from engine.state.index import SeqEntry
 
 SET_ASIDE = "set-aside"
 NEVER_ACKNOWLEDGED = "never acknowledged"
@@ -151,6 +149,18 @@ class Recovered:
     """Last number that readers may ask for: of the last record, or of the last one known to be lost."""
     next_seq: int
     report: Report
+
+    def gaps(self) -> Gaps:
+        """Which numbers name no record."""
+        gaps = Gaps()
+        follows = 0
+        for segment in self.sealed:
+            gaps.add(follows or segment.first_seq, segment.first_seq - 1)
+            gaps.add(segment.first_seq, segment.last_seq, segment.records)
+            follows = segment.last_seq + 1
+        gaps.add(follows or self.active.header.first_seq, self.active.header.first_seq - 1)
+        gaps.extend(self.active.gaps)
+        return gaps if len(gaps) else NO_GAPS
 
 
 @dataclass(frozen=True, slots=True)

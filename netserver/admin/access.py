@@ -11,8 +11,9 @@ from engine.cursors import documents as subscriptions
 from engine.cursors.cursor import Cursor
 from engine.cursors.dead_letters import dead_letter_topic
 from engine.cursors.documents import REDRIVE_OWNER, Redrive, UnknownSubscription
-from engine.cursors.entries import Entry, entry_of
+from engine.cursors.entries import Entry
 from engine.errors import Corrupt, EngineError
+from engine.reports import report
 from netserver.access.auth import EVERYTHING, Keys, add_key, key_item, read_key_file, revoke_key
 from netserver.admin.api import Api, BadRequest, bytes_field, int_field
 from netserver.globs import matcher
@@ -60,7 +61,7 @@ class SubscriptionsApi:
                 try:
                     items.append(self._item(entry))
                 except Corrupt as problem:
-                    self._server.log.report(str(problem))
+                    report(str(problem))
             if len(items) % 1000 == 999:
                 await asyncio.sleep(0)
         return {"schema": 1, "items": items}
@@ -70,7 +71,7 @@ class SubscriptionsApi:
         cursor = self._find(number)
         partition = await self._api.opened(cursor.partition.topic, cursor.partition.index)
         log = {"first_offset": partition.log_start, "next_offset": partition.committed_seq + 1}
-        return self._item(entry_of(cursor)) | {"log": log}
+        return self._item(cursor.entry()) | {"log": log}
 
     async def pending(self, number: bytes) -> Document:
         """What a subscription has delivered and nobody acknowledged."""
@@ -85,7 +86,7 @@ class SubscriptionsApi:
             raise BadRequest(f"next_offset must lie in {partition.log_start} to {partition.committed_seq + 1}")
         cursors = self._server.log.cursors
         await self._api.durable(lambda done: subscriptions.reset(cursors, cursor, next_seq, done))
-        return self._item(entry_of(cursor))
+        return self._item(cursor.entry())
 
     async def redrive(self, number: bytes, body: Document) -> Document:
         """Append dead letters to a topic once more."""
@@ -112,7 +113,7 @@ class SubscriptionsApi:
             if not finished.done():
                 finished.set_result((count, error))
 
-        redrive = Redrive(log, cursor.id, partition, target, limit, done)
+        redrive = Redrive(log.cursors, cursor.id, partition, target, limit, done)
         self._redrives[cursor.id] = finished  # until its end, though nobody may wait for the answer any more
         redrive.work()
         count, error = await asyncio.shield(finished)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.errors import DiskFull, EngineError, UnknownTopic
-from engine.partitions import retention
 from engine.partitions.partition import Partition
 from engine.segments.chunk import COMMITTED, PENDING, Chunk, outcome
 from engine.segments.watermarks import Owner
@@ -75,7 +74,7 @@ class Api:
 
     def ready_text(self) -> str:
         """What a server that is ready says of itself: it is, also when some partitions cannot be opened."""
-        unopened = self._server.log.unopened
+        unopened = self._server.log.parts.unopened
         if not unopened:
             return "ready"
         name, problem = next(iter(unopened.items()))
@@ -162,7 +161,7 @@ class Api:
         """Raise the start of a partition's log; whole segments before it go away after the grace time."""
         before = int_field(body, "before")
         partition = await self.opened(self.find(name), int_field(body, "partition", 0))
-        segments = retention.trim(self._server.log, partition, before)
+        segments = partition.trim(before)
         return {"partition": partition.index, "first_offset": partition.log_start, "segments_removed": segments}
 
     # --- records

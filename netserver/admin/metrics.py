@@ -221,7 +221,7 @@ class ServerCollector(Collector):
             "sync_failures", "Failed syncs; each makes one partition read-only.", (), [((), sums.sync_failures)]
         )
         text = "Age of the oldest record that is not synced though its topic is to be (durability interval)."
-        yield single("unsynced_age_seconds", text, server.log.housekeeping.unsynced_age_s())
+        yield single("unsynced_age_seconds", text, server.log.committer.interval_syncs.oldest_age_s())
         if isinstance(server.log.state, LmdbState):
             text = "Time that committing changes of topics, cursors and sessions took, syncs included."
             yield histogram("state_commit_seconds", text, (), [((), server.log.state.commit_seconds)])
@@ -239,16 +239,16 @@ class ServerCollector(Collector):
         yield single("partitions_read_only", text, stored.read_only)
         yield single("segments", "Segment files of all partitions.", stored.segments)
         yield single("stored_bytes", "Bytes in them.", stored.size_bytes)
-        reads = [((source,), found) for source, found in engine.read_seconds.items()]
+        reads = [((source,), found) for source, found in engine.figures.read_seconds.items()]
         yield histogram("read_seconds", "Time that reads took, by where they were answered.", ("source",), reads)
         yield single("open_files", "Segment files that are open.", len(engine.handles))
         yield single("disk_free_bytes", "Room for us on the disk.", disk.f_bavail * disk.f_frsize)
         yield single("disk_size_bytes", "Size of the disk.", disk.f_blocks * disk.f_frsize)
-        yield counter("damaged_batches", "Batches found damaged.", (), [((), engine.damaged_batches)])
+        yield counter("damaged_batches", "Batches found damaged.", (), [((), engine.figures.damaged_batches)])
         text = "Committed records that were found damaged or missing when a partition was opened."
-        yield counter("lost_records", text, (), [((), engine.lost_records)])
+        yield counter("lost_records", text, (), [((), engine.figures.lost_records)])
         text = "Bytes of segments that retention or trimming removed."
-        yield counter("retention_deleted_bytes", text, (), [((), engine.removed_bytes)])
+        yield counter("retention_deleted_bytes", text, (), [((), engine.figures.removed_bytes)])
         for name, text in (
             ("used_bytes", "Bytes of an LMDB file that are in use."),
             ("map_bytes", "Address space of an LMDB environment."),

@@ -272,7 +272,7 @@ class _Commit:
         return await self._append(transaction, entry, len(entry.files), 0, appended, is_last=True)
 
     def _begin(self) -> Transaction:
-        return Transaction(self._server.log)
+        return self._server.log.transaction()
 
     async def _append(
         self, transaction: Transaction, entry: Entry, file: int, row: int, rows: int, *, is_last: bool
@@ -297,7 +297,7 @@ class _Commit:
     async def _check(self, names: Sequence[str], file: int, row: int) -> None:
         async for number, _, rows in self._slices(names, file, row):
             for found in rows:
-                check_size(await self._partition(found, names[number]), found.size_bytes)
+                check_size((await self._partition(found, names[number])).config, found.size_bytes)
 
     async def _slices(
         self, names: Sequence[str], file: int, row: int

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from engine.callbacks import call_each
 from engine.cursors.deliveries import DeliveryPolicy
-from engine.cursors.store import CursorPolicy
+from engine.cursors.policies import CursorPolicy
 from netserver.access.auth import Keys
 from netserver.blipmq.limits import POLL_REPLY_BYTES_MAX, ROUTES_MAX, RUN_FRAMES_MAX
 from netserver.blipmq.patterns import PatternIndex

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from engine.cursors.deliveries import DeliveryPolicy
-from engine.cursors.store import CursorPolicy
+from engine.cursors.policies import CursorPolicy
 from netserver.config.fujin import parse_start
 from netserver.fujin.codec import Options
 from netserver.fujin.groups import Group

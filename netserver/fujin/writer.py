@@ -213,7 +213,7 @@ class Writer:
         if self._transaction is not None:
             self._answer(codec.done(Answer.BEGIN, cid, INVALID_STATE))
             return
-        self._transaction = Transaction(self._node.log)
+        self._transaction = self._node.log.transaction()
         self._node.begun(self)
         self._answer(codec.done(Answer.BEGIN, cid))
 

@@ -154,5 +154,5 @@ class Outstanding:
         counters = self._connection.counters
         counters.records_published += count
         counters.published_bytes += size_bytes
-        counters.ack_seconds[chunk.partition.topic.config.durability].observe(seconds, count)
+        counters.ack_seconds[chunk.partition.config.durability].observe(seconds, count)
         return None

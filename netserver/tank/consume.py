@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
-    from engine.partitions.partition import Partition, Slab
+    from engine.partitions.partition import Partition
+    from engine.segments.chunk import Slab
     from engine.state.topics import Topic
     from netserver.shell.connection import Connection
 

@@ -14,7 +14,6 @@ import pytest
 
 from engine.config import TopicConfig
 from engine.errors import DiskFull, EngineError
-from engine.partitions import retention
 from engine.partitions.partition import TELL_AGAIN_MS
 from netserver.testing import server
 from tests.disks import NEEDS_ROOT, fill, tmpfs
@@ -60,13 +59,13 @@ def test_the_engine_on_a_full_disk(tmp_path: Path) -> None:
                 engine.append([b"x" * 30_000], topic="new")
             filler.unlink()
             keep = partition.committed_seq - 3
-            retention.trim(engine.log, partition, keep)
+            partition.trim(keep)
             for seq in [seq for seq in stored if seq < keep]:
                 del stored[seq]
             engine.inbox.run_until(lambda keep=keep: partition.marked_log_start == keep)  # type: ignore[misc]
-            before = engine.log.removed_bytes
+            before = engine.log.figures.removed_bytes
             engine.log.housekeeping.clean()
-            engine.inbox.run_until(lambda before=before: engine.log.removed_bytes > before)  # type: ignore[misc]
+            engine.inbox.run_until(lambda before=before: engine.log.figures.removed_bytes > before)  # type: ignore[misc]
             publish(b"there is room again")
             check()
 
@@ -85,7 +84,7 @@ def test_publishers_that_try_again_do_not_fill_the_log(
                 engine.append([b"x" * 30_000])
         assert told() == 1
         later = engine.log.now_ms() + TELL_AGAIN_MS
-        monkeypatch.setattr(engine.log, "now_ms", lambda: later)
+        monkeypatch.setattr(engine.log.context, "now_ms", lambda: later)
         with pytest.raises(DiskFull):
             engine.append([b"x" * 30_000])
         assert told() == 2

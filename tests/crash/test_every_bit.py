@@ -126,7 +126,7 @@ def test_flipped_bits_through_the_engine_are_told_once_to_each_reader(tmp_path: 
             for _reader in range(2):
                 assert {record.seq for record in engine.read()} == everything - set(range(first, last + 1))
                 assert engine.lost == [(first, last)]
-            assert engine.log.damaged_batches <= 1, "the operator is told once"
+            assert engine.log.figures.damaged_batches <= 1, "the operator is told once"
             engine.append([b"next"])
             assert engine.partition().last_seq == batches.last_seqs[-1] + 1
         shutil.rmtree(path)

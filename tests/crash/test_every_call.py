@@ -30,7 +30,7 @@ def workload(life: Life) -> None:
                 life.put(partition, value)
         life.settle()
         partition = life.partition(b"a")
-        partition.roll_wanted = True
+        life.log.committer.roll_next(partition)
     life.transact(1)
     life.settle()
     life.trim(0)

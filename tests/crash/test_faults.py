@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from engine.errors import DataDirectoryError, DiskFull, EngineError, NotStored, ReadOnly
-from engine.partitions import retention
 from engine.segments.chunk import COMMITTED, FAILED
 from tests.crash.world import Key, Life
 from tests.simulated_files import Late, SimulatedFiles, disk_with
@@ -107,7 +106,7 @@ class Workload:
         except EngineError:
             return
         trimmed_to = min(3, partition.committed_seq + 1)
-        retention.trim(self.life.log, partition, trimmed_to)
+        partition.trim(trimmed_to)
         self.stored = {
             key: value
             for key, value in self.stored.items()

@@ -115,7 +115,7 @@ def test_a_sealed_segment_whose_sync_failed_is_written_again(tmp_path: Path) -> 
     third = Life(tmp_path, dice, cut, second.state.durable, second.known)
     third.check()
     (sealed,) = third.partition(b"a").sealed
-    assert third.log.lost_records == 0
+    assert third.log.figures.lost_records == 0
     assert sealed.records == 1
     assert [len(content) for content in stored] == [sealed.size_bytes], "the footer is on the medium"
     third.close()

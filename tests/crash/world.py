@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.commit.transactions import Transaction
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import EngineError, NotStored
 from engine.formats.batch import records
@@ -26,7 +25,6 @@ from engine.formats.bundle_encode import encode_bundle
 from engine.inbox import Inbox
 from engine.limits import SEQ_RESERVATION
 from engine.log import Log
-from engine.partitions import retention
 from engine.partitions.partition import Partition
 from engine.segments.chunk import COMMITTED, PENDING, Chunk
 from engine.state.index import Index
@@ -277,7 +275,7 @@ class Life:
         ]
 
     def transact(self, number: int) -> None:
-        transaction = Transaction(self.log)
+        transaction = self.log.transaction()
         rows = [(self.any_partition(SYNCED_TOPICS), b"tx%d.%d" % (number, k)) for k in range(self.dice.randint(1, 8))]
         try:
             for partition, value in rows:
@@ -307,14 +305,14 @@ class Life:
             before = self.dice.randint(1, partition.committed_seq + 1)
             place = (partition.topic.id, partition.index)
             self.known.trimmed[place] = max(before, self.known.trimmed.get(place, 0))
-            retention.trim(self.log, partition, before)
+            partition.trim(before)
 
     def clean(self, _: int) -> None:
         self.log.housekeeping.clean()
 
     def roll(self, _: int) -> None:
         partition = self.any_partition()
-        partition.roll_wanted = True
+        self.log.committer.roll_next(partition)
         self.log.committer.touch(partition)
 
     def delete(self, _: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-CLOCK = "tests/unit/engine/partitions/test_clock.py"
+CLOCK = "tests/unit/engine/state/test_clock.py"
 CURSORS = "tests/unit/engine/cursors/test_cursors.py"
 CURSOR_TROUBLE = "tests/unit/engine/cursors/test_cursor_trouble.py"
 EVERY_CALL = "tests/crash/test_every_call.py"
@@ -50,21 +50,21 @@ MUTANTS = (
     Mutant(
         "write the marker of a transaction after its answer",
         "engine/commit/committer.py::Committer._end_transaction",
-        "log.markers.commit(transaction.id, done, transaction.also)",
-        "log.markers.commit(transaction.id, lambda _: None, transaction.also)\ndone(None)",
+        "self.markers.commit(transaction.id, done, transaction.also)",
+        "self.markers.commit(transaction.id, lambda _: None, transaction.also)\ndone(None)",
         f"{RACES} -k unknown_outcome --timeout 20",
     ),
     Mutant(
         "write no watermark",
         "engine/commit/committer.py::Committer.write_mark",
-        "self._log.watermarks.write(owner, mark)",
+        "self._context.watermarks.write(partition.owner, mark)",
         "pass",
         f"{RACES} {RECOVERY_DAMAGE}",
     ),
     Mutant(
         "write behind what could not be taken back",
         "engine/commit/committer.py::Committer._write",
-        "part.active.cut(log.files, log.handles)",
+        "part.active.cut(context.files, context.handles)",
         "pass",
         "tests/unit/engine/commit/test_rolling.py",
     ),
@@ -151,8 +151,8 @@ MUTANTS = (
     Mutant(
         "remove subscriptions by the system's clock",
         "engine/cursors/store.py::CursorStore._expire",
-        "self.log.clock.age_ms(entry.used_ms) > expiry_ms",
-        '__import__("engine.partitions.clock", fromlist=["x"]).wall_ms() - entry.used_ms > expiry_ms',
+        "self.context.clock.age_ms(entry.used_ms) > expiry_ms",
+        '__import__("engine.state.clock", fromlist=["x"]).wall_ms() - entry.used_ms > expiry_ms',
         f"{CURSORS} -k wrong_clock",
     ),
     Mutant(
@@ -185,56 +185,56 @@ MUTANTS = (
     ),
     Mutant(
         "give the id of an unknown directory to a new topic",
-        "engine/log.py::Log._adopt_topics",
-        "self.catalog.keep_clear(topic_id)",
+        "engine/partitions/adoption.py::Adoption.adopt_topics",
+        "catalog.keep_clear(topic_id)",
         "pass",
         STATE_LOST,
     ),
     Mutant(
         "go on where the files end when the reservation was lost",
-        "engine/log.py::Log._adopt_partition",
+        "engine/partitions/adoption.py::Adoption._adopt_partition",
         "seen_seq + LOST_RESERVATION",
         "0",
         STATE_LOST,
     ),
     Mutant(
         "give partitions new numbers when the state was lost",
-        "engine/log.py::Log._adopt_partition",
+        "engine/partitions/adoption.py::Adoption._adopt_partition",
         "wanted = header.number",
         "wanted = 0",
         STATE_LOST,
     ),
     Mutant(
         "overlook the files of a partition without a number",
-        "engine/log.py::Log.partition",
-        "self._look_for_files(topic, index)",
+        "engine/partitions/table.py::PartitionTable.get",
+        "self._parts.adoption.look_for_files(topic, index)",
         "pass",
         STATE_LOST,
     ),
     Mutant(
         "say nothing of a lost state",
-        "engine/log.py::Log._open_parts",
-        "self._look_for_state()",
-        "pass",
+        "engine/log.py::_open_watermarks",
+        "if not is_state_given and had_topics and",
+        "if False and",
         STATE_LOST,
     ),
     Mutant(
         "believe a jump of the clock that is seen twice",
-        "engine/partitions/clock.py::DoubtedClock.look",
+        "engine/state/clock.py::DoubtedClock.look",
         "elif steady_now_ms - self._doubted.since_ms >= self._doubt_ms:",
         "else:",
         f"{CLOCK} -k taken_back",
     ),
     Mutant(
         "let a jump of the clock that is believed make things old",
-        "engine/partitions/clock.py::DoubtedClock._believe",
+        "engine/state/clock.py::DoubtedClock._believe",
         "self.leap_ms = steady_now_ms + offset_ms",
         "self.leap_ms = 0",
         f"{CLOCK} -k nothing_older",
     ),
     Mutant(
         "count the time between two processes at once",
-        "engine/partitions/clock.py::DoubtedClock.__init__",
+        "engine/state/clock.py::DoubtedClock.__init__",
         "self.held_ms = off_ms",
         "self.held_ms = 0",
         f"{CLOCK} -k between_two",
@@ -249,34 +249,34 @@ MUTANTS = (
     Mutant(
         "do not sync the directory of topics",
         "engine/partitions/creation.py::Maker._sync_topics",
-        'self._log.files.sync_dir(self._log.data_dir / "topics")',
+        'self._context.files.sync_dir(self._context.data_dir / "topics")',
         "pass",
         f"{EVERY_CALL} -k lose",
     ),
     Mutant(
         "remove with a topic what is not ours",
-        "engine/partitions/file_worker.py::Opener._remove_directory",
+        "engine/partitions/file_worker.py::FileWorker._remove_directory",
         "if ours.fullmatch(name):",
         "if True:",
         f"{REMOVAL} -k not_ours",
     ),
     Mutant(
         "follow a link in a partition's place",
-        "engine/partitions/file_worker.py::Opener._remove_directory",
+        "engine/partitions/file_worker.py::FileWorker._remove_directory",
         "files.is_link(directory)",
         "False",
         f"{REMOVAL} -k not_ours",
     ),
     Mutant(
         "remove files before the start is raised",
-        "engine/partitions/housekeeping.py::Housekeeping._bury",
+        "engine/partitions/removal.py::SegmentRemoval.remove_due",
         "partition.marked_log_start < grave.log_start or not marks.covers(partition.number)",
         "False",
         f"{REMOVAL} -k tells_where_the_log_begins_now",
     ),
     Mutant(
         "remove files at once",
-        "engine/partitions/housekeeping.py::Housekeeping._bury",
+        "engine/partitions/removal.py::SegmentRemoval.remove_due",
         "if grave.due_s > now:",
         "if False:",
         f"{REMOVAL} -k below_the_start",
@@ -304,14 +304,14 @@ MUTANTS = (
     ),
     Mutant(
         "sleep on when something is to be synced earlier",
-        "engine/partitions/housekeeping.py::Housekeeping.sync_later",
+        "engine/commit/interval_syncs.py::IntervalSyncs.add",
         "if now + interval_s < self._asleep_until_s:",
         "if False:",
         f"{HOUSEKEEPING} -k sleeps_long --timeout 20",
     ),
     Mutant(
         "forget to sync what follows a roll",
-        "engine/partitions/housekeeping.py::Housekeeping.sync_later",
+        "engine/commit/interval_syncs.py::IntervalSyncs.add",
         "or entry[2] is not active",
         "",
         f"{HOUSEKEEPING} -k behind_a_roll --timeout 10",
@@ -326,8 +326,8 @@ MUTANTS = (
     Mutant(
         "forget files that a crash left below the start",
         "engine/partitions/partition.py::Partition._use",
-        "result.sealed[:due]",
-        "()",
+        "self._parts.removal.add(self, left)",
+        "pass",
         f"{REMOVAL} -k below_the_start --timeout 10",
     ),
     Mutant(
@@ -346,9 +346,9 @@ MUTANTS = (
     ),
     Mutant(
         "tell the operator of the same damage again and again",
-        "engine/partitions/reads.py::report_damage",
-        "partition.told_damage |= {key}",
-        "pass",
+        "engine/partitions/reads.py::ReadState.is_told",
+        "return len(self._told) == known",
+        "return False",
         READING,
     ),
     Mutant(
@@ -367,16 +367,16 @@ MUTANTS = (
     ),
     Mutant(
         "remove files before the raised start is on disk",
-        "engine/partitions/retention.py::remove_files",
-        "log.watermarks.sync()",
+        "engine/partitions/removal.py::remove_files",
+        "context.watermarks.sync()",
         "pass",
         f"{REMOVAL} -k raised",
     ),
     Mutant(
         "forget what a failed removal was about",
-        "engine/partitions/retention.py::remove_files",
-        "log.files.sync_dir(directory)",
-        "segments.clear()\nlog.files.sync_dir(directory)",
+        "engine/partitions/removal.py::remove_files",
+        "context.files.sync_dir(directory)",
+        "segments.clear()\ncontext.files.sync_dir(directory)",
         f"{REMOVAL} -k removal_failed --timeout 20",
     ),
     Mutant(

@@ -117,7 +117,7 @@ MUTANTS = (
         "pass over messages by the system's clock",
         "netserver/blipmq/node.py::Node.oldest_ms",
         "self.log.clock.before_ms(self.message_ttl_ms)",
-        "__import__('engine.partitions.clock', fromlist=['x']).wall_ms() - self.message_ttl_ms",
+        "__import__('engine.state.clock', fromlist=['x']).wall_ms() - self.message_ttl_ms",
         f"{BLIPMQ_V2} -k ahead",
     ),
     Mutant(

@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 
 from engine.cursors.deliveries import DeliveryPolicy
 from engine.cursors.documents import entry_item
-from engine.cursors.entries import entry_of
-from engine.cursors.store import CursorPolicy
+from engine.cursors.policies import CursorPolicy
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
 from engine.limits import STRETCHES_MAX
-from engine.partitions import retention
 from engine.reader import DirectoryReader
 from engine.segments import gaps as gaps_module
 from engine.segments.gaps import Gaps
@@ -100,9 +98,10 @@ def test_a_log_with_gaps(rows: list[tuple[int, int]], capacity: int, rolls: set[
             first = (numbers[-1] if numbers else 0) + 1 + gap
             put(log, list(range(first, first + count)))
             numbers += range(first, first + count)
-            log.engine.partition().roll_wanted = row in rolls
+            if row in rolls:
+                log.engine.log.committer.roll_next(log.engine.partition())
         partition = log.engine.partition()
-        item = entry_item(entry_of(cursor), b"t", partition.committed_seq, partition.gaps)
+        item = entry_item(cursor.entry(), b"t", partition.committed_seq, partition.gaps)
         assert item["lag"] == len(numbers)
         kept = numbers[-capacity:]
         got = log.seqs(cursor, 3)
@@ -113,7 +112,7 @@ def test_a_log_with_gaps(rows: list[tuple[int, int]], capacity: int, rolls: set[
         log.restart()
         cursor, partition = log.get(cursor), log.engine.partition()
         left = [number for number in kept if number > got[-1]]
-        item = entry_item(entry_of(cursor), b"t", partition.committed_seq, partition.gaps)
+        item = entry_item(cursor.entry(), b"t", partition.committed_seq, partition.gaps)
         assert item["lag"] >= len(left)
         assert partition.gaps.count(1, partition.committed_seq).most == len(numbers)
         taken: list[int] = []
@@ -123,7 +122,7 @@ def test_a_log_with_gaps(rows: list[tuple[int, int]], capacity: int, rolls: set[
         assert taken == left
         other = log.get(other)
         removed = numbers[min(trim, len(numbers)) - 1] if trim else 0
-        retention.trim(log.engine.log, partition, removed + 1)
+        partition.trim(removed + 1)
         log.seqs(other, 1)
         assert between(numbers, 1, removed) <= other.lost <= len(numbers), "of sealed segments the sum is known"
         log.close()

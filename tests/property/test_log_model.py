@@ -21,14 +21,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from engine.commit.round_writer import COMPILED
-from engine.commit.transactions import Transaction
 from engine.config import EngineConfig
 from engine.errors import EngineError, OutOfRange
 from engine.files.system import SystemFiles
 from engine.formats.batch import records
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
-from engine.partitions import retention
 from engine.partitions.partition import Partition
 from engine.segments.chunk import COMMITTED, PENDING
 from engine.state.index import Index
@@ -85,7 +83,7 @@ class LogMachine(RuleBasedStateMachine):
     def start(self, files: SimulatedFiles, state: dict[bytes, bytes]) -> None:
         self.index = Index(self.path / "index", SystemFiles(), EngineConfig())
         self.life = Life(self.path, random.Random(0), files, state, index=self.index)
-        self.life.log.now_ms = lambda: self.now_ms  # type: ignore[method-assign]
+        self.life.log.context.now_ms = lambda: self.now_ms
         for name in TOPICS:
             self.life.partition(name)
 
@@ -139,7 +137,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(contents=st.lists(st.tuples(st.sampled_from(TOPICS), values), min_size=1, max_size=8), commit=st.booleans())
     def transact(self, contents: list[tuple[bytes, bytes]], commit: bool) -> None:
-        transaction = Transaction(self.life.log)
+        transaction = self.life.log.transaction()
         for topic, value in contents:
             transaction.append(self.partition(topic), value)
         if not commit:
@@ -165,14 +163,14 @@ class LogMachine(RuleBasedStateMachine):
     def roll(self, topic: bytes) -> None:
         partition = self.partition(topic)
         if partition.has_files:
-            partition.roll_wanted = True
+            self.life.log.committer.roll_next(partition)
             self.life.log.committer.touch(partition)
 
     @rule(topic=st.sampled_from(TOPICS), part=st.floats(0, 1.2))
     def trim(self, topic: bytes, part: float) -> None:
         partition, model = self.partition(topic), self.models[topic]
         before = int(part * (partition.committed_seq + 1))
-        retention.trim(self.life.log, partition, before)
+        partition.trim(before)
         if partition.has_files:
             model.log_start = max(model.log_start, min(before, partition.committed_seq + 1))
         model.rows = {seq: row for seq, row in model.rows.items() if seq >= model.log_start}
@@ -267,7 +265,7 @@ class LogMachine(RuleBasedStateMachine):
             assert partition.committed_seq <= partition.last_seq
             if model.rows:
                 assert partition.committed_seq == max(model.rows)
-            assert self.life.log.pending_chunks == 0
+            assert self.life.log.context.backlog.chunks == 0
             assert not partition.has_pending
             assert partition.error is None or partition.error.args
             assert PENDING == 0

@@ -180,9 +180,9 @@ def test_an_idle_topic_with_retention_by_age_becomes_empty(tmp_path: Path) -> No
     with EngineLog(tmp_path / "d", topic=config, retention_grace_ms=0) as engine:
         engine.append(numbered(1, 10))
         partition = engine.partition()
-        now_ms, steady_ms = engine.log.now_ms(), engine.log.steady_ms()
-        engine.log.now_ms = lambda: now_ms + 1500  # type: ignore[method-assign]
-        engine.log.steady_ms = lambda: steady_ms + 1500  # type: ignore[method-assign]
+        now_ms, steady_ms = engine.log.now_ms(), engine.log.context.steady_ms()
+        engine.log.context.now_ms = lambda: now_ms + 1500
+        engine.log.context.steady_ms = lambda: steady_ms + 1500
         engine.log.housekeeping.clean()
         engine.inbox.run_until(lambda: bool(partition.sealed))
         engine.log.housekeeping.clean()

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.commit.transactions import Transaction
 from engine.config import TopicConfig
 from engine.errors import Corrupt
 from engine.files.system import SystemFiles
@@ -28,7 +27,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
             engine.append([b"%d.%d " % (number, k) + b"." * 2000 for k in range(10)])
         partition = engine.partition()
         partition.last_seq = 130  # as after publishes that failed
-        partition.roll_wanted = True
+        engine.log.committer.roll_next(partition)
         engine.append([b"behind the gap"] * 10)
     return path
 
@@ -216,7 +215,7 @@ def test_two_readers_of_one_directory_close_by_themselves(data: Path) -> None:
 
 def transaction(engine: EngineLog, *values: bytes) -> None:
     outcome: list[object] = []
-    made = Transaction(engine.log)
+    made = engine.log.transaction()
     for value in values:
         made.append(engine.partition(), value)
     made.append(engine.partition("other"), b"x")
@@ -267,7 +266,7 @@ def test_a_time_in_a_long_segment_is_found_by_the_index_in_its_footer(tmp_path: 
     with EngineLog(tmp_path / "d") as engine:
         for minute in range(400):
             engine.append([b"x" * 4000] * 4, timestamps_ms=[minute * 60_000] * 4)
-        engine.partition().roll_wanted = True
+        engine.log.committer.roll_next(engine.partition())
         engine.append([b"last"], timestamps_ms=[400 * 60_000])
     reader, partition = opened(tmp_path / "d")
     assert partition.segments[0].footer is not None

@@ -422,10 +422,10 @@ def test_a_deleted_topic_whose_files_are_still_there_is_left_to_the_server(data:
     with EngineLog(data, topic=SMALL) as engine:
         deleted: list[object] = []
         topic = engine.partition("other").topic
-        engine.log.opener.submit = lambda job, done: None  # type: ignore[method-assign]
+        engine.log.file_worker.submit = lambda job, done: None  # type: ignore[method-assign]
         engine.log.catalog.delete(topic, deleted.append)
         engine.inbox.run_until(lambda: bool(deleted))
-        del engine.log.opener.submit  # type: ignore[method-assign]
+        del engine.log.file_worker.submit  # type: ignore[method-assign]
     assert (data / "topics" / "2").is_dir()
     assert Repair(data).run() == []
     assert (data / "topics" / "2").is_dir()

@@ -139,10 +139,8 @@ class FileChanges:
 
     def trim(self, name: bytes, partition: int, before: int) -> int:
         """Raises the start of the log; how many segments go. Raises EngineError."""
-        from engine.partitions import retention
-
         opened = self._opened(self._topic(name), partition)
-        segments = retention.trim(self._log, opened, before)
+        segments = opened.trim(before)
         self._log.housekeeping.clean()
         return segments
 
@@ -199,7 +197,9 @@ class FileChanges:
         dead, alive = (self._opened(self._topic(name), 0) for name in (source, wanted))
         outcome: list[tuple[int, EngineError | None]] = []
         most = 2**62 if limit is None else limit
-        redrive = subscriptions.Redrive(self._log, number, dead, alive, most, lambda *found: outcome.append(found))
+        redrive = subscriptions.Redrive(
+            self._log.cursors, number, dead, alive, most, lambda *found: outcome.append(found)
+        )
         redrive.work()
         self._inbox.run_until(lambda: bool(outcome), 24 * 3600)
         count, error = outcome[0]

@@ -30,7 +30,7 @@ def commit(engine: EngineLog, transaction: Transaction) -> EngineError | None:
 
 def test_records_of_several_partitions_become_visible_together(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
-        transaction = Transaction(engine.log)
+        transaction = engine.log.transaction()
         for number in range(600):
             transaction.append(engine.partition("ab"[number % 2]), b"%d" % number, key=b"k", headers=(b"n", b"v"))
         assert engine.partition("a").last_seq == 0, "nothing has a number before the commit"
@@ -52,7 +52,7 @@ def test_records_of_several_partitions_become_visible_together(tmp_path: Path) -
 def test_records_of_all_sizes_stand_behind_what_was_published_meanwhile(tmp_path: Path) -> None:
     sizes = [0, 1, 100, 3000, 70_000, 600_000, 5, 2_000_000, 1] + [40] * 30_000
     with EngineLog(tmp_path / "d") as engine:
-        transaction = Transaction(engine.log)
+        transaction = engine.log.transaction()
         for number, size in enumerate(sizes):
             headers = (b"n", b"%d" % number) if number % 1000 < 10 else ()
             transaction.append(engine.partition(), b"%d" % (number % 10) * size, headers=headers, timestamp_ms=number)
@@ -71,7 +71,7 @@ def test_records_of_all_sizes_stand_behind_what_was_published_meanwhile(tmp_path
 
 def test_a_commit_takes_no_time_for_each_record(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
-        transaction = Transaction(engine.log)
+        transaction = engine.log.transaction()
         started = time.thread_time()
         for _ in range(200_000):
             transaction.append(engine.partition(), b"x")
@@ -85,11 +85,11 @@ def test_a_commit_takes_no_time_for_each_record(tmp_path: Path) -> None:
 
 def test_one_batch_needs_no_marker(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
-        small = Transaction(engine.log)
+        small = engine.log.transaction()
         small.append(engine.partition(), b"x")
         assert commit(engine, small) is None
         assert small.id == 0
-        large = Transaction(engine.log)
+        large = engine.log.transaction()
         for _ in range(300):
             large.append(engine.partition(), b"x")
         assert commit(engine, large) is None
@@ -98,8 +98,8 @@ def test_one_batch_needs_no_marker(tmp_path: Path) -> None:
 
 def test_an_empty_one_and_one_that_is_rolled_back_leave_nothing(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
-        assert commit(engine, Transaction(engine.log)) is None
-        transaction = Transaction(engine.log)
+        assert commit(engine, engine.log.transaction()) is None
+        transaction = engine.log.transaction()
         transaction.append(engine.partition(), b"x")
         transaction.rollback()
         assert transaction.size_bytes == 0
@@ -109,7 +109,7 @@ def test_an_empty_one_and_one_that_is_rolled_back_leave_nothing(tmp_path: Path) 
 
 def test_what_is_too_large_is_refused_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with EngineLog(tmp_path / "d", topic=TopicConfig(record_bytes_max=100)) as engine:
-        transaction = Transaction(engine.log)
+        transaction = engine.log.transaction()
         with pytest.raises(TooLarge) as refused:
             transaction.append(engine.partition(), b"x" * 90, key=b"k" * 5, headers=(b"123", b"456"))
         assert refused.value.limit_bytes == 100
@@ -126,7 +126,7 @@ def test_a_partition_that_takes_nothing_fails_the_whole(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"1"], topic="a")
         engine.append([b"1"], topic="b")
-        transaction = Transaction(engine.log)
+        transaction = engine.log.transaction()
         transaction.append(engine.partition("a"), b"x")
         transaction.append(engine.partition("b"), b"x")
         engine.partition("b").stop_writing(ReadOnly("the disk failed"))
@@ -137,7 +137,7 @@ def test_a_partition_that_takes_nothing_fails_the_whole(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         topic = engine.log.catalog.get(b"a")
         assert topic is not None
-        transaction = Transaction(engine.log)
+        transaction = engine.log.transaction()
         transaction.append(engine.log.partition(topic), b"x")
         error = commit(engine, transaction)
         assert isinstance(error, NotStored)
@@ -146,7 +146,7 @@ def test_a_partition_that_takes_nothing_fails_the_whole(tmp_path: Path) -> None:
 
 def test_the_files_of_new_partitions_are_made_first(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
-        transaction = Transaction(engine.log)
+        transaction = engine.log.transaction()
         for topic in ("new 1", "new 2"):
             transaction.append(engine.partition(topic), b"x")
         assert commit(engine, transaction) is None
@@ -200,7 +200,7 @@ def test_a_file_that_fails_takes_the_others_back(tmp_path: Path, call: str) -> N
             engine.append([b"1"], topic=topic)
         failing = engine.partition("b").active_segment.path
         files.failing(call, str(failing))
-        transaction = Transaction(engine.log)
+        transaction = engine.log.transaction()
         for topic in "abc":
             transaction.append(engine.partition(topic), b"x")
         error = commit(engine, transaction)
@@ -240,7 +240,7 @@ def test_first_records_with_a_number_of_their_own_that_fail_do_not_hide_what_com
         files.hook = lambda call, path: None
     for number in range(2):
         with EngineLog(tmp_path / "d") as engine:
-            transaction = Transaction(engine.log)
+            transaction = engine.log.transaction()
             transaction.append(engine.partition(), b"%d" % number)
             assert commit(engine, transaction) is None
             assert engine.values() == [b"%d" % n for n in range(number + 1)]

@@ -286,7 +286,9 @@ def test_a_sync_of_housekeeping_that_fails_beside_a_round_fails_the_round(
         size = path.stat().st_size
         with monkeypatch.context() as patch:
             patch.setattr(SystemFiles, "sync_data", fail_when_written)
-            syncing = threading.Thread(target=engine.log.housekeeping._sync, args=(partition, partition.active_segment))
+            syncing = threading.Thread(
+                target=engine.log.committer.interval_syncs.sync, args=(partition, partition.active_segment)
+            )
             syncing.start()
             assert reached.wait(30)
             chunk = partition.append([b"x"])
@@ -304,10 +306,10 @@ def test_housekeeping_leaves_a_file_to_the_round_that_syncs_it(tmp_path: Path) -
         partition = engine.partition()
         chunk = partition.append([b"x"])
         assert partition.active_segment.sync_lock.locked()
-        assert not engine.log.housekeeping._sync(partition, partition.active_segment)
+        assert not engine.log.committer.interval_syncs.sync(partition, partition.active_segment)
         assert engine.settle(chunk).state == COMMITTED
         assert not partition.active_segment.sync_lock.locked()
-        assert engine.log.housekeeping._sync(partition, partition.active_segment)
+        assert engine.log.committer.interval_syncs.sync(partition, partition.active_segment)
 
 
 TOPICS = ("a", "b", "c", "d")

@@ -57,7 +57,7 @@ def test_a_failed_new_segment_that_cannot_even_be_removed(tmp_path: Path) -> Non
     files = HookedFiles()
     with EngineLog(tmp_path / "d", files=files, topic=SMALL) as engine:
         partition = fill(engine, 1)
-        partition.roll_wanted = True
+        engine.log.committer.roll_next(partition)
 
         def hook(call: str, path: Path) -> None:
             if (call, path.name) in (("sync_data", "00000000000000000011.log"), ("remove", "00000000000000000011.log")):
@@ -66,9 +66,9 @@ def test_a_failed_new_segment_that_cannot_even_be_removed(tmp_path: Path) -> Non
         files.hook = hook
         rounds = engine.log.committer.counters.rounds
         engine.log.committer.touch(partition)
-        engine.inbox.run_until(lambda: engine.log.committer.counters.rounds > rounds and not partition.queued)
+        engine.inbox.run_until(lambda: engine.log.committer.counters.rounds > rounds)
         files.hook = lambda call, path: None
-        partition.roll_wanted = True
+        engine.log.committer.roll_next(partition)
         engine.append([b"x"])
         assert [record.seq for record in engine.read()] == list(range(1, 12))
         assert len(list(partition.active_segment.directory.glob("*.unused"))) == 1

@@ -44,7 +44,7 @@ def test_a_sync_of_housekeeping_that_fails_beside_a_round_fails_the_round(tmp_pa
         always(engine, partition)
         files.hook = hook
         housekeeping = threading.Thread(
-            target=engine.log.housekeeping._sync, args=(partition, partition.active_segment)
+            target=engine.log.committer.interval_syncs.sync, args=(partition, partition.active_segment)
         )
         housekeeping.start()
         assert reached.wait(30)
@@ -66,14 +66,14 @@ def test_a_sync_of_a_round_that_fails_beside_housekeeping_is_not_made_good_by_th
 
         def hook(call: str, path: Path) -> None:
             if call == "sync_data" and path == active.path:
-                assert not engine.log.housekeeping._sync(partition, active), "beside this one"
+                assert not engine.log.committer.interval_syncs.sync(partition, active), "beside this one"
                 syncs.append(True)
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
 
         always(engine, partition)
         files.hook = hook
         assert isinstance(engine.settle(partition.append([b"2"])).error, ReadOnly)
-        assert not engine.log.housekeeping._sync(partition, active), "after it"
+        assert not engine.log.committer.interval_syncs.sync(partition, active), "after it"
         assert syncs == [True]
         assert active.durable_position == durable
         files.hook = lambda call, path: None

@@ -10,12 +10,10 @@ import pytest
 
 from engine.cursors.deliveries import DeliveryPolicy
 from engine.cursors.documents import entry_item
-from engine.cursors.entries import entry_of
-from engine.cursors.store import CursorPolicy
+from engine.cursors.policies import CursorPolicy
 from engine.errors import EngineError
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
-from engine.partitions import retention
 from tests.cursor_log import OWNER, CursorLog
 from tests.damage import flip_in
 from tests.engine_log import SMALL, fill, segments
@@ -26,7 +24,7 @@ def test_a_cursor_reset_to_before_the_start_of_the_log_goes_on_there(tmp_path: P
     log = CursorLog(tmp_path / "d", SMALL)
     cursor = log.subscribe()
     partition = fill(log.engine, 10)
-    retention.trim(log.engine.log, partition, 51)
+    partition.trim(51)
     assert log.seqs(cursor, 1) == [51]
     lost = cursor.lost
     cursor.reset(2)
@@ -117,7 +115,7 @@ def test_retention_while_the_disk_is_read(tmp_path: Path) -> None:
     assert cursor.waiting
     ready: list[bool] = []
     cursor.wait(lambda: ready.append(True))
-    retention.trim(log.engine.log, partition, 51)
+    partition.trim(51)
     log.engine.inbox.run_until(lambda: bool(ready))
     assert log.seqs(cursor, 2) == [51, 52]
     assert cursor.lost == 50
@@ -183,7 +181,7 @@ def test_a_queue_with_a_capacity_counts_records(tmp_path: Path) -> None:
     log.engine.append([b"x"] * 10)
     append_at(log, 5000)
     partition = log.engine.partition()
-    assert entry_item(entry_of(cursor), b"t", partition.committed_seq, partition.gaps)["lag"] == 11
+    assert entry_item(cursor.entry(), b"t", partition.committed_seq, partition.gaps)["lag"] == 11
     assert log.seqs(cursor) == [*range(1, 11), 5000]
     assert log.store.totals(OWNER).dropped == 0
     log.close()

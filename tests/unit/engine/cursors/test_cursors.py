@@ -5,15 +5,15 @@ from __future__ import annotations
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.config import TopicConfig
-from engine.cursors import writer as cursor_writer
-from engine.cursors.cursor import Cursor
 from engine.cursors.deliveries import DeliveryPolicy
 from engine.cursors.entries import Entry
-from engine.cursors.store import IDLE_MS, SWEEP_MS, CursorPolicy
+from engine.cursors.policies import CursorPolicy
+from engine.cursors.store import IDLE_MS, SWEEP_MS
 from engine.errors import InvalidConfig
 from tests.cursor_log import OWNER, CursorLog, numbered
 from tests.engine_log import segments
@@ -487,15 +487,14 @@ def test_an_entry_that_cannot_be_made_costs_no_other_cursor_its_own(
     cursor_log.seqs(first)
     cursor_log.seqs(second)
     second.acknowledge(1, 2)
-    good = cursor_writer.entry_of
 
-    def broken(cursor: Cursor) -> Entry:
-        if cursor is first:
+    def broken(cursor_id: int, *values: Any) -> Entry:
+        if cursor_id == first.id:
             raise RuntimeError("a defect")
-        return good(cursor)
+        return Entry(cursor_id, *values)
 
     with monkeypatch.context() as patch:
-        patch.setattr(cursor_writer, "entry_of", broken)
+        patch.setattr("engine.cursors.cursor.Entry", broken)
         assert cursor_log.flush() is None
     cursor_log.crash(tmp_path / "image")
     assert cursor_log.seqs(cursor_log.get(second)) == []

@@ -11,8 +11,9 @@ import pytest
 
 from engine.cursors.cursor import Cursor
 from engine.cursors.deliveries import DeliveryPolicy, load
-from engine.cursors.entries import JOURNAL, entry_key, entry_of, put_entry
-from engine.cursors.store import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS, CursorPolicy
+from engine.cursors.entries import JOURNAL, entry_key, put_entry
+from engine.cursors.policies import CursorPolicy
+from engine.cursors.store import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS
 from engine.cursors.writer import REWRITE_MS
 from engine.errors import Corrupt, DiskFull
 from engine.state.clock import steady_ms
@@ -108,7 +109,7 @@ def test_a_group_whose_entry_turns_out_to_be_damaged_can_be_made_anew(
 ) -> None:
     first = cursor_log.subscribe(name=b"workers")
     partition = first.partition
-    store(cursor_log, put_entry(entry_of(first)._replace(deliveries=deliveries)))
+    store(cursor_log, put_entry(first.entry()._replace(deliveries=deliveries)))
     cursor_log.restart()
     partition = cursor_log.engine.partition()
     with caplog.at_level(logging.ERROR):
@@ -296,7 +297,7 @@ def test_the_newest_row_of_a_journal_counts_and_damaged_ones_cost_themselves(
 ) -> None:
     cursors = [cursor_log.subscribe() for _ in range(3)]
     cursor_log.engine.append(numbered(1, 10))
-    old, new = ([list(entry_of(cursor)._replace(version=v, deliveries=[v])) for cursor in cursors] for v in (5, 9))
+    old, new = ([list(cursor.entry()._replace(version=v, deliveries=[v])) for cursor in cursors] for v in (5, 9))
     damaged: list[Any] = [[], 7, [cursors[0].id, "blipmq"]]
     store(
         cursor_log,

@@ -13,12 +13,12 @@ from engine.config import TopicConfig
 from engine.cursors.cursor import Cursor
 from engine.cursors.dead_letters import DeadLetters, Job, dead_letter_topic
 from engine.cursors.deliveries import DeliveryPolicy
-from engine.cursors.store import IDLE_MS, SWEEP_MS, CursorPolicy
+from engine.cursors.policies import CursorPolicy
+from engine.cursors.store import IDLE_MS, SWEEP_MS
 from engine.errors import ReadOnly
 from engine.files.system import SystemFiles
 from engine.formats.record import Record
 from engine.limits import DEAD_LETTERS_PENDING_MAX, TOPIC_NAME_BYTES_MAX
-from engine.partitions import retention
 from engine.partitions.partition import Partition
 from engine.segments.chunk import Chunk
 from tests.cursor_log import OWNER, CursorLog, numbered
@@ -76,7 +76,7 @@ def test_what_retention_removes_meanwhile_is_no_dead_letter(tmp_path: Path) -> N
     log.clock.now_ms += 1000
     cursor.fall_due(log.clock.now_ms)
     assert len(log.store.dead_letters) == 1
-    retention.trim(log.engine.log, partition, 51)
+    partition.trim(51)
     settle(log)
     assert cursor.deliveries.unacknowledged == 0
     assert log.engine.log.catalog.get(b"t.dead") is None
@@ -90,7 +90,7 @@ def test_what_damage_took_is_no_dead_letter(tmp_path: Path, damaged: int) -> Non
     cursor = log.subscribe()
     for row in range(1, 4):
         log.engine.append([b"round %d, %d" % (row, k) for k in range(10)])
-    log.engine.partition().roll_wanted = True
+    log.engine.log.committer.roll_next(log.engine.partition())
     log.engine.append([b"round 4, %d" % k for k in range(10)])
     assert log.seqs(cursor) == list(range(1, 41))
     fill(log.engine, 30)
@@ -214,12 +214,12 @@ def test_dead_letters_wait_for_records_that_cannot_be_read_now(tmp_path: Path) -
     log.engine.partition()
     assert log.seqs(cursor) == [1, 2, 3]
     forget_slabs(log)
-    log.engine.log.fetched.clear()
+    log.engine.log.parts.fetched.clear()
     log.engine.log.handles.relieve()
     files.failing("open", ".log")
     for _ in range(3):
         log.tick(1000)
-        log.engine.inbox.run_until(lambda: not log.engine.partition().fetching)
+        log.engine.inbox.run_until(lambda: not log.engine.partition().read_state.waiting)
     assert cursor.deliveries.unacknowledged == 3
     files.hook = lambda call, path: None
     log.tick(1000)
@@ -236,7 +236,7 @@ def test_what_retention_leaves_of_a_run_becomes_dead_letters(tmp_path: Path) -> 
     forget_slabs(log)
     log.clock.now_ms += 1000
     cursor.fall_due(log.clock.now_ms)
-    retention.trim(log.engine.log, partition, 3)
+    partition.trim(3)
     settle(log)
     assert origins(log) == [3]
     assert cursor.deliveries.unacknowledged == 0
@@ -265,7 +265,7 @@ def test_dead_letters_on_their_way_settle_nothing_behind_a_reset(tmp_path: Path)
     cursor.fall_due(log.clock.now_ms)
     log.engine.partition("t.dead")
     log.store.dead_letters.work()
-    assert log.engine.log.pending_chunks
+    assert log.engine.log.context.backlog.chunks
     cursor.reset(0)
     assert len(log.seqs(cursor, 5)) == 5
     settle(log)
@@ -330,9 +330,9 @@ def test_a_full_disk_is_not_asked_for_dead_letters_without_a_pause(tmp_path: Pat
     log.seqs(cursor)
     files.failing("write", str(dead.active_segment.path), errno.ENOSPC)
     log.tick(1000)
-    log.engine.inbox.run_until(lambda: dead.failing is not None and not log.engine.log.pending_chunks)
+    log.engine.inbox.run_until(lambda: dead.failing is not None and not log.engine.log.context.backlog.chunks)
     log.engine.inbox.run_posted()
-    assert log.engine.log.pending_chunks == 0, "the next attempt is the clock's"
+    assert log.engine.log.context.backlog.chunks == 0, "the next attempt is the clock's"
     files.hook = lambda call, path: None
     log.tick()
     settle(log)

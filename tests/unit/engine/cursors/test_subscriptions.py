@@ -20,12 +20,11 @@ from engine.cursors.documents import (
     reset,
     stored_entries,
 )
-from engine.cursors.entries import entry_key, entry_of
-from engine.cursors.store import CursorPolicy
+from engine.cursors.entries import entry_key
+from engine.cursors.policies import CursorPolicy
 from engine.errors import Corrupt, DiskFull, EngineError
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
-from engine.partitions import retention
 from engine.state.store import Put
 from tests.cursor_log import CursorLog, numbered
 from tests.engine_log import SMALL, fill
@@ -49,7 +48,7 @@ class Ended:
         self.result: tuple[int, EngineError | None] | None = None
         self.log = log
         self.redrive = Redrive(
-            log.engine.log, subscription, log.engine.partition("t.dead"), log.engine.partition("t"), limit, self.end
+            log.store, subscription, log.engine.partition("t.dead"), log.engine.partition("t"), limit, self.end
         )
 
     def end(self, count: int, error: EngineError | None) -> None:
@@ -76,17 +75,17 @@ def test_items_of_subscriptions(cursor_log: CursorLog) -> None:
     cursor_log.engine.append(numbered(1, 10))
     assert cursor_log.seqs(cursor, 4) == [3, 4, 5, 6]
     cursor.acknowledge(3, 4)
-    item = entry_item(entry_of(cursor), b"t", 10)
+    item = entry_item(cursor.entry(), b"t", 10)
     del item["created_ms"], item["used_ms"]
     assert item == {
         "id": 1, "protocol": "blipmq", "group_base64": "/w==", "topic": "t", "partition": 0, "qos": 1,
         "next_offset": 7, "acknowledged_offset": 4, "unacknowledged": 2, "lag": 6,
     }  # fmt: skip
-    assert entry_item(entry_of(cursor), None, None)["topic"] is None
-    assert entry_item(entry_of(cursor), None, None)["lag"] is None
-    assert entry_item(entry_of(cursor), b"t", 1)["lag"] == 2, "what is delivered is there, whatever was looked up"
+    assert entry_item(cursor.entry(), None, None)["topic"] is None
+    assert entry_item(cursor.entry(), None, None)["lag"] is None
+    assert entry_item(cursor.entry(), b"t", 1)["lag"] == 2, "what is delivered is there, whatever was looked up"
     with pytest.raises(Corrupt, match="subscription 1: "):
-        entry_item(entry_of(cursor)._replace(deliveries=[1, 2]), b"t", 10)
+        entry_item(cursor.entry()._replace(deliveries=[1, 2]), b"t", 10)
 
 
 def test_what_is_pending_and_when_it_comes_again(tmp_path: Path) -> None:
@@ -107,7 +106,7 @@ def test_what_is_pending_and_when_it_comes_again(tmp_path: Path) -> None:
     assert [(item["first_tag"], item["records"], item["deliveries"]) for item in items][:3] == [
         (1, 1, 1), (3, 1, 1), (4, 2, 1),
     ]  # fmt: skip
-    stored = pending_items(entry_of(cursor))
+    stored = pending_items(cursor.entry())
     assert {item["state"] for item in stored} == {"queued"}
     assert sum(item["records"] for item in stored) == 8
     assert log.seqs(cursor, 2) == [6, 7]
@@ -188,7 +187,7 @@ def test_from_the_disk_and_over_what_retention_removed(tmp_path: Path) -> None:
     log = CursorLog(tmp_path / "d", SMALL, files=ColdFiles())
     partition = fill(log.engine, 10, "t.dead")
     log.engine.append([b"dead"], "t.dead", headers=[marks(1, 1)])
-    retention.trim(log.engine.log, partition, 51)
+    partition.trim(51)
     log.restart()
     assert redrive(log, 1) == (1, None)
     assert log.engine.values("t") == [b"dead"]

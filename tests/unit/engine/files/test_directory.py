@@ -80,13 +80,13 @@ def test_nothing_is_stored_in_a_directory_that_was_moved_away(tmp_path: Path, ca
         engine.append([b"1"], "a")
         engine.append([b"1"], "b")
         (tmp_path / "d").rename(tmp_path / "elsewhere")
-        engine.log.housekeeping._check_place()
+        engine.log.housekeeping._check_directory()
         engine.inbox.run_until(lambda: engine.log.error is not None)
         for topic in ("a", "b"):
             with pytest.raises(ReadOnly, match="was moved, replaced or removed"):
                 engine.partition(topic).append([b"2"])
         told = caplog.text.count("was moved, replaced or removed")
-        engine.log.housekeeping._check_place()
+        engine.log.housekeeping._check_directory()
         assert caplog.text.count("was moved, replaced or removed") == told, "told once"
         (tmp_path / "elsewhere").rename(tmp_path / "d")
     with EngineLog(tmp_path / "d") as engine:
@@ -98,7 +98,7 @@ def test_no_segment_is_begun_in_a_directory_that_was_moved_away(tmp_path: Path) 
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"1"])
         partition = engine.partition()
-        partition.roll_wanted = True
+        engine.log.committer.roll_next(partition)
         (tmp_path / "d").rename(tmp_path / "elsewhere")
         chunk = engine.settle(partition.append([b"2"]))
         assert isinstance(chunk.error, ReadOnly)
@@ -116,11 +116,11 @@ def test_nothing_is_stored_in_a_file_that_was_moved_away(tmp_path: Path) -> None
         partition = engine.partition("moved")
         path = partition.active_segment.path
         path.rename(tmp_path / "elsewhere")
-        engine.log.housekeeping._check_place()
+        engine.log.housekeeping._check_directory()
         engine.inbox.run_until(lambda: partition.error is not None)
         with pytest.raises(NotStored, match="was moved or removed while it was in use"):
             partition.append([b"2"])
-        engine.log.housekeeping._check_place()
+        engine.log.housekeeping._check_directory()
         engine.append([b"2"], "stays")
         (tmp_path / "elsewhere").rename(path)
     with EngineLog(tmp_path / "d") as engine:
@@ -135,9 +135,9 @@ def test_a_file_that_was_moved_away_while_idle_is_missed_once_it_is_written_to(t
         active = partition.active_segment
         active.appended_steady_ms -= FILES_CHECKED_MS + 1
         active.path.rename(tmp_path / "elsewhere")
-        engine.log.housekeeping._check_place()
+        engine.log.housekeeping._check_directory()
         engine.append([b"2"])
-        engine.log.housekeeping._check_place()
+        engine.log.housekeeping._check_directory()
         engine.inbox.run_until(lambda: partition.error is not None)
         (tmp_path / "elsewhere").rename(active.path)
     with EngineLog(tmp_path / "d") as engine:
@@ -151,9 +151,9 @@ def test_a_lock_file_that_was_removed_is_put_back(tmp_path: Path, caplog: pytest
         with path.open("w") as replaced:
             fcntl.flock(replaced, fcntl.LOCK_EX)
             for _ in range(2):
-                engine.log.housekeeping._check_place()
+                engine.log.housekeeping._check_directory()
             assert caplog.text.count("cannot be put back") == 1, "told once"
-        engine.log.housekeeping._check_place()
+        engine.log.housekeeping._check_directory()
         assert "and was put back" in caplog.text
         assert path.read_text() == f"{os.getpid()}\n"
         assert engine.log.error is None
@@ -161,7 +161,7 @@ def test_a_lock_file_that_was_removed_is_put_back(tmp_path: Path, caplog: pytest
             DirectoryLock(tmp_path / "d")
         caplog.clear()
         with caplog.at_level(logging.INFO):
-            engine.log.housekeeping._check_place()
+            engine.log.housekeeping._check_directory()
         assert caplog.text == "", "all is in place"
         engine.append([b"x"])
 

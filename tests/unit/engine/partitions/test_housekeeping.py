@@ -51,14 +51,14 @@ def test_a_defect_in_the_removal_of_segments_is_told_and_stops_nothing(
         def broken() -> None:
             raise RuntimeError("a defect")
 
-        keeping._bury = broken  # type: ignore[method-assign]
+        engine.log.parts.removal.remove_due = broken  # type: ignore[method-assign]
         keeping.last_success_ms = 0
         with caplog.at_level(logging.CRITICAL):
             keeping.clean()
         assert keeping.failing == {"removal of old segments": "a defect"}
         assert "internal error in removal of old segments" in caplog.text
         assert keeping.last_success_ms > 0
-        del keeping._bury  # type: ignore[method-assign]
+        del engine.log.parts.removal.remove_due  # type: ignore[method-assign]
         keeping.clean()
         assert keeping.failing == {}
 
@@ -124,12 +124,12 @@ def test_the_housekeeping_thread_survives_whatever_happens(tmp_path: Path, caplo
             failed.set()
             raise RuntimeError("a defect")
 
-        keeping._sync_due = broken  # type: ignore[method-assign]
+        engine.log.committer.interval_syncs.sync_due = broken  # type: ignore[method-assign]
         with caplog.at_level(logging.CRITICAL):
             assert failed.wait(30)
             failed.clear()
             assert failed.wait(30), "it comes round again"
-        del keeping._sync_due  # type: ignore[method-assign]
+        del engine.log.committer.interval_syncs.sync_due  # type: ignore[method-assign]
         keeping.last_success_ms = 0
         engine.inbox.run_until(lambda: keeping.last_success_ms > 0)
 
@@ -142,8 +142,8 @@ def test_many_partitions_are_looked_at_in_turns(tmp_path: Path) -> None:
         topic.numbers.update({index: index + 1 for index in range(1200)})
         keeping = engine.log.housekeeping
         turns: list[int] = []
-        post = engine.log.post
-        engine.log.post = lambda callback: (turns.append(1), post(callback))[1]
+        post = engine.log.context.call_soon_threadsafe
+        engine.log.context.call_soon_threadsafe = lambda callback: (turns.append(1), post(callback))[1]
         keeping.last_success_ms = 0
         keeping._clean_in_turns()
         keeping._clean_in_turns()  # the next one comes due before the first is through: nothing happens
@@ -216,7 +216,7 @@ def test_a_deleted_topic_is_not_synced_any_more(tmp_path: Path, caplog: pytest.L
         active = partition.active_segment
         delete(engine, partition)
         wait_for_burial(engine)
-        assert not engine.log.housekeeping._sync(partition, active)
+        assert not engine.log.committer.interval_syncs.sync(partition, active)
     assert "cannot sync" not in caplog.text
 
 
@@ -246,14 +246,15 @@ def test_the_thread_sleeps_until_something_is_due(tmp_path: Path) -> None:
         keeping = engine.log.housekeeping
         wakes: list[None] = []
         looks = threading.Semaphore(0)
-        real_look = keeping._check_place
+        real_look = keeping._check_directory
 
         def look() -> None:
             looks.release()
             real_look()
 
-        keeping._sync_due = lambda: wakes.append(None)  # type: ignore[method-assign]
-        keeping._check_place = look  # type: ignore[method-assign]
+        syncs = engine.log.committer.interval_syncs
+        syncs.sync_due = lambda: iter((wakes.append(None),)[1:])  # type: ignore[method-assign]
+        keeping._check_directory = look  # type: ignore[method-assign]
         for _ in range(4):
             assert looks.acquire(timeout=30)
         assert len(wakes) <= 5, "once for each look at the watermarks"

@@ -20,8 +20,8 @@ from engine.files.system import SystemFiles
 from engine.formats.segment import HEADER_BYTES
 from engine.inbox import Inbox
 from engine.limits import SEGMENT_BYTES_MIN
-from engine.partitions import retention
 from engine.partitions.partition import Partition
+from engine.partitions.tail_cache import NO_TAIL
 from engine.segments.active import ActiveSegment
 from engine.segments.chunk import COMMITTED, FAILED, PENDING, outcome
 from engine.state.store import Put
@@ -35,7 +35,7 @@ def test_no_records_are_refused(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         with pytest.raises(ValueError, match="no records"):
             engine.partition().append([])
-        assert engine.log.pending_chunks == 0
+        assert engine.log.context.backlog.chunks == 0
 
 
 def test_a_closed_partition_takes_nothing_until_it_is_open(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_records_that_were_put_and_never_registered_have_numbers_of_their_own(tm
         assert partition.writer(1).put(b"2", 0, 1)
         assert partition.writer(1 << 20).put(b"3", 0, 1)  # needs another chunk: the first is closed
         engine.settle(partition.appended(None, 1))
-        engine.inbox.run_until(lambda: engine.log.pending_chunks == 0)
+        engine.inbox.run_until(lambda: engine.log.context.backlog.chunks == 0)
         assert [(record.seq, record.value) for record in engine.read()] == [(1, b"1"), (2, b"2"), (3, b"3")]
 
 
@@ -168,7 +168,7 @@ def test_numbers_are_reserved_once_at_a_time_and_rounds_wait_for_it(tmp_path: Pa
 
 def test_a_bound_that_is_durable_when_nothing_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is raised when half of it is used up, long before a record has to wait."""
-    monkeypatch.setattr("engine.partitions.partition.SEQ_RESERVATION", 10)
+    monkeypatch.setattr("engine.partitions.reservation.SEQ_RESERVATION", 10)
     with EngineLog(tmp_path / "d", topic=TopicConfig(durability="never")) as engine:
         for number in range(30):
             engine.append([b"%d" % number])
@@ -338,7 +338,7 @@ def test_retention_by_bytes_keeps_about_what_it_says(tmp_path: Path) -> None:
         engine.log.housekeeping.clean()
         kept = partition.committed_end + sum(segment.size_bytes for segment in partition.sealed)
         assert 256 << 10 < kept <= 512 << 10
-        assert retention.due_segments(partition, engine.log.steady_ms()) == 0
+        assert partition.apply_retention(engine.log.context.steady_ms()) == 0
 
 
 # --- housekeeping
@@ -349,13 +349,13 @@ def test_graves_of_a_deleted_topic_go_with_it(tmp_path: Path) -> None:
         for number in range(6):
             engine.append([b"%d" % number * 20_000])
         partition = engine.partition()
-        retention.trim(engine.log, partition, 4)
-        assert engine.log.housekeeping._graves
+        partition.trim(4)
+        assert engine.log.parts.removal
         deleted: list[object] = []
         engine.log.catalog.delete(partition.topic, deleted.append)
         engine.inbox.run_until(lambda: bool(deleted))
         engine.log.housekeeping.clean()
-        assert engine.log.housekeeping._graves == []
+        assert not len(engine.log.parts.removal)
         engine.inbox.run_until(lambda: not (tmp_path / "d" / "topics" / "1").exists())
 
 
@@ -490,8 +490,8 @@ def test_many_readers_are_woken_in_turns(tmp_path: Path, monkeypatch: pytest.Mon
         for number in range(5):
             partition.read(2, 1000, lambda number=number: woken.append(number))  # type: ignore[misc]
         turns: list[int] = []
-        post = engine.log.post
-        engine.log.soon = lambda callback: (turns.append(len(woken)), post(callback))[1]
+        slices, post = engine.log.slices, engine.inbox.post
+        slices._soon = slices.turn_of._soon = lambda callback: (turns.append(len(woken)), post(callback))
         engine.append([b"2"])
         engine.inbox.run_until(lambda: len(woken) == 5)
         assert {1, 3, 5} <= set(turns)  # the first question of a turn starts its clock
@@ -572,8 +572,8 @@ def test_a_defect_behind_a_round_stops_that_partition_and_nobody_else(
         with pytest.raises(ReadOnly):
             partition.append([b"3"])
         engine.append([b"3"], topic="other")
-        assert not engine.log.pending_chunks
-        partition.tail = []
+        assert not engine.log.context.backlog.chunks
+        partition.tail = NO_TAIL
     with EngineLog(tmp_path / "d") as engine:
         assert engine.values() == [b"1", b"2"]
 
@@ -599,7 +599,7 @@ def test_a_defect_in_front_of_a_round_stops_that_partition_and_nobody_else(
                 engine.settle(chunk)
         assert isinstance(chunks[0].error, ReadOnly)
         assert chunks[1].state == COMMITTED
-        assert not engine.log.pending_chunks
+        assert not engine.log.context.backlog.chunks
 
 
 @pytest.mark.parametrize("options", [{"keys": [b""] * 9 + [b"k" * 256]}, {"headers": [()] * 9 + [(b"",) * (1 << 24)]}])
@@ -608,7 +608,7 @@ def test_records_that_cannot_be_appended_take_none_of_the_others_along(tmp_path:
         partition = engine.partition()
         with pytest.raises((ValueError, TooLarge)):
             partition.append_many([b"x" * 100_000] * 10, **options)
-        assert not engine.log.pending_chunks
+        assert not engine.log.context.backlog.chunks
         assert partition.last_seq == 0
         engine.append([b"1"])
         assert engine.values() == [b"1"]

@@ -12,7 +12,6 @@ import pytest
 
 from engine.commit.transactions import Transaction
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly, UnknownPartition
-from engine.partitions import retention
 from engine.segments.chunk import COMMITTED, FAILED, PENDING
 from tests.engine_log import SMALL, EngineLog, delete, fill, wait_for_burial
 from tests.hooked_files import HookedFiles, held
@@ -90,7 +89,7 @@ def test_a_deleted_partition_cannot_be_opened_or_written_or_read_again(tmp_path:
             partition.read(1, 1000, None)
         with pytest.raises(UnknownPartition, match="was deleted"):
             engine.log.partition(partition.topic)
-        assert retention.trim(engine.log, partition, 2) == 0 or not (tmp_path / "d" / "topics" / "1").exists()
+        assert partition.trim(2) == 0 or not (tmp_path / "d" / "topics" / "1").exists()
     assert not (tmp_path / "d" / "topics" / "1").exists()
 
 
@@ -140,7 +139,7 @@ def test_the_first_record_of_a_topic_that_is_being_deleted(tmp_path: Path) -> No
         engine.settle(chunk)
         assert chunk.state == FAILED
         engine.inbox.run_until(lambda: bool(deleted))
-        assert engine.log.pending_chunks == 0
+        assert engine.log.context.backlog.chunks == 0
         wait_for_burial(engine)
 
 
@@ -187,7 +186,7 @@ def test_files_that_cannot_be_removed_go_at_the_next_start(tmp_path: Path, caplo
 
 
 def begin(engine: EngineLog, *topics: str) -> tuple[Transaction, list[EngineError | None]]:
-    transaction = Transaction(engine.log)
+    transaction = engine.log.transaction()
     for topic in topics:
         transaction.append(engine.partition(topic), b"in " + topic.encode())
     outcome: list[EngineError | None] = []
@@ -211,7 +210,7 @@ def test_a_topic_deleted_under_a_waiting_transaction_fails_it_and_nothing_behind
         engine.settle(behind)
         assert behind.state == COMMITTED
         assert engine.values("b") == [b"x", b"behind the transaction"]
-        assert engine.log.pending_chunks == 0
+        assert engine.log.context.backlog.chunks == 0
 
 
 def test_a_transaction_that_fails_while_files_are_made_leaves_nothing_behind_it_hangs(tmp_path: Path) -> None:
@@ -257,12 +256,14 @@ def test_a_transaction_whose_marker_is_refused_leaves_nothing_and_partitions_go_
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"x"], topic="a")
         engine.append([b"x"], topic="b")
-        commit = engine.log.markers.commit
-        engine.log.markers.commit = lambda _, done, _also: engine.inbox.post(lambda: done(DiskFull("no space")))  # type: ignore[method-assign]
+        commit = engine.log.committer.markers.commit
+        engine.log.committer.markers.commit = lambda _, done, _also: engine.inbox.post(
+            lambda: done(DiskFull("no space"))
+        )  # type: ignore[method-assign]
         _, outcome = begin(engine, "a", "b")
         engine.inbox.run_until(lambda: bool(outcome))
         assert isinstance(outcome[0], DiskFull)
-        engine.log.markers.commit = commit  # type: ignore[method-assign]
+        engine.log.committer.markers.commit = commit  # type: ignore[method-assign]
         _, again = begin(engine, "a", "b")
         engine.inbox.run_until(lambda: bool(again))
         assert again == [None]
@@ -277,7 +278,9 @@ def test_a_transaction_of_unknown_outcome_makes_its_partitions_read_only(tmp_pat
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"x"], topic="a")
         engine.append([b"x"], topic="b")
-        engine.log.markers.commit = lambda _, done, _also: engine.inbox.post(lambda: done(ReadOnly("commit failed")))  # type: ignore[method-assign]
+        engine.log.committer.markers.commit = lambda _, done, _also: engine.inbox.post(
+            lambda: done(ReadOnly("commit failed"))
+        )  # type: ignore[method-assign]
         _, outcome = begin(engine, "a", "b")
         engine.inbox.run_until(lambda: bool(outcome))
         assert isinstance(outcome[0], ReadOnly)

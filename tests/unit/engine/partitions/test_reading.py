@@ -11,7 +11,9 @@ import pytest
 from engine.config import TopicConfig
 from engine.errors import EngineError
 from engine.partitions import reads as reading
-from engine.partitions.partition import Partition, Slab
+from engine.partitions.partition import Partition
+from engine.partitions.tail_cache import NO_TAIL
+from engine.segments.chunk import Slab
 from tests.engine_log import EngineLog, segments
 from tests.hooked_files import ColdFiles
 
@@ -42,13 +44,13 @@ def test_all_who_wait_for_a_number_are_called_once_and_get_one_answer(tmp_path: 
         partition = engine.partition()
         slab, called = fetch(engine, partition, 5, 3)
         assert called == 3
-        assert sum(engine.log.read_seconds["disk"].counts) == 1
-        assert sum(engine.log.read_seconds["cache"].counts) == 0
+        assert sum(engine.log.figures.read_seconds["disk"].counts) == 1
+        assert sum(engine.log.figures.read_seconds["cache"].counts) == 0
         assert slab is not None
         assert slab.first_seq == 5
         assert partition.read(5, 1000, None) is slab, "kept for those who come later"
         assert partition.read(6, 1000, None) is None, "without a callback nothing is fetched"
-        assert not partition.fetching
+        assert not partition.read_state.waiting
 
 
 def failing() -> None:
@@ -64,7 +66,7 @@ def test_who_fails_when_called_costs_no_other_the_call(tmp_path: Path, caplog: p
         engine.inbox.run_until(lambda: partition.is_open)
         for callback in (failing, lambda: called.append("read")):
             assert partition.read(5, 1000, callback) is None
-        engine.inbox.run_until(lambda: not partition.fetching)
+        engine.inbox.run_until(lambda: not partition.read_state.waiting)
         wanted = partition.committed_seq + 1
         for name in ("committed", "committed, too"):
             assert partition.read(wanted, 1000, lambda: failing()) is None
@@ -117,8 +119,8 @@ def test_answers_nobody_picks_up_are_few(tmp_path: Path, monkeypatch: pytest.Mon
         partition = engine.partition()
         for seq in range(1, 20):
             assert fetch(engine, partition, seq)[0] is not None
-        assert len(engine.log.fetched) == 4
-        assert len(partition.position_hints) <= 5
+        assert len(engine.log.parts.fetched) == 4
+        assert len(partition.read_state._hints) <= 5
 
 
 def test_an_error_of_the_disk_is_told_to_who_reads_and_passes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,8 +166,8 @@ def test_a_footer_that_went_bad_while_the_log_is_open_costs_a_walk(tmp_path: Pat
         assert engine.read(start=middle)[0].seq == middle
         file.write_bytes(content[: partition.sealed[0].end])
         partition.sealed[0].footer = None
-        partition.position_hints.clear()
-        assert reading.load_footer(engine.log, partition.sealed[0]) is None
+        partition.read_state._hints.clear()
+        assert partition.sealed[0].read_footer(engine.log.files, engine.log.handles) is None
 
 
 def test_damage_is_told_to_the_operator_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -176,10 +178,10 @@ def test_damage_is_told_to_the_operator_once(tmp_path: Path, caplog: pytest.LogC
     file.write_bytes(content)
     with caplog.at_level(logging.ERROR), EngineLog(path, topic=SMALL) as engine:
         for _ in range(3):
-            engine.log.fetched.clear()
+            engine.log.parts.fetched.clear()
             engine.read()
             assert len(engine.lost) == 1
-        assert engine.log.damaged_batches == 1
+        assert engine.log.figures.damaged_batches == 1
     assert caplog.text.count("readers go on behind it") == 1
 
 
@@ -192,9 +194,8 @@ def test_bytes_between_batches_that_took_no_number(tmp_path: Path, caplog: pytes
             engine.log.files.write(fd, [b"garbage"], active.position)
         active.position += 7
         engine.append([b"2"])
-        partition.tail.clear()
-        partition.tail_head = 0
-        engine.log.tail._chunks.clear()
+        partition.tail = NO_TAIL
+        engine.log.parts.tail_cache._tails.clear()
         with caplog.at_level(logging.ERROR):
             assert engine.values() == [b"1", b"2"]
         assert engine.lost == []
@@ -239,7 +240,7 @@ def test_places_that_readers_came_to_are_remembered_within_bounds(
         most = 0
         for seq in range(1, 31):
             engine.read(start=seq, max_bytes=1)
-            most = max(most, len(partition.position_hints))
+            most = max(most, len(partition.read_state._hints))
         assert most == 2
         assert [record.seq for record in engine.read(max_bytes=1)] == list(range(1, 31))
 
@@ -248,7 +249,7 @@ def test_a_footer_that_is_in_memory_tells_where_to_look(tmp_path: Path) -> None:
     with EngineLog(filled(tmp_path / "d"), topic=SMALL) as engine:
         partition = engine.partition()
         for segment in partition.sealed:
-            segment.footer = reading.load_footer(engine.log, segment)
+            segment.footer = segment.read_footer(engine.log.files, engine.log.handles)
             assert segment.footer is not None
         assert [record.seq for record in engine.read(start=9)] == list(range(9, 31))
 
@@ -257,5 +258,5 @@ def test_a_place_in_another_segment_is_no_place_in_this_one(tmp_path: Path) -> N
     with EngineLog(filled(tmp_path / "d"), topic=SMALL) as engine:
         partition = engine.partition()
         for seq in range(1, 31):
-            partition.position_hints[seq] = (4711, 1 << 40)
+            partition.read_state._hints[seq] = (4711, 1 << 40)
         assert [record.seq for record in engine.read()] == list(range(1, 31))

@@ -13,7 +13,7 @@ import pytest
 from engine.config import TopicConfig
 from engine.errors import NotStored, OutOfRange
 from engine.formats.segment import HEADER_BYTES
-from engine.partitions import retention
+from engine.partitions.removal import remove_files
 from engine.reader import DirectoryReader
 from tests.crash.world import Life
 from tests.engine_log import SMALL, EngineLog, delete, fill, segments
@@ -29,7 +29,7 @@ def test_a_reader_in_a_file_that_is_removed_is_told_where_the_log_begins(tmp_pat
             engine.inbox.run_until(lambda: True)
             slab = partition.read(1, 1000, lambda: None)
         kept = bytes(slab.buffer)
-        retention.trim(engine.log, partition, 101)
+        partition.trim(101)
         engine.inbox.run_until(lambda: partition.marked_log_start == 101)
         engine.log.housekeeping.clean()
         engine.inbox.run_until(lambda: not segments(engine.path)[0].name.endswith("00001.log"))
@@ -45,9 +45,9 @@ def test_a_start_of_the_log_in_a_gap_before_the_first_segment(tmp_path: Path) ->
         partition = engine.partition()
         for first in (1, 21, 41):
             partition.last_seq = max(partition.last_seq, first - 1)  # as after publishes that failed
-            partition.roll_wanted = True
+            engine.log.committer.roll_next(partition)
             engine.append([b"x"] * 10)
-        retention.trim(engine.log, partition, 15)
+        partition.trim(15)
         assert partition.log_start == 15
         assert [segment.first_seq for segment in partition.sealed] == [21]
         assert [record.seq for record in engine.read()] == [*range(21, 31), *range(41, 51)]
@@ -62,16 +62,16 @@ def test_a_gap_before_the_oldest_segment_is_no_loss(tmp_path: Path, caplog: pyte
         partition = engine.partition()
         for first in (1, 21, 41):
             partition.last_seq = max(partition.last_seq, first - 1)  # as after publishes that failed
-            partition.roll_wanted = True
+            engine.log.committer.roll_next(partition)
             engine.append([b"x"] * 10)
-        retention.trim(engine.log, partition, 15)
+        partition.trim(15)
         engine.inbox.run_until(lambda: partition.marked_log_start == 15)
         engine.log.housekeeping.clean()
         engine.inbox.run_until(lambda: len(segments(engine.path)) == 2)
     with caplog.at_level(logging.ERROR), EngineLog(tmp_path / "d") as engine:
         assert engine.partition().log_start == 15
         assert [record.seq for record in engine.read()] == [*range(21, 31), *range(41, 51)]
-        assert engine.log.lost_records == 0
+        assert engine.log.figures.lost_records == 0
     assert "lost" not in caplog.text
     reader = DirectoryReader(tmp_path / "d")
     assert reader.partition(reader.topic(b"t")).log_start == 15
@@ -95,7 +95,7 @@ def test_an_empty_segment_goes_once_the_start_of_the_log_behind_it_is_on_disk(tm
         partition = engine.partition()
         assert [segment.last_seq for segment in partition.sealed] == [0]
         files.failing("write", "watermarks")
-        retention.trim(engine.log, partition, first + 1)
+        partition.trim(first + 1)
         engine.inbox.run_until(lambda: partition.mark_failed)
         engine.log.housekeeping.clean()
         engine.append([b"3"])
@@ -115,7 +115,7 @@ def test_no_file_goes_before_the_raised_start_is_on_disk(tmp_path: Path) -> None
     with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
         partition = fill(engine, 10)
         files.hook = lambda call, path: calls.append((call, path.name))
-        retention.trim(engine.log, partition, 51)
+        partition.trim(51)
         engine.inbox.run_until(lambda: partition.marked_log_start == 51)
         engine.log.housekeeping.clean()
         engine.inbox.run_until(lambda: ("remove", "00000000000000000001.log") in calls)
@@ -136,7 +136,7 @@ def test_no_file_goes_on_the_word_of_a_sync_behind_a_failed_one(
         life.settle()
     life.log.watermarks.sync()
     oldest = partition.sealed[:1]
-    retention.trim(life.log, partition, 15)
+    partition.trim(15)
     life.inbox.run_until(lambda: partition.marked_log_start == 15)
 
     def fail(call: str, path: Path) -> None:
@@ -148,7 +148,7 @@ def test_no_file_goes_on_the_word_of_a_sync_behind_a_failed_one(
         life.log.watermarks.sync()
     files.hook = None
     with pytest.raises(NotStored, match="written again"):  # it failed since housekeeping looked
-        retention.remove_files(life.log, partition.number, oldest)
+        remove_files(life.log.context, partition.number, oldest)
     while ("remove", tmp_path / "topics/1/0/00000000000000000001.log") not in files.calls:
         life.log.housekeeping.clean()
         life.settle()
@@ -158,7 +158,7 @@ def test_no_file_goes_on_the_word_of_a_sync_behind_a_failed_one(
     with caplog.at_level(logging.ERROR):
         after = Life(tmp_path, random.Random(1), images, state)
         assert after.partition(b"a").log_start == 15
-        assert after.log.lost_records == 0
+        assert after.log.figures.lost_records == 0
         after.close()
     assert "lost" not in caplog.text
 
@@ -169,7 +169,7 @@ def test_no_file_goes_before_the_watermark_tells_where_the_log_begins_now(tmp_pa
         partition = fill(engine, 10)
         files.failing("write", "watermarks", errno.ENOSPC)
         before = segments(engine.path)
-        retention.trim(engine.log, partition, 51)
+        partition.trim(51)
         engine.inbox.run_until(lambda: partition.mark_failed)
         for _ in range(3):
             engine.log.housekeeping.clean()
@@ -184,7 +184,7 @@ def test_no_file_goes_before_the_watermark_tells_where_the_log_begins_now(tmp_pa
 def test_files_that_a_crash_left_below_the_start_are_removed_by_the_next_process(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", topic=SMALL) as engine:
         partition = fill(engine, 10)
-        retention.trim(engine.log, partition, 51)
+        partition.trim(51)
         engine.inbox.run_until(lambda: partition.marked_log_start == 51)
         before = segments(engine.path)
         engine.log.housekeeping.clean()
@@ -202,7 +202,7 @@ def test_files_below_the_start_are_removed_though_nobody_uses_the_topic_any_more
     with EngineLog(tmp_path / "d", topic=SMALL) as engine:
         partition = fill(engine, 10)
         fill(engine, 3, topic="untouched")
-        retention.trim(engine.log, partition, 51)
+        partition.trim(51)
         engine.inbox.run_until(lambda: partition.marked_log_start == 51)
         oldest = partition.sealed[0].path
     with EngineLog(tmp_path / "d", topic=SMALL, retention_grace_ms=0) as engine:
@@ -220,13 +220,13 @@ def test_housekeeping_goes_on_when_a_removal_failed_at_its_end(tmp_path: Path, c
     files = HookedFiles()
     with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
         partition = fill(engine, 10)
-        retention.trim(engine.log, partition, 61)
+        partition.trim(61)
         engine.inbox.run_until(lambda: partition.marked_log_start == 61)
         victims = [s for s in segments(engine.path) if s not in {one.path for one in partition.sealed}][:-1]
         removed_bytes = sum(path.stat().st_size for path in victims)
         files.failing(call, victims[-1].name if call == "remove" else "0")
         engine.log.housekeeping.clean()
-        engine.inbox.run_until(lambda: bool(engine.log.housekeeping._burials_failing))
+        engine.inbox.run_until(lambda: bool(engine.log.parts.removal.failing))
         engine.log.housekeeping.clean()
         assert engine.log.housekeeping.failing
         files.hook = lambda call, path: None
@@ -234,19 +234,19 @@ def test_housekeeping_goes_on_when_a_removal_failed_at_its_end(tmp_path: Path, c
 
         def is_clean() -> bool:
             engine.log.housekeeping.clean()
-            return not engine.log.housekeeping.failing and not engine.log.housekeeping._graves
+            return not engine.log.housekeeping.failing and not engine.log.parts.removal
 
         engine.inbox.run_until(is_clean)
         assert engine.log.housekeeping.last_success_ms
         assert not any(path.exists() for path in victims)
-        assert engine.log.removed_bytes == removed_bytes, "each is counted once"
+        assert engine.log.figures.removed_bytes == removed_bytes, "each is counted once"
 
 
 def test_removing_goes_on_after_a_failure(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = HookedFiles()
     with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
         partition = fill(engine, 10)
-        retention.trim(engine.log, partition, 61)
+        partition.trim(61)
         engine.inbox.run_until(lambda: partition.marked_log_start == 61)
         victims = [s for s in segments(engine.path) if int(s.stem) < 50]
         files.failing("remove", victims[1].name)
@@ -270,7 +270,7 @@ def test_trimming_while_a_round_rolls(tmp_path: Path) -> None:
         with held(files, "create", ".log") as reached:
             chunk = partition.append([b"x" * 4000] * 10)
             assert reached.wait(30)
-            retention.trim(engine.log, partition, 11)
+            partition.trim(11)
         engine.settle(chunk)
         engine.append([b"next"])
         engine.inbox.run_until(lambda: partition.marked_log_start == 11)
@@ -285,7 +285,7 @@ def test_a_closed_partition_is_trimmed_only_once_it_is_open(tmp_path: Path) -> N
     with EngineLog(tmp_path / "d") as engine:
         topic = engine.log.catalog.get(b"t")
         assert topic is not None
-        assert retention.trim(engine.log, engine.log.partition(topic), 5) == 0
+        assert engine.log.partition(topic).trim(5) == 0
         assert engine.partition().log_start == 1
 
 

@@ -10,7 +10,7 @@ from tests.engine_log import EngineLog
 
 def test_free_buffers_are_bounded_and_those_in_use_are_not_taken_back(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
-        pool = engine.log.buffers
+        pool = engine.log.context.buffers
         size = CHUNK_BYTES_MAX
         for _ in range(2 * FREE_BUFFER_BYTES_MAX // size):
             pool.give(bytearray(size))
@@ -36,9 +36,9 @@ def test_old_chunks_leave_the_tail_in_their_order(tmp_path: Path) -> None:
         partition = engine.partition()
         for number in range(2 * COMPACT_ENTRIES):
             engine.append([b"%d" % number + b"." * 5000])  # too large to be put together
-            assert len(partition.tail) <= COMPACT_ENTRIES + (1 << 20) // 5000
-        assert 0 < len(partition.tail) - partition.tail_head <= 1 + (1 << 20) // 5000
-        assert len(partition.tail) < 2 * COMPACT_ENTRIES
+            assert len(partition.tail._chunks) <= COMPACT_ENTRIES + (1 << 20) // 5000
+        assert 0 < len(partition.tail._chunks) - partition.tail._head <= 1 + (1 << 20) // 5000
+        assert len(partition.tail._chunks) < 2 * COMPACT_ENTRIES
         assert [record.seq for record in engine.read()] == list(range(1, 2 * COMPACT_ENTRIES + 1))
 
 
@@ -54,9 +54,11 @@ def test_small_chunks_become_one_in_memory(tmp_path: Path) -> None:
             assert (slab.first_seq, slab.last_seq) == (number, number)
             held.append((slab, bytes(slab.buffer)))
         assert all(bytes(slab.buffer) == content for slab, content in held), "what a reader holds does not change"
-        chunks = [chunk for chunk in partition.tail if chunk is not None]
+        chunks = [chunk for chunk in partition.tail._chunks if chunk is not None]
         assert len(chunks) < 20
-        assert engine.log.tail.size_bytes == sum(len(chunk.buffer) for chunk in chunks) < 3 * TAIL_MERGED_BYTES
+        assert (
+            engine.log.parts.tail_cache.size_bytes == sum(len(chunk.buffer) for chunk in chunks) < 3 * TAIL_MERGED_BYTES
+        )
         assert engine.values() == values
         slab = partition.read(450, 1 << 16, None)
         assert slab is not None
@@ -68,8 +70,9 @@ def test_small_chunks_of_several_segments_stay_apart(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         partition = engine.partition()
         for number in range(6):
-            partition.roll_wanted = number % 2 == 0
+            if number % 2 == 0:
+                engine.log.committer.roll_next(partition)
             engine.append([b"%d" % number])
-        chunks = [chunk for chunk in partition.tail if chunk is not None]
+        chunks = [chunk for chunk in partition.tail._chunks if chunk is not None]
         assert [(chunk.first_seq, chunk.last_seq) for chunk in chunks] == [(1, 2), (3, 4), (5, 6)]
         assert engine.values() == [b"%d" % number for number in range(6)]

@@ -48,7 +48,7 @@ def data(tmp_path: Path) -> Path:
         log.append([b"first"])
         put(log, GAP, b"second")
         log.append([b"third"])
-        log.partition().roll_wanted = True
+        log.log.committer.roll_next(log.partition())
         log.append([b"fourth"])
     return path
 
@@ -95,13 +95,13 @@ def test_lost_records_are_counted_when_a_partition_is_opened(tmp_path: Path) -> 
     with EngineLog(path) as log:
         log.append([b"first"])
         log.append([b"second"])
-        log.partition().roll_wanted = True
+        log.log.committer.roll_next(log.partition())
         put(log, GAP, b"third")
     file = segments(path)[0]
     file.write_bytes(file.read_bytes()[: file.read_bytes().rindex(MAGIC_BYTES)] + bytes(200))
     with EngineLog(path) as log:
         assert log.partition().committed_seq == GAP
-        assert log.log.lost_records == 1
+        assert log.log.figures.lost_records == 1
         assert log.partition().gaps.count(1, GAP).most == 3
 
 
@@ -111,7 +111,7 @@ def test_a_segment_that_is_gone_took_records_along(tmp_path: Path) -> None:
     with EngineLog(path) as log:
         for first in (1, 11, 31, 41):  # 10 to 20 are left out
             put(log, first + 10 * (first == 11), *[b"x"] * 10)
-            log.partition().roll_wanted = True
+            log.log.committer.roll_next(log.partition())
     segments(path)[2].unlink()
     reader = DirectoryReader(path)
     assert reader.partition(reader.topic(b"t")).gaps().count(1, 50).most == 40

@@ -132,9 +132,9 @@ def test_a_flipped_bit_below_the_floor_costs_its_batch_and_nothing_else(image: P
             assert {record.seq for record in engine.read()} == everything - gone
             if hit < len(ends) - 1:
                 assert engine.lost == [(first, ends[hit][1])]
-                assert engine.log.damaged_batches == 1
+                assert engine.log.figures.damaged_batches == 1
                 engine.read()
-                assert engine.log.damaged_batches == 1, "told once"
+                assert engine.log.figures.damaged_batches == 1, "told once"
             engine.append([b"next"])
             assert engine.partition().last_seq == ends[-1][1] + 1
         shutil.rmtree(target)

@@ -158,7 +158,7 @@ def test_damage_at_the_end_of_what_was_committed_keeps_numbers_and_is_told(
         assert [record.seq for record in engine.read()] == list(range(1, first_lost))
         assert engine.lost == [(first_lost, 100)]
         assert f"ACKNOWLEDGED records {first_lost} to 100 are lost" in caplog.text
-        assert engine.log.lost_records == 101 - first_lost
+        assert engine.log.figures.lost_records == 101 - first_lost
         engine.append([b"next"])
         assert partition.last_seq == 101
         assert [record.seq for record in engine.read()] == [*range(1, first_lost), 101]
@@ -379,7 +379,7 @@ def test_a_damaged_footer_behind_an_empty_segment_is_told_once(tmp_path: Path) -
     with EngineLog(path) as engine:
         engine.append([b"1"] * 10)
         partition = engine.partition()
-        partition.roll_wanted = True
+        engine.log.committer.roll_next(partition)
         engine.log.committer.touch(partition)
         engine.inbox.run_until(lambda: bool(partition.sealed))
     file = segments(path)[0]

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.commit.transactions import Transaction
 from engine.errors import OutOfRange
 from engine.files.descriptors import Handles
 from engine.files.system import SystemFiles
@@ -83,10 +82,10 @@ def test_a_gap_before_an_empty_segment_is_no_loss(tmp_path: Path) -> None:
         engine.append([b"1", b"2"])
         partition = engine.partition()
         partition.last_seq = 10  # as after publishes that failed
-        partition.roll_wanted = True
+        engine.log.committer.roll_next(partition)
         engine.append([b"11"])
         partition.last_seq = 20
-        partition.roll_wanted = True
+        engine.log.committer.roll_next(partition)
         engine.log.committer.touch(partition)
         engine.inbox.run_until(lambda: len(partition.sealed) == 2)
     for _ in range(2):
@@ -103,7 +102,7 @@ def test_a_gap_before_an_empty_segment_in_the_middle_is_no_loss(tmp_path: Path) 
         engine.append([b"1", b"2"])
         partition = engine.partition()
         partition.last_seq = 10  # as after publishes that failed
-        partition.roll_wanted = True
+        engine.log.committer.roll_next(partition)
         engine.append([b"11"])
         header = new_header(partition.topic.id, 0, partition.number, 4, engine.log.now_ms())
     files = SystemFiles()
@@ -130,11 +129,11 @@ def test_numbers_that_were_reserved_for_nothing_are_no_loss(tmp_path: Path, apar
     first = partition.last_seq + 1
     assert first >= SEQ_RESERVATION
     assert (partition.log_start, partition.committed_seq) == (1, 0)
-    partition.roll_wanted = True
+    life.log.committer.roll_next(partition)
     life.log.committer.touch(partition)  # a round without records, to no avail
     life.settle()
     if apart:
-        transaction = Transaction(life.log)
+        transaction = life.log.transaction()
         transaction.append(partition, b"0")
         transaction.commit(lambda error: None)
         life.settle()
@@ -226,7 +225,7 @@ def test_an_empty_active_segment_takes_the_new_number_of_its_partition(tmp_path:
     with EngineLog(path) as engine:
         engine.append([b"1"])
         partition = engine.partition()
-        partition.roll_wanted = True
+        engine.log.committer.roll_next(partition)
         engine.log.committer.touch(partition)
         engine.inbox.run_until(lambda: bool(partition.sealed))
     active = segments(path)[-1]

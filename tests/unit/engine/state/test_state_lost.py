@@ -12,7 +12,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from engine.commit.transactions import PREFIX, Transaction
+from engine.commit.transactions import PREFIX
 from engine.config import TopicConfig
 from engine.formats.record import Record
 from engine.limits import LOST_RESERVATION
@@ -207,7 +207,7 @@ def test_a_transaction_whose_marker_is_damaged_counts_as_committed(
 ) -> None:
     path = tmp_path / "d"
     with EngineLog(path) as engine:
-        transaction = Transaction(engine.log)
+        transaction = engine.log.transaction()
         for topic in ("a", "b"):
             transaction.append(engine.partition(topic), b"both")
         done: list[object] = []
@@ -231,7 +231,7 @@ def test_epochs_of_transactions_are_never_counted_on(tmp_path: Path) -> None:
     ids = set()
     for _ in range(5):
         with EngineLog(tmp_path / "d") as engine:
-            ids.add(engine.log.markers.next_id() >> 32)
+            ids.add(engine.log.committer.markers.next_id() >> 32)
     assert len(ids) == 5
     assert 0 not in ids
 

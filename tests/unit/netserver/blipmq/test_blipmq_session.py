@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from engine.cursors.documents import entry_item
-from engine.cursors.entries import entry_of
 from engine.errors import EngineError
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
 from engine.partitions.retention import trim
+from engine.partitions.tail_cache import NO_TAIL
 from netserver.admin.metrics import Metrics
 from netserver.blipmq import codec
 from netserver.blipmq.codec import Frame, FrameType
@@ -494,7 +494,7 @@ def test_retention_over_unacknowledged_messages_redis_6199_5570_13957(caplog: py
         cursor = log.cursors.get(subscription)
         assert cursor is not None
         assert (cursor.lost, log.cursors.totals("blipmq").lost) == (7, 7), "3 in flight, and 5 to 10"
-        item = entry_item(entry_of(cursor), b"t", partition.committed_seq)
+        item = entry_item(cursor.entry(), b"t", partition.committed_seq)
         assert (item["acknowledged_offset"], item["unacknowledged"], item["lag"]) == (10, 3, 10)
         assert await peer.ack(subscription, 11, 12, 13) == []
         assert [tag for tag, _ in await peer.poll(subscription, 9)] == list(range(14, 21))
@@ -546,9 +546,8 @@ def test_a_failed_read_refuses_one_poll_of_a_run() -> None:
         subscription = await peer.subscribe(b"t")
         await peer.publish(b"t", b"a", b"b")
         partition = place.partition(b"t")
-        partition.tail.clear()
-        partition.tail_head = 0
-        place.server.log.fetched[partition, 1] = EngineError("the disk cannot be read")
+        partition.tail = NO_TAIL
+        place.server.log.parts.fetched[partition, 1] = EngineError("the disk cannot be read")
         peer.send(b"".join(codec.poll(cid, subscription) for cid in (7, 8, 9, 10)))
         refused, *delivered = await peer.until_pong()
         assert (refused.type, refused.cid) == (FrameType.NACK, 7)

@@ -46,7 +46,7 @@ async def stored(server: Server, topic: bytes) -> list[Record]:
     if found is None:
         return []
     partition = server.log.partition(found)
-    await until(lambda: partition.is_open and server.log.pending_chunks == 0)
+    await until(lambda: partition.is_open and server.log.context.backlog.chunks == 0)
     result: list[Record] = []
     while not result or result[-1].seq < partition.committed_seq:
         if not partition.committed_seq:
@@ -94,10 +94,11 @@ def test_an_answer_waits_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         await peer.publish(b"t", b"first")
         stream = peer.writer()
         held: list[Any] = []
-        server.log.post, post = held.append, server.log.post  # the committer's result does not arrive
+        context, post = server.log.context, server.log.context.call_soon_threadsafe
+        context.call_soon_threadsafe = held.append  # the committer's result does not arrive
         stream.send(codec.write(1, b"t", b"second"))
         await stream.silence(0.2)
-        server.log.post = post
+        context.call_soon_threadsafe = post
         for callback in held:
             post(callback)
         assert await stream.take(6) == codec.done(Answer.WRITE, 1)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from engine.partitions import retention
 from netserver import errors, tank
 from netserver.app import Server
 from netserver.tank import messages
@@ -337,7 +336,7 @@ def test_what_retention_took_is_told() -> None:
             await client.publish("t", b"%d" % n)
         topic = quintlog.log.catalog.get(b"t")
         assert topic is not None
-        retention.trim(quintlog.log, quintlog.log.partition(topic), 6)
+        quintlog.log.partition(topic).trim(6)
         told: list[object] = []
 
         async def listen() -> None:

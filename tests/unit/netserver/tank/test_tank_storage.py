@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from engine.partitions import retention
 from netserver.tank import messages
 from netserver.tank.limits import SEQUENCE_MAX
 from netserver.tank.messages import ConsumeCode, PartitionRange, ProduceCode
@@ -79,7 +78,7 @@ def test_first_available_after_retention() -> None:
         assert await peer.create(b"t") == 0
         for n in range(5):
             assert await peer.produce(b"t", bundle(b"%d" % n, b"x")) == b"\0"
-        retention.trim(place.server.log, place.partition(b"t"), 6)
+        place.partition(b"t").trim(6)
         (partition,) = await peer.consume(b"t", (0, 5))
         assert (partition.code, partition.first_available) == (ConsumeCode.OUT_OF_RANGE, 6)
         (partition,) = await peer.consume(b"t", (0, 0))

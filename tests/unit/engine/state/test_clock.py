@@ -308,7 +308,7 @@ def test_append_times_do_not_go_back_where_a_restart_finds_an_empty_segment(tmp_
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"before"])
         partition = engine.partition()
-        partition.roll_wanted = True
+        engine.log.committer.roll_next(partition)
         engine.log.committer.touch(partition)
         engine.inbox.run_until(lambda: bool(partition.sealed))
     time.offset_ms -= DAY
@@ -335,7 +335,7 @@ def test_a_restart_after_a_time_with_a_clock_far_ahead(tmp_path: Path, time: Tim
     time.pass_on(10 * MINUTE)
     with EngineLog(tmp_path / "d", topic=CONFIG, retention_grace_ms=0) as engine:
         keeper = Keeper(engine, time)
-        engine.log.housekeeping.date(keeper.partition)
+        keeper.partition.set_segment_ages()
         keeper.real_ms = {}
         for _ in range(2 * LATEST_MS // MINUTE):
             keeper.minute()

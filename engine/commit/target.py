@@ -1,0 +1,149 @@
+"""A partition as commit rounds see it, and what one round does to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from engine.config import TopicConfig
+from engine.errors import EngineError, ReadOnly
+from engine.segments.active import ActiveSegment, SealedSegment, State
+from engine.segments.chunk import Chunk, ChunkGroup
+from engine.segments.watermarks import Owner
+from engine.state.topics import Topic
+
+
+class CommitTarget(Protocol):
+    """What rounds need of a partition (`engine.partitions.partition.Partition`).
+
+    Owner's thread only, but for the properties, which do not change while a round is under way.
+    """
+
+    # --- facts
+
+    @property
+    def title(self) -> str:
+        """Name for people: topic and index."""
+
+    @property
+    def topic(self) -> Topic:
+        """Its topic."""
+
+    @property
+    def index(self) -> int:
+        """Its index in the topic."""
+
+    @property
+    def number(self) -> int:
+        """Its number in the catalog."""
+
+    @property
+    def owner(self) -> Owner:
+        """Whose watermark is written."""
+
+    @property
+    def config(self) -> TopicConfig:
+        """The topic's configuration in force."""
+
+    @property
+    def error(self) -> EngineError | None:
+        """Why nothing can be stored here."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether numbers are known."""
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether its topic was deleted."""
+
+    @property
+    def has_files(self) -> bool:
+        """Whether segment files exist and are open for use."""
+
+    @property
+    def active_segment(self) -> ActiveSegment:
+        """The end of the log (only once files exist)."""
+
+    @property
+    def log_start(self) -> int:
+        """First sequence number that may be read."""
+
+    @property
+    def marked_log_start(self) -> int:
+        """The same as the watermark says: files below it may go."""
+
+    @property
+    def sync_each_round(self) -> bool:
+        """Whether an acknowledgement waits for the disk."""
+
+    @property
+    def leaves_out_numbers(self) -> bool:
+        """Whether the next record begins a new segment, as the numbers before it were not given out."""
+
+    # --- what waits for a round
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether records wait for a round."""
+
+    def may_commit(self) -> bool:
+        """Whether the next chunk may be written now; if not, the partition puts itself into the queue again."""
+
+    def next_chunk(self, bytes_left: int, *, first: bool) -> Chunk | None:
+        """Takes the oldest pending chunk; None when it is larger than what is left of the round."""
+
+    def append_apart(self, chunks: list[Chunk], group: ChunkGroup) -> None:
+        """Numbers the chunks of a transaction, which wait for a round of their own."""
+
+    def is_next(self, group: ChunkGroup) -> bool:
+        """Whether the oldest pending chunk belongs to this transaction."""
+
+    def take_apart(self, group: ChunkGroup) -> list[Chunk]:
+        """Takes the chunks of a transaction, which are the oldest ones."""
+
+    def drop_apart(self, group: ChunkGroup, error: EngineError) -> None:
+        """Fails the chunks of a transaction that wait here."""
+
+    # --- outcomes
+
+    def round_done(self, part: Part) -> None:
+        """Takes the outcome of a round: chunks become visible or fail."""
+
+    def settle(self, chunk: Chunk, state: int, error: EngineError | None) -> None:
+        """Takes the outcome of one chunk."""
+
+    def stop_writing(self, error: ReadOnly) -> None:
+        """Takes no more records until a restart."""
+
+    def marked(self, log_start: int, problem: OSError | None) -> None:
+        """A watermark that says `log_start` was written, or was not (any thread, one at a time)."""
+
+
+@dataclass(slots=True)
+class Part:
+    """What one round does to one partition."""
+
+    partition: CommitTarget
+    active: ActiveSegment
+    chunks: list[Chunk] = field(default_factory=list)
+    records: int = 0
+    size_bytes: int = 0
+    """Of the chunks, as `records`."""
+    sync: bool = True
+    """The acknowledgement waits for the disk (durability "always")."""
+    transaction: ChunkGroup | None = None
+    transaction_id: int = 0
+    """Of one whose marker is to be written before the watermark."""
+    roll: bool = False
+    """Begin a new segment even if there is nothing to write."""
+    sealed: list[SealedSegment] = field(default_factory=list)
+    state: State | None = None
+    """Of `active`, before the chunks were written."""
+    error: EngineError | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        """Has the round write a further chunk."""
+        self.chunks.append(chunk)
+        self.records += chunk.records
+        self.size_bytes += chunk.end
