@@ -185,7 +185,7 @@ def test_manifests(tmp_path: Path) -> None:
 
     partition = example(tmp_path / "log")
     place = tmp_path / "archive"
-    with pytest.raises(DataDirectoryError, match="no archive at"):
+    with pytest.raises(DataDirectoryError, match="there is no such directory"):
         numbers(Path("x"), path=place.as_uri())
     for _ in range(15):
         partition.begin_segment()

@@ -64,6 +64,7 @@ class Planner:
         self.partitions: dict[Key, Part] = {}
         self.known: set[Key] = set()
         """All that are read of topics that exist; those of archives that have no segment are no `partitions`."""
+        self._found: set[str] = set()
         self._parts: dict[tuple[int, int], Part] = {}
         self._archived: dict[tuple[int, int], ArchivedPartition] = {}
         self._manifest: Manifest | None = None
@@ -88,11 +89,13 @@ class Planner:
             if self.options.archive is not None:
                 self._refresh_archive(self.options.archive, directory, readers.values())
             if directory is None:
-                wanted = self._wanted(self._archived_topics())
+                topics = self._archived_topics()
+                wanted = self._wanted(topics)
         finally:
             if directory is not None:
                 directory.close()
         self.partitions.clear()
+        self._found = self.options.named & {text_of(topic.name) for topic in topics}
         names: dict[str, bytes] = {}
         for topic, index in wanted:
             if names.setdefault(text_of(topic.name), topic.name) != topic.name:
@@ -160,7 +163,7 @@ class Planner:
 
     def missing(self) -> set[str]:
         """Topics that are named and not known."""
-        return self.options.named - {topic for topic, _ in self.known}
+        return self.options.named - self._found
 
     def need_named(self) -> None:
         """Raises OptionError: a topic that is named is not there."""
