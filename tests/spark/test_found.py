@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,8 +13,8 @@ import pytest
 
 import quintlog
 from tests.spark.conftest import require_spark
-from tests.stored_log import example
 
+README = Path(__file__).resolve().parents[2] / "README.md"
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 LOOK_UP = """
 from importlib import import_module
@@ -25,15 +26,6 @@ for found in iter_modules():  # as Spark's look-up does
         print(source.name(), import_module(found.name).__file__)
         print(source({"includeHeaders": "true"}).schema())
 """
-QUERY = """
-import sys
-
-from pyspark.sql import SparkSession
-
-builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-print("rows", builder.getOrCreate().read.format("quintlog").load(sys.argv[1]).count())
-"""
 
 
 def run(code: str, place: Path, *arguments: str, path: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
@@ -42,7 +34,7 @@ def run(code: str, place: Path, *arguments: str, path: str = "", **variables: st
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYSPARK_PYTHON")}
     environment = kept | variables | ({"PYTHONPATH": path} if path else {})
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=110)
+    return subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=280)
 
 
 def test_found_from_any_directory(tmp_path: Path) -> None:
@@ -52,12 +44,14 @@ def test_found_from_any_directory(tmp_path: Path) -> None:
     assert "headers array" in done.stdout
 
 
-def test_a_query_from_a_directory_of_its_own(tmp_path: Path) -> None:
-    example(tmp_path / "log")
-    place = tmp_path / "empty"
-    place.mkdir()
-    done = run(QUERY, place, str(tmp_path / "log"), SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable)
-    assert "rows 90" in done.stdout, done.stderr[-3000:]
+@pytest.mark.timeout(300)
+def test_the_query_of_the_readme_in_an_empty_directory(tmp_path: Path) -> None:
+    text = (README.read_text().partition("\n## Spark\n")[2]).partition("\n## ")[0]
+    code = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0]
+    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
+    done = run(code, tmp_path, SPARK_LOCAL_IP="127.0.0.1", PATH=path)
+    shown = re.findall(r"\| +(\d+)\|[^|]*\| *order (\d+)\|", done.stdout)
+    assert shown == [(str(number), str(number)) for number in range(996, 1001)], done.stderr[-3000:]
 
 
 def test_found_in_an_archive(tmp_path: Path) -> None:
