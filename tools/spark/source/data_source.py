@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -39,6 +40,9 @@ COLUMNS = {
     "headers": "array<struct<key:string,value:binary>>",
 }
 
+WRITING_FROM = (4, 1)
+STREAMS_FROM = (4, 2)
+"""Versions of Spark that have what it takes: Arrow batches for a stream's sink, limits for a stream's batches."""
 SPELLED = {name.lower(): name for name in COLUMNS}
 """Names as Spark compares them."""
 
@@ -53,6 +57,12 @@ def fields_of(schema: StructType) -> Fields:
             offered = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
             raise OptionError(f"no column {field.name} {field.dataType.simpleString()}; there are {offered}")
     return tuple((field.name, field.nullable) for field in schema.fields)
+
+
+def need_spark(version: tuple[int, int], purpose: str) -> None:
+    """Raises ImportError: this Spark is older."""
+    if tuple(int(number) for number in pyspark.__version__.split(".")[:2]) < version:
+        raise ImportError(f"{purpose} pyspark {version[0]}.{version[1]} or newer, this is {pyspark.__version__}")
 
 
 class QuintlogSource(DataSource):
@@ -74,18 +84,21 @@ class QuintlogSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For streaming queries."""
+        need_spark(STREAMS_FROM, "streams need")
         from tools.spark.source.stream import StreamReader
 
         return StreamReader(parse(self.options, streaming=True), fields_of(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For batch queries that write, through the server (docs/spark-sink.md)."""
+        need_spark(WRITING_FROM, "writing needs")
         from tools.spark.sink.writer import BatchWriter, parse_sink
 
         return BatchWriter(schema, parse_sink(self.options), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For streaming queries that write."""
+        need_spark(WRITING_FROM, "writing needs")
         from tools.spark.sink.writer import StreamWriter, parse_sink
 
         return StreamWriter(schema, parse_sink(self.options, streaming=True), overwrite)
