@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import os
@@ -45,7 +46,7 @@ from netserver.logs import set_level
 from netserver.shell.connection import Connection, Services, SessionFactory, Shell
 from netserver.shell.counters import Counters
 from netserver.shell.listener import ConnectionGate, TcpListener, connections_allowed, raise_descriptor_limit
-from netserver.shell.tls import TLS_SECTIONS, TlsContexts
+from netserver.shell.tls import TLS_SECTIONS, TlsContexts, section_of
 from netserver.version import product_version
 from netserver.watched_loop import WatchedLoop
 
@@ -72,6 +73,10 @@ class Listener(Protocol):
     """
 
     address: Address
+
+    @property
+    def expires_at_s(self) -> float | None:
+        """When its certificate expires, in seconds since 1970; None: it has none."""
 
     def stop_accepting(self) -> None:
         """Free the address; existing connections go on."""
@@ -102,8 +107,15 @@ class TcpService:
         self._services = services
         self._factory = factory
         self._gone = asyncio.Event()
-        self._listener = TcpListener(name, address, self._make, gate, lambda: tls.get(name))
+        self._context = functools.partial(tls.get, name)
+        self._listener = TcpListener(name, address, self._make, gate, self._context)
         self.address = self._listener.start()
+
+    @property
+    def expires_at_s(self) -> float | None:
+        """See ``Listener``."""
+        context = self._context()
+        return context.expires_at_s if context is not None else None
 
     def connections(self) -> list[Connection]:
         """This protocol's open connections."""
@@ -192,6 +204,21 @@ class Server:
             found["admin"] = self.admin_address
         return found
 
+    @property
+    def tls_listeners(self) -> list[str]:
+        """Listeners that show a certificate of the configuration."""
+        names = [name for name in self.addresses if name in TLS_SECTIONS or name == "fujin"]
+        return sorted(name for name in names if section_of(self.config, name).tls_certificate)
+
+    @property
+    def certificates(self) -> dict[str, float]:
+        """Listener -> when the certificate that it shows expires, in seconds since 1970."""
+        found = {name: listener.expires_at_s for name, listener in self.listeners.items()}
+        admin = self.tls.get("admin")
+        if admin is not None:
+            found["admin"] = admin.expires_at_s
+        return {name: expires_at_s for name, expires_at_s in found.items() if expires_at_s is not None}
+
     async def start(self) -> None:
         """Open the log and listen.
 
@@ -217,8 +244,9 @@ class Server:
             refused = await self._listen()
             try:
                 if self.config.admin.listen is not None:
+                    self.tls.replace(self.tls.loaded(self.config, [*self.listeners, "admin"]))
                     self.admin = AdminServer(self)
-                    self.admin_address = self.admin.start(self.config.admin.listen)
+                    self.admin_address = self.admin.start(self.config.admin.listen, lambda: self.tls.get("admin"))
             except ServerError as error:
                 refused.append(error)
             if refused:
@@ -382,12 +410,14 @@ class Server:
 
     def _write_server_json(self) -> None:
         """``server.json`` tells tools that this directory has a server, and where its admin address is."""
+        scheme = "https" if "admin" in self.tls_listeners else "http"
         document: dict[str, Any] = {
             "pid": os.getpid(),
             "version": product_version(),
             "started": self.started_at,
-            "admin": f"http://{self.admin_address}" if self.admin_address is not None else None,
+            "admin": f"{scheme}://{self.admin_address}" if self.admin_address is not None else None,
             "listeners": {name: str(listener.address) for name, listener in self.listeners.items()},
+            "tls": self.tls_listeners,
         }
         temporary = self.data_dir / f"{SERVER_FILE}.new"
         try:

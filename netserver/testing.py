@@ -124,7 +124,7 @@ class ServerProcess:
     def admin_url(self) -> str:
         """Base of the admin API."""
         host, port = self.addresses["admin"]
-        return f"http://{host}:{port}"
+        return f"{'https' if self._settings.get('admin', {}).get('tls_certificate') else 'http'}://{host}:{port}"
 
     @property
     def token(self) -> str:

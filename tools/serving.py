@@ -12,15 +12,22 @@ import errno
 import http.client
 import json
 import os
+import re
+import ssl
 from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from engine.files.lock import identity_of, is_in_use, told_holder
 from engine.files.system import SystemFiles, read_whole_file
 from netserver.admin.names import DIRECTORY_PATH, SERVER_FILE
+from netserver.client.tls import TlsFiles, explained
+from netserver.errors import TlsFailed
 from tools.limits import IDENTITY_BYTES_MAX, SMALL_FILE_BYTES_MAX
+
+EVERYWHERE = re.compile(r"(?<![\d.])0\.0\.0\.0(?![\d.])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +39,8 @@ class ServerInfo:
     version: str = ""
     started: float = 0.0
     listeners: dict[str, str] = field(default_factory=dict)
+    tls: tuple[str, ...] = ()
+    """Listeners that show a certificate of the configuration."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +70,11 @@ def read_server_info(data_dir: Path) -> ServerInfo | None:
         fields = json.loads(read_whole_file(SystemFiles(), data_dir / SERVER_FILE, SMALL_FILE_BYTES_MAX) or b"")
         return ServerInfo(
             int(fields["pid"]),
-            fields.get("admin"),
+            dialled(str(fields["admin"])) if fields.get("admin") else None,
             str(fields.get("version", "")),
             float(fields.get("started", 0)),
-            {str(name): str(address) for name, address in fields.get("listeners", {}).items()},
+            {str(name): dialled(str(address)) for name, address in fields.get("listeners", {}).items()},
+            tuple(map(str, fields.get("tls", ()))),
         )
     except PermissionError:
         raise
@@ -80,11 +90,49 @@ def read_token(path: Path) -> str:
     return content.decode("ascii", "replace").strip()
 
 
-def service_of(data_dir: Path, timeout_s: float) -> Service:
+def dialled(address: str) -> str:
+    """An address, or a URL, that can be dialled: a server that listens everywhere is here, too."""
+    return EVERYWHERE.sub("127.0.0.1", address.replace("[::]", "[::1]", 1))
+
+
+class _Https(http.client.HTTPSConnection):
+    """Knows the server by another name than the host that is dialled."""
+
+    server_name: str | None = None
+
+    def connect(self) -> None:
+        http.client.HTTPConnection.connect(self)
+        context: ssl.SSLContext = self._context  # type: ignore[attr-defined]
+        self.sock = context.wrap_socket(self.sock, server_hostname=self.server_name or self.host)
+
+
+def http_connection(url: str, timeout_s: float, tls: TlsFiles, server_name: str | None = None) -> HTTPConnection:
+    """A connection to an admin address, not opened yet; ``tls`` counts where it is ``https``.
+
+    Raises:
+        TlsFailed: a file cannot be used.
+        ValueError: not a URL.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port
+    if parts.scheme != "https":
+        return HTTPConnection(host, port, timeout=timeout_s)
+    made = _Https(host, port, timeout=timeout_s, context=tls.context())
+    made.server_name = server_name
+    return made
+
+
+def service_of(
+    data_dir: Path, timeout_s: float, tls: TlsFiles | None = None, server_name: str | None = None
+) -> Service:
     """The server of a directory, if there is one and it says so.
+
+    Args:
+        tls, server_name: see `http_connection`; None: as the environment says.
 
     Raises:
         TimeoutError: a process holds the directory and gives no answer at the admin address.
+        TlsFailed: the server cannot be asked because of its certificate or ours.
         OSError: there is no such directory, or it cannot be looked into.
     """
     info = read_server_info(data_dir)
@@ -98,7 +146,7 @@ def service_of(data_dir: Path, timeout_s: float) -> Service:
         if str(info.pid) == holder:
             return Service(info, True)
         return Service(None, True, f"{held}, and server.json is of process {info.pid}")
-    if _identity_at(info.admin, timeout_s) == identity_of(data_dir):
+    if _identity_at(info.admin, timeout_s, tls or TlsFiles.found(), server_name) == identity_of(data_dir):
         return Service(info, True)
     return Service(None, True, f"{held}, and whoever listens at {info.admin} does not say that it is its server")
 
@@ -122,11 +170,14 @@ def is_holder(pid: int, data_dir: Path) -> bool:
     return False
 
 
-def _identity_at(url: str, timeout_s: float) -> str:
-    """What a server says its directory is; empty: none answers, or something else does. Raises TimeoutError."""
+def _identity_at(url: str, timeout_s: float, tls: TlsFiles, server_name: str | None) -> str:
+    """What a server says its directory is; empty: none answers, or something else does.
+
+    Raises:
+        TimeoutError: no answer. TlsFailed: see `service_of`.
+    """
     try:
-        parts = urlsplit(url)
-        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+        connection = http_connection(url, timeout_s, tls, server_name)
         try:
             connection.request("GET", DIRECTORY_PATH)
             response = connection.getresponse()
@@ -135,6 +186,9 @@ def _identity_at(url: str, timeout_s: float) -> str:
             connection.close()
     except TimeoutError:
         raise TimeoutError(f"{url} gave no answer within {timeout_s:g} s") from None
-    except (OSError, ValueError, http.client.HTTPException):
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        problem = explained(error, tls.cert is not None)
+        if problem is not None:
+            raise TlsFailed(f"{url}: {problem}", problem.kind) from error
         return ""
     return content.decode("ascii", "replace").strip() if response.status == 200 else ""

@@ -94,6 +94,7 @@ class Api:
             "uptime_seconds": time.monotonic() - server.started_s,
             "data_dir": str(server.data_dir.absolute()),
             "listeners": {name: str(address) for name, address in server.addresses.items()},
+            "tls": server.tls_listeners,
             "failed_listeners": {name: str(error) for name, error in server.failed.items()},
             "connections": {name: counters.connections for name, counters in server.counters.items()},
             "connections_max": server.gate.connections_max,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ from netserver.limits import (
 )
 from netserver.shell.listener import ConnectionGate, Lost, TcpListener
 
+Tls = Callable[[], ssl.SSLContext | None]
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -50,14 +52,17 @@ class HttpServer(web.Server):
         self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
         self._listener: TcpListener | None = None
 
-    def listen(self, address: Address) -> Address:
+    def listen(self, address: Address, tls: Tls) -> Address:
         """Accept connections; the address that it really has.
+
+        Args:
+            tls: gives the context in force.
 
         Raises:
             ListenError: says what to do.
         """
         gate = ConnectionGate(ADMIN_CONNECTIONS_MAX, f"idle ones are closed after {ADMIN_KEEPALIVE_S:.0f} s")
-        self._listener = TcpListener("admin", address, self._make, gate, accept_batch=ADMIN_ACCEPT_BATCH)
+        self._listener = TcpListener("admin", address, self._make, gate, tls, accept_batch=ADMIN_ACCEPT_BATCH)
         return self._listener.start()
 
     async def close(self) -> None:

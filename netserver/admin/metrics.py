@@ -21,6 +21,7 @@ from prometheus_client.registry import Collector
 from engine.formats import batch
 from engine.histogram import TIME_BUCKETS_S, Histogram
 from engine.sessions.store import Sessions
+from engine.state.clock import wall_ms
 from engine.state.index import Index
 from engine.state.store import LmdbState, StateStore
 from netserver.admin.slices import sliced
@@ -156,6 +157,10 @@ class ServerCollector(Collector):
         yield single("start_time_seconds", "When the server started (seconds since 1970).", server.started_at)
         yield single("ready", "1: it publishes and reads.", float(server.ready))
         yield single("config_reload_success", "1: the latest reload was taken over.", float(server.reload_success))
+        text = "Until the certificate that a listener shows expires; below 0: it has."
+        now_s = wall_ms() / 1000
+        left = [((name,), expires_at_s - now_s) for name, expires_at_s in sorted(server.certificates.items())]
+        yield gauge("certificate_expires_in_seconds", text, ("listener",), left)
         yield single("config_reload_time_seconds", "When the configuration was last loaded.", server.reload_time)
         yield single("recovery_seconds", "Time that opening the log took at the start.", server.open_seconds)
         yield histogram("loop_lag_seconds", "How late the event loop ran a timer.", (), [((), server.loop_lag)])

@@ -41,5 +41,13 @@ class Served(Protocol):
     failed: dict[str, CertificateError]
 
     @property
+    def tls_listeners(self) -> list[str]:
+        """Those that show a certificate of the configuration."""
+
+    @property
+    def certificates(self) -> Mapping[str, float]:
+        """Listener -> when the certificate that it shows expires, in seconds since 1970."""
+
+    @property
     def addresses(self) -> Mapping[str, Address]:
         """Listener -> the address that it really has."""

@@ -84,7 +84,7 @@ from engine.sessions.types import UnknownSession
 from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
 from netserver.admin.api import Api, BadRequest, Conflict, NotFound, int_field
 from netserver.admin.bodies import TooManyValues, read_document
-from netserver.admin.http import HttpServer
+from netserver.admin.http import HttpServer, Tls
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
 from netserver.admin.slices import json_bytes
@@ -161,14 +161,17 @@ class AdminServer:
         self._staging = Staging(server, self._api)
         self._http: HttpServer | None = None
 
-    def start(self, address: Address) -> Address:
+    def start(self, address: Address, tls: Tls = lambda: None) -> Address:
         """Listen; the address that it really has.
+
+        Args:
+            tls: gives the context in force.
 
         Raises:
             ListenError: says what to do.
         """
         self._http = HttpServer(self._handle)
-        return self._http.listen(address)
+        return self._http.listen(address, tls)
 
     async def close(self) -> None:
         """Stop listening and end what is open."""

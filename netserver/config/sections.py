@@ -100,6 +100,9 @@ class AdminSection:
     """Admin HTTP."""
 
     listen: Address | None = address_setting("127.0.0.1:9180", "HOST:PORT of admin HTTP, or off.")  # noqa: RUF009
+    tls_certificate: str = text_setting("", "PEM file with the certificate chain; the listener then speaks HTTPS only.")
+    tls_key: str = text_setting("", "PEM file with the certificate's private key.")
+    tls_client_ca: str = text_setting("", "PEM file of authorities; clients must show a certificate of one of them.")
     hosts: tuple[str, ...] = list_setting(
         "Further host names that requests may be addressed to; others are refused (protection from DNS rebinding)."
     )
@@ -120,7 +123,7 @@ RELOADABLE: Final = frozenset(
     - {f"blipmq.{name}" for name in ("listen", "bind_addr", "port", "handshake_timeout", "acks", "fsync_policy")}
     | {f"reliably.{name}" for name in section_settings(ReliablySection) if name != "listen"}
     | {f"fujin.{name}" for name in section_settings(FujinSection) if name not in FUJIN_FIXED}
-    | {f"{name}.tls_{what}" for name in PROTOCOL_SECTIONS for what in ("certificate", "key", "client_ca")}
+    | {f"{name}.tls_{what}" for name in (*PROTOCOL_SECTIONS, "admin") for what in ("certificate", "key", "client_ca")}
 )
 """Settings that SIGHUP changes in a running server; all others need a restart."""
 
@@ -157,7 +160,11 @@ class ServerConfig:
             if section.tls_client_ca and not section.tls_certificate:
                 raise ConfigError(f"[{name}] tls_client_ca needs tls_certificate and tls_key")
             self._check_exposed(name, section.listen, section.is_protected)
-        self._check_exposed("admin", self.admin.listen, False)
+        if bool(self.admin.tls_certificate) != bool(self.admin.tls_key):
+            raise ConfigError("[admin] tls_certificate and tls_key belong together: set both or none")
+        if self.admin.tls_client_ca and not self.admin.tls_certificate:
+            raise ConfigError("[admin] tls_client_ca needs tls_certificate and tls_key")
+        self._check_exposed("admin", self.admin.listen, bool(self.admin.tls_certificate))
         taken: dict[Address, str] = {}
         for name in (*PROTOCOL_SECTIONS, "admin"):
             address = getattr(self, name).listen

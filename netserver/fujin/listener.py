@@ -67,6 +67,12 @@ class FujinListener:
         log.info("fujin: certificate SHA-256 fingerprint %s", shown)
         services.reloaders.append(self._reload)
 
+    @property
+    def expires_at_s(self) -> float | None:
+        """See ``Listener``."""
+        certificate = self.endpoint.configuration.certificate
+        return certificate.not_valid_after_utc.timestamp() if certificate is not None else None
+
     def stop_accepting(self) -> None:
         """See ``Listener``."""
         self.endpoint.stop_accepting()

@@ -36,9 +36,14 @@ class TellingObject(ssl.SSLObject):
 
 
 class TellingContext(ssl.SSLContext):
-    """A context whose connections tell their peers why they fail."""
+    """A context whose connections tell their peers why they fail.
+
+    Attributes:
+        expires_at_s: when its certificate does, in seconds since 1970.
+    """
 
     sslobject_class = TellingObject
+    expires_at_s = 0.0
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, *args: Any, **options: Any) -> ssl.SSLObject:
         """See ``ssl.SSLContext``."""

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import Final
 
 from engine.state.clock import wall_ms
-from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
+from netserver.config.sections import PROTOCOL_SECTIONS, AdminSection, ServerConfig
 from netserver.config.settings import ListenerSection
 from netserver.errors import CertificateError
 from netserver.shell.alerts import TellingContext
 
 log = logging.getLogger("quintlog.tls")
 
-TLS_SECTIONS: Final = frozenset(PROTOCOL_SECTIONS) - {"fujin"}
-"""Protocols over TCP; QUIC carries its own TLS."""
+TLS_SECTIONS: Final = frozenset({*PROTOCOL_SECTIONS, "admin"}) - {"fujin"}
+"""What goes over TCP; QUIC carries its own TLS."""
 
 
-def server_context(section: ListenerSection) -> ssl.SSLContext | None:
+def server_context(section: ListenerSection | AdminSection) -> TellingContext | None:
     """The context of a listener (TLS 1.2 or newer); None: it does not speak TLS.
 
     Raises:
@@ -39,12 +39,15 @@ def server_context(section: ListenerSection) -> ssl.SSLContext | None:
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (section.tls_certificate, section.tls_key, section.tls_client_ca)))
         raise CertificateError(f"TLS files {files}: {error.strerror or error}") from None
-    warn_of_dates(Path(section.tls_certificate))
+    context.expires_at_s = warn_of_dates(Path(section.tls_certificate))
     return context
 
 
-def warn_of_dates(certificate_file: Path) -> None:
+def warn_of_dates(certificate_file: Path) -> float:
     """Tells of a certificate that clients refuse because it is not valid now, as the system's clock says (theirs, too).
+
+    Returns:
+        when it expires, in seconds since 1970.
 
     Raises:
         ValueError: there is no certificate in the file.
@@ -60,27 +63,33 @@ def warn_of_dates(certificate_file: Path) -> None:
             "another certificate there (of those that the server makes itself, remove certificate and key and restart)",
             certificate_file, *(f"{moment:%Y-%m-%d %H:%M:%SZ}" for moment in (first, last, now)),
         )  # fmt: skip
+    return last.timestamp()
+
+
+def section_of(config: ServerConfig, name: str) -> ListenerSection | AdminSection:
+    """The section of a listener."""
+    return config.admin if name == "admin" else config.listener(name)
 
 
 class TlsContexts:
     """The contexts in force; a new connection uses the newest."""
 
     def __init__(self) -> None:
-        self._contexts: dict[str, ssl.SSLContext | None] = {}
+        self._contexts: dict[str, TellingContext | None] = {}
 
     @staticmethod
-    def loaded(config: ServerConfig, names: Iterable[str]) -> dict[str, ssl.SSLContext | None]:
-        """Contexts of some protocols as ``config`` has them, read from their files now.
+    def loaded(config: ServerConfig, names: Iterable[str]) -> dict[str, TellingContext | None]:
+        """Contexts of some listeners as ``config`` has them, read from their files now.
 
         Raises:
             CertificateError: see ``server_context``; nothing has changed.
         """
-        return {name: server_context(config.listener(name)) for name in names if name in TLS_SECTIONS}
+        return {name: server_context(section_of(config, name)) for name in names if name in TLS_SECTIONS}
 
-    def replace(self, contexts: dict[str, ssl.SSLContext | None]) -> None:
+    def replace(self, contexts: dict[str, TellingContext | None]) -> None:
         """Use ``contexts`` from now on."""
         self._contexts = contexts
 
-    def get(self, name: str) -> ssl.SSLContext | None:
-        """The context of a protocol."""
+    def get(self, name: str) -> TellingContext | None:
+        """The context of a listener."""
         return self._contexts.get(name)

@@ -9,21 +9,20 @@ import secrets
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
 
 from tools.logtool.cli import Group, Settings
 from tools.logtool.lib import errors
-from tools.logtool.lib.address import Admin, listener_of, need_admin
+from tools.logtool.lib.address import Admin, Listener, listener_of, need_admin
 from tools.logtool.lib.completing import complete_protocol, complete_topic
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.limits import BENCH_RECORDS_MAX
 from tools.logtool.lib.loads import SHARED_POSITION, Load
 from tools.logtool.lib.output import Output, bytes_fields, count_text, name_text, size_text
 from tools.logtool.lib.records import topic_and_partition
-from tools.logtool.publish import ENCRYPTED, Progress, connect, parse_via, watched, why_nothing_is_stored
+from tools.logtool.publish import Progress, connect, parse_via, watched, why_nothing_is_stored
 from tools.logtool.topics import confirm, topic_of
 
 READER: dict[str, dict[str, Any]] = {"blipmq": {"version": 2}}
@@ -54,7 +53,6 @@ class Options:
     size: int
     topic: str | None
     durability: str | None
-    ca: Path | None
     window: int = 16
     """This many where there is no such option."""
 
@@ -97,12 +95,6 @@ def _options(records: int, window: int | None) -> Callable[[Callable[[Settings, 
                 type=click.Choice(DURABILITIES),
                 help="Of the topic that is made: when a record is acknowledged; always.",
             ),
-            click.option(
-                "--ca",
-                type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                metavar="FILE",
-                help="Certificates (PEM) that the server is known by (fujin).",
-            ),
         ]
         if window is not None:
             text = f"Records on their way at once; {window}."
@@ -117,17 +109,15 @@ def _options(records: int, window: int | None) -> Callable[[Callable[[Settings, 
     return add
 
 
-def _target(options: Options, settings: Settings, *, reads: bool = False) -> tuple[str, str]:
-    """Protocol and address. Raises click.UsageError, Failure."""
+def _target(options: Options, settings: Settings, *, reads: bool = False) -> tuple[str, Listener]:
+    """Protocol and listener. Raises click.UsageError, Failure."""
     protocol, address = parse_via(options.via)
     if reads and protocol in SHARED_POSITION and options.topic is not None:
         raise click.UsageError(f"reading {options.topic} through {protocol} would move its readers: leave --topic out")
-    if options.ca is not None and protocol not in ENCRYPTED:
-        raise click.UsageError(f"{protocol} is not encrypted: it has no use for --ca")
     if address and settings.data_dir is None and settings.server is None:
         text = f"which log listens at {address}? Name it with --data-dir DIR or --server URL: the topic is made there"
         raise click.UsageError(text)
-    return protocol, address or listener_of(settings, protocol)
+    return protocol, Listener(address) if address else listener_of(settings, protocol)
 
 
 @contextlib.contextmanager
@@ -252,11 +242,11 @@ def publish(settings: Settings, options: Options) -> None:
     BlipMQ: each record) until it was acknowledged, in percentiles. A larger window means more a second and longer
     times.
     """
-    protocol, address = _target(options, settings)
+    protocol, listener = _target(options, settings)
     with _topic(settings, options, writes=True) as (name, meaning, _):
-        client = connect(protocol, address, settings, options.window, 0.0, options.ca)
+        client = connect(protocol, listener, settings, options.window, 0.0)
         load = Load(protocol, client, name, options.records, options.size, Progress(settings.output))
-        _measure(settings, load, load.publish(), "publish", address, meaning)
+        _measure(settings, load, load.publish(), "publish", listener.address, meaning)
 
 
 @bench.command()
@@ -267,24 +257,24 @@ def consume(settings: Settings, options: Options) -> None:
     The topic that is made is filled first, which is not measured; of --topic the first N records are read. Through
     Fujin only the topic that is made: a reader moves the position of its group, which may be somebody's.
     """
-    protocol, address = _target(options, settings, reads=True)
+    protocol, listener = _target(options, settings, reads=True)
     with _topic(settings, options, writes=False) as (name, meaning, present):
         progress, records = Progress(settings.output), options.records
         if options.topic is None:
             if protocol in SHARED_POSITION:
-                early = connect(protocol, address, settings, options.window, 0.0, options.ca)
+                early = connect(protocol, listener, settings, options.window, 0.0)
                 beginning = Load(protocol, early, name, 0, options.size, progress)
                 _run(settings, beginning.begin_group(), beginning, "reading the empty topic")
-            client = connect(protocol, address, settings, options.window, 0.0, options.ca)
+            client = connect(protocol, listener, settings, options.window, 0.0)
             filling = Load(protocol, client, name, options.records, options.size, progress)
             _run(settings, filling.publish(), filling, "filling the topic")
         elif not present:
             raise Failure(errors.NOT_FOUND, "empty", f"topic {options.topic} has no records in partition 0")
         else:
             records = min(records, present)
-        reader = connect(protocol, address, settings, options.window, 0.0, options.ca, **READER.get(protocol, {}))
+        reader = connect(protocol, listener, settings, options.window, 0.0, **READER.get(protocol, {}))
         load = Load(protocol, reader, name, records, options.size, progress)
-        _measure(settings, load, load.consume(settings.timeout_s), "consume", address, meaning)
+        _measure(settings, load, load.consume(settings.timeout_s), "consume", listener.address, meaning)
 
 
 @bench.command()
@@ -296,8 +286,8 @@ def latency(settings: Settings, options: Options) -> None:
     connection has the record. The next one is sent when both are there. Through Fujin only in the topic that is made: a
     reader moves the position of its group, which may be somebody's.
     """
-    protocol, address = _target(options, settings, reads=True)
+    protocol, listener = _target(options, settings, reads=True)
     with _topic(settings, options, writes=True) as (name, meaning, _):
-        client = connect(protocol, address, settings, options.window, 0.0, options.ca, **READER.get(protocol, {}))
+        client = connect(protocol, listener, settings, options.window, 0.0, **READER.get(protocol, {}))
         load = Load(protocol, client, name, options.records, options.size, Progress(settings.output))
-        _measure(settings, load, load.latency(settings.timeout_s), "latency", address, meaning)
+        _measure(settings, load, load.latency(settings.timeout_s), "latency", listener.address, meaning)

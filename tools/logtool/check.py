@@ -15,6 +15,8 @@ from tools.logtool.lib.output import Column, count_text
 
 COLUMNS = (Column("check"), Column("ok", show=lambda ok: "ok" if ok else "FAILED"), Column("message"))
 NAGIOS_OK, NAGIOS_CRITICAL = 0, 2
+_EXPIRY = re.compile(r'quintlog_certificate_expires_in_seconds\{listener="(\w+)"\} (\S+)')
+DAY_S = 86_400
 _SAMPLE = re.compile(r"quintlog_(\w+)(?:\{[^}]*\})? (\S+)")
 
 
@@ -25,6 +27,7 @@ class Limits:
     disk_free_percent: float
     sync_age_s: float
     lag_records: int | None
+    certificate_days: float
 
 
 def figures(text: str) -> dict[str, float]:
@@ -35,6 +38,20 @@ def figures(text: str) -> dict[str, float]:
         if match is not None:
             found[match[1]] = max(found.get(match[1], float("-inf")), float(match[2]))
     return found
+
+
+def expiry(text: str) -> tuple[str, float] | None:
+    """The listener of a metrics page whose certificate expires first, and in how many days; None: none has one."""
+    found = [(match[1], float(match[2]) / DAY_S) for match in map(_EXPIRY.fullmatch, text.splitlines()) if match]
+    return min(found, key=lambda one: one[1], default=None)
+
+
+def _certificate(first: tuple[str, float], least_days: float) -> dict[str, Any]:
+    listener, days = first
+    when = f"expires in {days:.0f} days" if days > 0 else f"expired {-days:.0f} days ago"
+    hint = "" if days >= least_days else "; renew it (`logtool certificates make`), then SIGHUP"
+    message = f"{listener}'s certificate {when} (least: {least_days:g}){hint}"
+    return {"check": "certificates", "ok": days >= least_days, "message": message}
 
 
 def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[str, Any]]:
@@ -90,21 +107,28 @@ def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[
 
 def _inspected(settings: Settings, limits: Limits) -> list[dict[str, Any]]:
     admin = need_admin(settings, "`logtool verify` checks the files without one")
-    return findings(figures(admin.text("/metrics")), admin.not_ready_reason(), limits)
+    page = admin.text("/metrics")
+    items, first = findings(figures(page), admin.not_ready_reason(), limits), expiry(page)
+    return [*items, _certificate(first, limits.certificate_days)] if first is not None else items
 
 
 @click.command(cls=Command)
 @click.option("--disk-free", type=click.FloatRange(0, 100), default=5.0, metavar="PCT", help="Least free room; 5.")
 @click.option("--sync-age", type=click.FloatRange(0), default=60.0, metavar="S", help="Oldest unsynced record; 60.")
 @click.option("--lag", type=click.IntRange(0), metavar="N", help="Most records that a subscription may be behind.")
+@click.option(
+    "--certificate-days", type=click.FloatRange(0), default=14.0, metavar="N", help="Least days that all are valid; 14."
+)
 @click.option("--format", "template", type=click.Choice(["text", "nagios"]), default="text", help="nagios: its codes.")
 @click.pass_obj
-def check(settings: Settings, disk_free: float, sync_age: float, lag: int | None, template: str) -> None:
+def check(
+    settings: Settings, disk_free: float, sync_age: float, lag: int | None, certificate_days: float, template: str
+) -> None:
     """Check that the server is well: exit code 0 when all is, 1 when something is not, 3 when nobody answers.
 
     Needs no token. With --format nagios it is one line, and the exit code 0 or 2 as monitors want it.
     """
-    limits = Limits(disk_free, sync_age, lag)
+    limits = Limits(disk_free, sync_age, lag, certificate_days)
     if template == "nagios":
         try:
             items = _inspected(settings, limits)

@@ -8,13 +8,16 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from tools.logtool.lib.examples import examples_text
 from tools.logtool.lib.output import FORMS, Output
+
+if TYPE_CHECKING:
+    from netserver.client.tls import TlsFiles
 
 COMPLETION_VARIABLE = "_LOGTOOL_COMPLETE"
 """Set by the scripts of `generate completion` when a shell asks what may come next."""
@@ -43,6 +46,11 @@ COMMANDS = {
         "Topics and their settings as a file: write it, bring a log to it.",
     ),
     "import": ("tools.logtool.importing", "importing", "Take in the files of other brokers."),
+    "certificates": (
+        "tools.logtool.certificates",
+        "certificates",
+        "A private authority: make and show certificates for TLS.",
+    ),
     "context": ("tools.logtool.contexts", "context", "Addresses of logs under names: list, add, use, remove."),
     "config": ("tools.logtool.config", "config", "Show and check the server's configuration; reload it."),
     "generate": ("tools.logtool.generate", "generate", "Files for shells, systemd, man, Prometheus, Grafana."),
@@ -66,8 +74,12 @@ COMMANDS = {
 }
 
 
-WITHOUT_ADDRESS = {"context", "generate"}
+WITHOUT_ADDRESS = {"certificates", "context", "generate"}
 """Groups whose commands mean no log: a damaged file of contexts does not stop them."""
+
+
+PLACE = ("data_dir", "server", "token_file", "ca", "cert", "key", "server_name", "api_key_file")
+"""Settings that say where a log is and how it is reached: what `context add` keeps."""
 
 
 @dataclass(slots=True)
@@ -78,6 +90,11 @@ class Settings:
     server: str | None = None
     context: str | None = None
     token_file: Path | None = None
+    ca: str | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    server_name: str | None = None
+    api_key_file: Path | None = None
     form: str | None = None
     quiet: bool = False
     verbose: bool = False
@@ -86,13 +103,13 @@ class Settings:
     no_input: bool = False
     no_color: bool = False
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
-    given: tuple[Path | None, str | None, Path | None] = (None, None, None)
-    """Directory, server and token file of the command line alone."""
+    given: dict[str, Path | str | None] = field(default_factory=dict)
+    """What the command line alone says of the log, by the names in `PLACE`."""
 
     def complete(self) -> None:
         """Fills in the environment's values. Raises click.UsageError when one is not valid."""
         get = self.environment.get
-        self.given = (self.data_dir, self.server, self.token_file)
+        self.given = {name: getattr(self, name) for name in PLACE}
         if "" in (self.server, self.context):
             raise click.UsageError("--server and --context: an empty name means no log")
         if [self.data_dir, self.server, self.context].count(None) < 2:
@@ -109,7 +126,7 @@ class Settings:
     def find_address(self) -> None:
         """Without an address, that of a context holds. Raises Failure, OSError: see `contexts.resolve`."""
         get = self.environment.get
-        own_token = self.given[0] is not None  # a directory that was named has its token in it
+        own_token = self.given["data_dir"] is not None  # a directory that was named has its token in it
         if self.data_dir is None and self.server is None:
             from tools.logtool.contexts import resolve
 
@@ -118,6 +135,24 @@ class Settings:
             own_token = self.data_dir is not None
         if self.token_file is None and not own_token and get("QUINTLOG_TOKEN_FILE"):
             self.token_file = Path(self.environment["QUINTLOG_TOKEN_FILE"])
+        self.server_name = self.server_name or get("QUINTLOG_SERVER_NAME") or None
+
+    @property
+    def tls(self) -> TlsFiles:
+        """Files for TLS, of the command line, the context or the environment. Raises click.UsageError."""
+        from netserver.client.tls import TlsFiles
+
+        try:
+            return TlsFiles.found(self.ca, self.cert, self.key, self.environment)
+        except ValueError:
+            raise click.UsageError("--key is the private key of a certificate: --cert is missing") from None
+
+    @property
+    def api_key(self) -> Path | str:
+        """The key that BlipMQ's AUTH shows; empty: none was named."""
+        get = self.environment.get
+        path = self.api_key_file or (Path(get("QUINTLOG_API_KEY_FILE", "")) if get("QUINTLOG_API_KEY_FILE") else None)
+        return path or get("QUINTLOG_API_KEY", "")
 
     @property
     def output(self) -> Output:
@@ -168,6 +203,7 @@ def global_options() -> list[click.Parameter]:
     def flag(*names: str, store: str, text: str) -> click.Option:
         return option(*names, store=store, is_flag=True, flag_value=True, help=text)
 
+    file = click.Path(path_type=Path, dir_okay=False)
     directory = DirectoryType(path_type=Path, file_okay=False, readable=False)
     return [
         option(
@@ -188,9 +224,30 @@ def global_options() -> list[click.Parameter]:
         option(
             "--token-file",
             store="token_file",
-            type=click.Path(path_type=Path, dir_okay=False),
+            type=file,
             metavar="FILE",
             help="Token for --server [QUINTLOG_TOKEN_FILE]; with --data-dir it is found there.",
+        ),
+        option(
+            "--ca",
+            store="ca",
+            metavar="FILE",
+            help="TLS: authorities of the server's certificate (PEM), `system`, or `off` [QUINTLOG_CA].",
+        ),
+        option("--cert", store="cert", type=file, metavar="FILE", help="TLS: own certificate [QUINTLOG_CERT]."),
+        option("--key", store="key", type=file, metavar="FILE", help="TLS: its private key [QUINTLOG_KEY]."),
+        option(
+            "--server-name",
+            store="server_name",
+            metavar="NAME",
+            help="TLS: what the server's certificate is for, if not the host [QUINTLOG_SERVER_NAME].",
+        ),
+        option(
+            "--api-key-file",
+            store="api_key_file",
+            type=file,
+            metavar="FILE",
+            help="Key for --via blipmq [QUINTLOG_API_KEY_FILE, or the key itself in QUINTLOG_API_KEY].",
         ),
         option(
             "-o",
@@ -214,7 +271,8 @@ class Command(click.Command):
     def __init__(self, *args: Any, **details: Any) -> None:
         super().__init__(*args, **details)
         self._own = len(self.params)
-        self.params.extend(global_options())
+        own = {name for param in self.params for name in param.opts}  # --key of records: the other stands in front
+        self.params.extend(option for option in global_options() if own.isdisjoint(option.opts))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Called by click once every option was taken."""

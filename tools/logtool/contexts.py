@@ -3,10 +3,10 @@
 They are in ``quintlog/contexts.json`` below ``XDG_CONFIG_HOME`` (else ``~/.config``)::
 
     {"schema": 1, "current": "shop", "contexts": {
-      "shop": {"server": "http://10.0.0.5:9180", "token_file": "/etc/shop.token"},
+      "shop": {"server": "https://10.0.0.5:9180", "token_file": "/etc/shop.token", "ca": "/etc/shop-ca.pem"},
       "here": {"data_dir": "/var/lib/quintlog"}}}
 
-Tokens are not stored, only the names of the files that hold them.
+Tokens and keys are not stored, only the names of the files that hold them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any, Self
 import click
 from click.shell_completion import CompletionItem
 
-from tools.logtool.cli import Group, Settings
+from netserver.client.tls import OFF, SYSTEM
+from tools.logtool.cli import PLACE, Group, Settings
 from tools.logtool.lib import errors
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.limits import CONTEXTS_BYTES_MAX
@@ -37,20 +38,29 @@ COLUMNS = (
     Column("server"),
     Column("data_dir"),
     Column("token_file"),
+    Column("ca"),
+    Column("cert"),
 )
+TEXTS = ("server", "server_name", "ca")
+"""What is kept as it is; all else is a path."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The address of one log: either a directory or a server, for which a token may be in a file."""
+    """The address of one log, either a directory or a server, and the files that open it; see `tools.logtool.cli`."""
 
     data_dir: Path | None = None
     server: str | None = None
     token_file: Path | None = None
+    ca: str | None = None
+    cert: Path | None = None
+    key: Path | None = None
+    server_name: str | None = None
+    api_key_file: Path | None = None
 
     def fields(self) -> dict[str, str]:
         """As in the file."""
-        found = {"data_dir": self.data_dir, "server": self.server, "token_file": self.token_file}
+        found = {name: getattr(self, name) for name in PLACE}
         return {key: str(value) for key, value in found.items() if value is not None}
 
     @classmethod
@@ -58,11 +68,10 @@ class Context:
         """From the file's object. Raises ValueError."""
         if not isinstance(fields, dict) or not all(isinstance(value, str) for value in fields.values()):
             raise ValueError("a context is an object of texts")
-        unknown = set(fields) - {"data_dir", "server", "token_file"}
-        if unknown or ("data_dir" in fields) == ("server" in fields):
-            raise ValueError("a context has data_dir or server, and may have token_file")
-        paths = {key: Path(fields[key]) for key in ("data_dir", "token_file") if key in fields}
-        return cls(server=fields.get("server"), **paths)
+        if set(fields) - set(PLACE) or ("data_dir" in fields) == ("server" in fields):
+            raise ValueError(f"a context has data_dir or server, and may have {', '.join(PLACE[2:])}")
+        kept: dict[str, Any] = {key: value if key in TEXTS else Path(value) for key, value in fields.items()}
+        return cls(**kept)
 
 
 @dataclass(slots=True)
@@ -146,7 +155,8 @@ def resolve(settings: Settings) -> None:
     context = contexts.get(name)
     settings.context = name
     settings.data_dir, settings.server = context.data_dir, context.server
-    settings.token_file = settings.token_file or context.token_file
+    for kept in PLACE[2:]:
+        setattr(settings, kept, getattr(settings, kept) or getattr(context, kept))
     settings.output.detail(f"context {name}: {context.data_dir or context.server}")
 
 
@@ -197,15 +207,20 @@ def list_contexts(settings: Settings) -> None:
 @click.option("--replace", is_flag=True, help="One of this name may be there already.")
 @click.pass_obj
 def add(settings: Settings, name: str, use: bool, replace: bool) -> None:
-    """Keep --data-dir, or --server with its --token-file, under NAME. Nothing is asked of the server."""
-    data_dir, server, token_file = settings.given
-    if data_dir is None and server is None:
+    """Keep --data-dir or --server under NAME, with --token-file, --ca, --cert, --key, --server-name and --api-key-file.
+
+    Nothing is asked of the server.
+    """
+    given = settings.given
+    if given["data_dir"] is None and given["server"] is None:
         raise click.UsageError("which log? Name its address with --data-dir DIR or --server URL")
     contexts = Contexts.read(settings.environment)
     if name in contexts.known and not replace:
         raise Failure(errors.CONFLICT, "exists", f"there is a context {name!r}", "--replace overwrites it")
-    paths = [path.expanduser().absolute() if path is not None else None for path in (data_dir, token_file)]
-    contexts.known[name] = Context(paths[0], server, paths[1])
+    if given["ca"] is not None and given["ca"] not in (SYSTEM, OFF):
+        given["ca"] = str(Path(str(given["ca"])).expanduser().absolute())
+    kept = {key: value.expanduser().absolute() if isinstance(value, Path) else value for key, value in given.items()}
+    contexts.known[name] = Context(**kept)  # type: ignore[arg-type]
     if use:
         contexts.current = name
     contexts.write()

@@ -23,7 +23,7 @@ from netserver.client.base import parse_address
 from netserver.errors import Refused, TlsFailed, WrongServer
 from tools.logtool.cli import Command, Settings
 from tools.logtool.lib import errors
-from tools.logtool.lib.address import DEFAULT_LISTENERS, admin_of, listener_of
+from tools.logtool.lib.address import DEFAULT_LISTENERS, Listener, admin_of, listener_of, tls_words
 from tools.logtool.lib.completing import complete_protocol, complete_topic
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.limits import READ_BYTES
@@ -45,15 +45,21 @@ STALLED_S = 2.0
 """After so long without an acknowledgement it says what it waits for."""
 
 
-def connect(
-    protocol: str, address: str, settings: Settings, window: int, retry_s: float, ca: Path | None = None, **more: Any
-) -> Any:
-    """A client of that protocol, to be entered; ``ca`` is a file of certificates for those that are encrypted."""
+def connect(protocol: str, listener: Listener, settings: Settings, window: int, retry_s: float, **more: Any) -> Any:
+    """A client of that protocol, to be entered. Raises Failure, TlsFailed."""
     module = import_module(f"netserver.{protocol}")
     if protocol in ENCRYPTED:
-        more["ca"] = ca or own_certificate(settings)
+        files, own = settings.tls, own_certificate(settings)
+        more["ca"] = own if own is not None and (files.authorities is None or listener.tls is False) else files.ca
+        more |= {"cert": files.cert, "key": files.key, "server_name": settings.server_name}
+    else:
+        more |= tls_words(settings, listener)
+    if protocol == "blipmq" and settings.api_key:
+        more["api_key"] = settings.api_key
     dial_timeout_s = min(settings.timeout_s / 2, DIAL_S)  # the other half is for finding out what is really there
-    return module.connect(address, window=window, dial_timeout_s=dial_timeout_s, give_up_after_s=retry_s, **more)
+    return module.connect(
+        listener.address, window=window, dial_timeout_s=dial_timeout_s, give_up_after_s=retry_s, **more
+    )
 
 
 def own_certificate(settings: Settings) -> Path | None:
@@ -293,12 +299,6 @@ def _opened(path: Path) -> BinaryIO:
 @click.option("--jsonl", "framing", flag_value="jsonl", help="Lines as `cat -o jsonl` writes them.")
 @click.option("--key", metavar="KEY", help="Key of every record that brings none (tank).")
 @click.option("--key-delimiter", metavar="TEXT", help="What stands between key and value in a line (tank).")
-@click.option(
-    "--ca",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Certificates (PEM) that the server is known by (fujin); default: the data directory's own, or the system's.",
-)
 @click.option("--window", type=click.IntRange(1), default=4096, metavar="N", help="Records on their way at once; 4096.")
 @click.option("--retry", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds to try to reconnect; 0.")
 @click.pass_obj
@@ -310,7 +310,6 @@ def publish(
     framing: Framing,
     key: str | None,
     key_delimiter: str | None,
-    ca: Path | None,
     window: int,
     retry: float,
 ) -> None:
@@ -331,18 +330,16 @@ def publish(
     partition = None if name == os.fsencode(topic) and protocol in CARRIES_PARTITIONS else named
     if (key or key_delimiter) and protocol not in CARRIES_KEYS:
         raise click.UsageError(f"{protocol} carries no keys")
-    if ca is not None and protocol not in ENCRYPTED:
-        raise click.UsageError(f"{protocol} is not encrypted: it has no use for --ca")
     if partition and protocol not in CARRIES_PARTITIONS:
         raise click.UsageError(f"{protocol} reaches partition 0 only")
     assert framing in FRAMINGS
-    address = address or listener_of(settings, protocol)
+    listener = Listener(address) if address else listener_of(settings, protocol)
     splitter = Splitter(framing, os.fsencode(key or ""), os.fsencode(key_delimiter or ""))
     progress = Progress(output)
     started = time.monotonic()
 
     async def main(descriptors: Sequence[int]) -> None:
-        client = connect(protocol, address, settings, window, retry, ca)
+        client = connect(protocol, listener, settings, window, retry)
         work = _publish(
             client, lambda ready: sender(protocol, ready, name, partition, output.note), descriptors, splitter, progress
         )

@@ -85,7 +85,7 @@ def spark(settings: Settings, master: str, conf: tuple[str, ...], name: str | No
         return
     if name not in JOBS:
         raise click.UsageError(f"no job {name!r}; there are {', '.join(JOBS)}")
-    if settings.data_dir is None and (settings.given[1] is not None or settings.context is not None):
+    if settings.data_dir is None and (settings.given["server"] is not None or settings.context is not None):
         raise click.UsageError("jobs read files: name the data directory; --server behind NAME says where records go")
     require_libraries()
     require_java()

@@ -8,19 +8,22 @@ nothing was named the default addresses count. `settings.data_dir` and `settings
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import ipaddress
 import json
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from engine.files.lock import identity_of
 from netserver.admin.names import DIRECTORY_HEADER, TOKEN_FILE
+from netserver.client.tls import OFF, SYSTEM, TlsFiles, explained
 from tools.logtool.cli import Settings
 from tools.logtool.lib import errors
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.limits import ADMIN_ANSWER_BYTES_MAX
-from tools.serving import Service, read_token, service_of
+from tools.serving import Service, dialled, http_connection, read_token, service_of
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:9180"
 DEFAULT_LISTENERS: Final = {
@@ -62,6 +65,7 @@ class Admin:
 
     Args:
         directory: see `engine.files.lock.identity_of`; a server of another one refuses each call. Empty: any will do.
+        tls, server_name: see `tools.serving.http_connection`.
     """
 
     def __init__(
@@ -71,8 +75,10 @@ class Admin:
         timeout_s: float,
         no_token: PermissionError | None = None,
         directory: str = "",
+        tls: TlsFiles | None = None,
+        server_name: str | None = None,
     ) -> None:
-        parts = urlsplit(url if "//" in url else f"http://{url}")
+        parts = urlsplit(dialled(url if "//" in url else f"http://{url}"))
         try:
             host, port = parts.hostname, parts.port
         except ValueError:  # of the port
@@ -81,7 +87,9 @@ class Admin:
             raise Failure(errors.USAGE, "address", f"{url!r} is no admin address; expected http://HOST:PORT")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self.host, self.port = host, port
-        self._secure = parts.scheme == "https"
+        self.is_secure = parts.scheme == "https"
+        self._tls = tls or TlsFiles()
+        self._server_name = server_name
         self._no_token = no_token
         self._timeout_s = timeout_s
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -126,8 +134,7 @@ class Admin:
         return "" if status == 200 else content.decode("utf-8", "replace").strip() or f"HTTP status {status}"
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
-        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-        connection = kind(self.host, self.port, timeout=self._timeout_s)
+        connection = http_connection(self.url, self._timeout_s, self._tls, self._server_name)
         headers, data = dict(self._headers), None
         if body is not None:
             data = json.dumps(body).encode()
@@ -140,9 +147,45 @@ class Admin:
             text = f"{self.url} gave no answer within {self._timeout_s:g} s"
             raise Failure(errors.TIMEOUT, "timeout", text) from error
         except (OSError, http.client.HTTPException) as error:
-            raise Unreachable(self.url, error) from error
+            problem = explained(error, self._tls.cert is not None)
+            if problem is not None:
+                raise errors.tls_failure(f"{self.url}: {problem}") from error
+            raise self._recognised(error) or Unreachable(self.url, error) from error
         finally:
             connection.close()
+
+    def _recognised(self, error: Exception) -> Failure | None:
+        """What is really there, where something is."""
+        from netserver.client.recognition import recognise
+
+        if isinstance(error, ConnectionRefusedError):
+            return None
+        found = asyncio.run(recognise(self.host, self.port or 80, None))
+        if found.tls is None or (found.tls and self.is_secure):
+            return None
+        if found.tls:
+            hint = f"https://{self.url.partition('//')[2]}, with --ca FILE for a private authority"
+            return Failure(errors.UNREACHABLE, "tls", f"{self.url} speaks TLS", hint)
+        if found.protocol not in ("", "HTTP"):
+            text = f"{self.url} is no log server: it speaks {found.protocol}"
+            return Failure(errors.UNREACHABLE, "wrong_server", text)
+        if self.is_secure:
+            hint = f"http://{self.url.partition('//')[2]}"
+            return Failure(errors.UNREACHABLE, "tls", f"{self.url} does not speak TLS", hint)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Where a server listens for a protocol.
+
+    Attributes:
+        address: HOST:PORT.
+        tls: it speaks TLS with a certificate of its configuration; None: nobody has said.
+    """
+
+    address: str
+    tls: bool | None = None
 
 
 class Unreachable(Failure):
@@ -158,7 +201,7 @@ def service(settings: Settings) -> Service | None:
     if settings.data_dir is None:
         return None
     try:
-        return service_of(settings.data_dir, settings.timeout_s)
+        return service_of(settings.data_dir, settings.timeout_s, settings.tls, settings.server_name)
     except TimeoutError as error:
         raise Failure(errors.TIMEOUT, "timeout", str(error)) from error
 
@@ -177,7 +220,7 @@ def _admin(settings: Settings, found: Service | None) -> Admin | None:
         assert settings.data_dir is not None
         url, directory = found.server.admin, identity_of(settings.data_dir)
     token, problem = _token(settings)
-    return Admin(url, token, settings.timeout_s, problem, directory)
+    return Admin(url, token, settings.timeout_s, problem, directory, settings.tls, settings.server_name)
 
 
 def need_admin(settings: Settings, hint: str = "") -> Admin:
@@ -206,25 +249,27 @@ def files_or_admin(settings: Settings) -> Admin | None:
     return admin
 
 
-def listener_of(settings: Settings, protocol: str) -> str:
-    """Where the log's server listens for a protocol, as HOST:PORT.
+def listener_of(settings: Settings, protocol: str) -> Listener:
+    """Where the log's server listens for a protocol.
 
     Raises:
         Failure: no server, or it does not listen for that, or not where it could be reached from here.
     """
     found = service(settings)
     if found is None and settings.server is None:
-        return DEFAULT_LISTENERS[protocol]
+        return Listener(DEFAULT_LISTENERS[protocol])
     if found is None:
         admin = need_admin(settings)
-        listeners = admin.call("GET", "/v1/status").get("listeners", {})
+        status = admin.call("GET", "/v1/status")
+        listeners = status.get("listeners", {})
         if protocol in listeners:
-            return _seen_from_here(admin, protocol, listeners[protocol], str(listeners.get("admin")))
+            address = _seen_from_here(admin, protocol, listeners[protocol], str(listeners.get("admin")))
+            return Listener(address, protocol in status["tls"] if "tls" in status else None)
         whose = f"the server at {admin.url}"
     elif found.server is None:
         raise Failure(errors.UNREACHABLE, "unreachable", found.why, VIA_HINT)
     elif protocol in found.server.listeners:
-        return found.server.listeners[protocol]
+        return Listener(found.server.listeners[protocol], protocol in found.server.tls)
     else:
         whose = f"the server of {settings.data_dir}"
     raise Failure(errors.UNREACHABLE, "no_listener", f"{whose} does not listen for {protocol}", VIA_HINT)
@@ -247,6 +292,25 @@ def _seen_from_here(admin: Admin, protocol: str, address: str, own: str) -> str:
         text = f"the server at {admin.url} listens for {protocol} on its own machine only ({address})"
         raise Failure(errors.UNREACHABLE, "no_listener", text, VIA_HINT)
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def tls_words(settings: Settings, listener: Listener) -> dict[str, Any]:
+    """The words of TLS (`netserver.client.tls`) for a client of a listener over TCP.
+
+    Raises:
+        Failure: TLS was asked for, and the listener, which is not on this machine, speaks none.
+    """
+    from netserver.client.base import parse_address
+
+    files = settings.tls
+    if listener.tls is False:
+        host = parse_address(listener.address, 1)[0]
+        if files.is_used and not _is(host, "is_loopback"):
+            hint = "--ca off does without, over a network that is trusted"
+            raise Failure(errors.REFUSED, "plain", f"the listener at {listener.address} does not speak TLS", hint)
+        return {"ca": OFF}
+    ca = files.ca or (SYSTEM if listener.tls or files.cert else OFF)
+    return {"ca": ca, "cert": files.cert, "key": files.key, "server_name": settings.server_name}
 
 
 def _is(host: str, what: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 
 from engine.files.owners import refused_by
 
@@ -52,6 +53,7 @@ _KNOWN: dict[str, tuple[int, str, str]] = {
         "wrong_server",
         "`logtool status` shows the server's listeners; --via PROTOCOL=HOST:PORT names one",
     ),
+    "TlsFailed": (UNREACHABLE, "tls", ""),
     "Timeout": (TIMEOUT, "timeout", ""),
     "Refused": (REFUSED, "refused", ""),
     "Unknown": (UNREACHABLE, "unacknowledged", ""),
@@ -77,6 +79,16 @@ class Failure(Exception):
         self.hint = hint
 
 
+def tls_failure(text: str) -> Failure:
+    """The failure of TLS whose text has the words that clients are given: here they are options."""
+    text = re.sub(r'\b(ca|cert|key|server_name|fingerprint)=(?:"(\w+)")?', _as_option, text)
+    return Failure(UNREACHABLE, "tls", text, "docs/tls.md has the options and their variables")
+
+
+def _as_option(match: re.Match[str]) -> str:
+    return " ".join(filter(None, (f"--{match[1].replace('_', '-')}", match[2])))
+
+
 class Finding(Exception):
     """The command did its work, said what it found, and ends with exit code 1 (`FINDING`)."""
 
@@ -91,6 +103,8 @@ def explain(error: BaseException) -> Failure | None:
     for kind in type(error).__mro__:
         known = _KNOWN.get(kind.__name__)
         if known is not None and kind.__module__.startswith(("engine.", "netserver.")):
+            if known[1] == "tls":
+                return tls_failure(str(error))
             return Failure(known[0], known[1], str(error), known[2])
     if isinstance(error, OSError) and error.errno is not None:
         named = f"{error.filename}: " if error.filename else ""

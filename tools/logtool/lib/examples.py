@@ -56,6 +56,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "--server http://127.0.0.1:9180 definitions import topics.json --yes",
     ),
     "import blipmq-wal": ("import blipmq-wal blipmq.wal",),
+    "certificates make": (
+        "certificates make server --host logs.example.com",
+        "certificates make client billing",
+        "certificates make server --dir /etc/quintlog/certificates",
+    ),
+    "certificates show": ("certificates show certificates/*.pem",),
     "context list": ("context list",),
     "context add": (
         "context add here --data-dir data --use",

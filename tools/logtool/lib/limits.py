@@ -49,3 +49,6 @@ COPIES_OF_DAMAGED = 3
 
 STATE_COPIES = 100
 """A backup takes the state again while staged files that it names are gone: each time a sink has finished a batch."""
+
+CERTIFICATE_BYTES_MAX = 1 << 20
+"""Of a file of certificates: a chain has a few KB, all authorities of a system 200 KB."""

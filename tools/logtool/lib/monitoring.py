@@ -38,6 +38,16 @@ class Alert:
     action: str
 
 
+CERTIFICATE_EXPIRES: Final = Alert(
+    "QuintlogCertificateExpires",
+    "quintlog_certificate_expires_in_seconds < 1209600",
+    "1h",
+    "warning",
+    "a listener's certificate expires within 14 days",
+    "`logtool check` names it; renew it (`logtool certificates make`) and send SIGHUP",
+)
+
+
 def alerts(lag_records: int = LAG_RECORDS) -> tuple[Alert, ...]:
     """All rules; a subscription may be `lag_records` behind."""
     return (
@@ -93,6 +103,7 @@ def alerts(lag_records: int = LAG_RECORDS) -> tuple[Alert, ...]:
             "QuintlogReloadFailed", "quintlog_config_reload_success == 0", "1m", "warning",
             "a changed configuration was not taken over", "`logtool config check --config FILE` says what is wrong",
         ),
+        CERTIFICATE_EXPIRES,
         Alert(
             "QuintlogSubscriptionBehind", f"quintlog_subscription_lag_records_max > {lag_records}", "15m", "warning",
             "a subscription is far behind", "`logtool subscriptions list` shows which",

@@ -17,14 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from pyspark.sql import DataFrame, SparkSession
 
 from engine.errors import EngineError
 from engine.files.system import SystemFiles, write_new_file
+from netserver.client.tls import TlsFiles
 from tools.logtool.lib.errors import CONFLICT, NOT_FOUND, REFUSED, UNREACHABLE, USAGE, Failure
-from tools.serving import read_token
+from tools.serving import http_connection, read_token
 from tools.spark.jobs.common import Extent
 from tools.spark.sink.options import Place
 
@@ -77,9 +78,8 @@ class Server:
             raise Failure({401: REFUSED, 404: NOT_FOUND, 409: CONFLICT}.get(status, UNREACHABLE), "server", message)
 
     def _request(self, method: str, path: str, content: bytes | None) -> tuple[int, dict[str, Any]]:
-        address = urlsplit(self.url if "//" in self.url else f"http://{self.url}")
-        kind = http.client.HTTPSConnection if address.scheme == "https" else http.client.HTTPConnection
-        connection = kind(address.hostname or "", address.port, timeout=REQUEST_S)
+        url = self.url if "//" in self.url else f"http://{self.url}"
+        connection = http_connection(url, REQUEST_S, TlsFiles.found())
         try:
             connection.request(method, path, content, {"Authorization": f"Bearer {self.token}"})
             response = connection.getresponse()

@@ -11,10 +11,12 @@ import logging
 import time
 from collections.abc import Sequence
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from engine.errors import DataDirectoryError, UnsupportedFormat
 from netserver.admin.names import DIRECTORY_HEADER
+from netserver.errors import TlsFailed
+from tools.serving import http_connection
 from tools.spark.limits import SINK_ANSWER_BYTES_MAX, SINK_CALL_S, SINK_RETRY_PAUSE_S, SINK_SILENT_S
 from tools.spark.sink.options import Place
 
@@ -92,7 +94,7 @@ class Client:
             connection.request("POST", path, body, self._headers)
             with connection.getresponse() as answer:
                 status, content = answer.status, answer.read(SINK_ANSWER_BYTES_MAX)
-        except (DataDirectoryError, UnsupportedFormat, PermissionError) as error:
+        except (DataDirectoryError, UnsupportedFormat, PermissionError, TlsFailed) as error:
             raise SinkError(str(error)) from None
         except (OSError, http.client.HTTPException) as error:
             raise _Again(f"{self._place}: {error or type(error).__name__}") from None
@@ -114,7 +116,5 @@ class Client:
             self._headers = {"Authorization": f"Bearer {token}"}
             if directory:
                 self._headers[DIRECTORY_HEADER] = directory
-            parts = urlsplit(url)
-            kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-            self._connection = kind(parts.hostname or "", parts.port, timeout=SINK_CALL_S)
+            self._connection = http_connection(url, SINK_CALL_S, self._place.tls())
         return self._connection

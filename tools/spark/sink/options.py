@@ -11,11 +11,12 @@ from engine.files.lock import identity_of
 from engine.files.system import SystemFiles
 from engine.reader import read_version
 from netserver.admin.names import TOKEN_FILE
+from netserver.client.tls import TlsFiles
 from tools.serving import read_token, service_of
 from tools.spark.limits import SINK_ASKED_S, SINK_RETRY_S, SINK_STAGE_BYTES, SINK_STAGE_BYTES_MAX
 from tools.spark.source.options import OptionError, as_documented, read_delay
 
-_KNOWN = ("path", "server", "token", "topic", "queryId", "batchId", "stageBytes", "retryTimeout")
+_KNOWN = ("path", "server", "token", "ca", "cert", "key", "topic", "queryId", "batchId", "stageBytes", "retryTimeout")
 _SPARKS_OWN = ("checkpointlocation",)
 
 
@@ -27,6 +28,13 @@ class Place:
     token: str | None
     path: str | None
     retry_s: float
+    ca: str | None = None
+    cert: str | None = None
+    key: str | None = None
+
+    def tls(self) -> TlsFiles:
+        """Files for an address that is ``https``; what no option names comes from the environment."""
+        return TlsFiles.found(self.ca, self.cert, self.key)
 
     def __str__(self) -> str:
         return self.server or f"the server of {self.path}"
@@ -42,7 +50,7 @@ class Place:
         server, token, directory = self.server, self.token, ""
         if self.path is not None and server is None:
             read_version(SystemFiles(), Path(self.path))
-            found = service_of(Path(self.path), SINK_ASKED_S)
+            found = service_of(Path(self.path), SINK_ASKED_S, self.tls())
             server = found.server.admin if found.server is not None else None
             if server is None:
                 raise OSError(found.why or f"the server of {self.path} has no admin address")
@@ -93,7 +101,9 @@ def _place(options: Mapping[str, str]) -> Place:
         retry_s = read_delay(options["retryTimeout"]) if "retryTimeout" in options else SINK_RETRY_S
     except (ValueError, KeyError):
         raise OptionError(f"retryTimeout is {options['retryTimeout']!r}; expected a time such as 30s or 5m") from None
-    return Place(server, token, path, retry_s)
+    if "key" in options and "cert" not in options:
+        raise OptionError("key is the private key of a certificate: cert is missing")
+    return Place(server, token, path, retry_s, *(options.get(name) for name in ("ca", "cert", "key")))
 
 
 def _number(options: Mapping[str, str], name: str, default: int, least: int, most: int) -> int:

@@ -120,7 +120,6 @@ def test_what_is_refused(process: ServerProcess, logtool: Logtool, tmp_path: Pat
         (("publish", "--topic", "orders", "--durability", "never"), 2, "has one already"),
         (("publish", "--topic", "orders:1"), 2, "partition 0"),
         (("latency", "--topic", "nothing"), 5, "nothing"),
-        (("publish", "--ca", __file__), 2, "not encrypted"),
         (("publish", "--via", "figg=127.0.0.1:1"), 3, "127.0.0.1:1"),
     ):
         found, out, err = logtool(*bench, *words)

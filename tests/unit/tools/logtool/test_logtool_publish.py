@@ -273,7 +273,6 @@ def test_what_fujin_cannot_carry(logtool: Logtool) -> None:
     assert (code, out) == (4, "")
     assert "no records of 0 bytes" in err
     assert logtool("publish", "fuji", "--via", "fujin", "--key", "k", stdin=b"x\n")[0] == 2
-    assert logtool("publish", "fuji", "--ca", os.devnull, stdin=b"x\n")[0] == 2
 
 
 def test_a_server_that_does_not_answer(tmp_path: Path, logtool: Logtool) -> None:
