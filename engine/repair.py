@@ -243,7 +243,7 @@ class Repair:
         is_wrong = self._files.exists(path) or any(self._files.list_dir(directory / name) for name in indexes)
         if self._files.exists(path):
             self._files.rename(path, free_path(self._files, path.with_name(f"{TOPIC_FILE}.damaged")))
-        write_new_file(self._files, path, json.dumps(describe(topic), indent=1).encode() + b"\n")
+        write_new_file(self._files, path, json.dumps(describe(topic)).encode() + b"\n")
         name = topic.name.decode("utf-8", "backslashreplace")
         self.steps.append(Step("topic", path, problem, f"described as {name!r}", topic.name, is_wrong=is_wrong))
 

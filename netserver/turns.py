@@ -128,6 +128,8 @@ class Turns:
 
 def describe(what: Any) -> str:
     """What a mark stands for: its title, or the function's name with the title of what it belongs to."""
+    if isinstance(what, str):
+        return what
     if isinstance(what, functools.partial):
         return " ".join(describe(part) for part in (what.func, *what.args) if callable(part))
     owner = getattr(what, "__self__", None)

@@ -406,8 +406,10 @@ class Cursor:
         if self._retry_reader is not None:
             self._retry_reader.close()
         self.partition.forget(self._ready)
+        self._waiters = []
 
     def gone(self) -> None:
         """It was deleted: whoever waits finds out."""
+        waiters = self._waiters
         self.close()
-        self._call_waiters()
+        call_each("the end of a subscription", waiters)

@@ -466,6 +466,7 @@ class Partition:
         self._context.backlog.settled(chunk.pending_bytes)
         chunk.pending_bytes = 0
         del chunk.writer  # lets go of the buffer
+        chunk.transaction = None  # which holds its chunks
 
     def _fail_pending(self, error: EngineError) -> None:
         """Fails everything that waits for a round, and tells the waiters."""

@@ -37,14 +37,13 @@ class HttpServer(web.Server):
     """See the module. Made in the event loop that it runs in."""
 
     def __init__(self, handle: Handle) -> None:
-        super().__init__(
-            self._serve,
-            request_factory=self._request,
-            access_log=None,
-            auto_decompress=False,
-            keepalive_timeout=ADMIN_KEEPALIVE_S,
-            logger=_peers_log(),
-        )
+        super().__init__(self._serve, request_factory=self._request)
+        self._options: dict[str, Any] = {
+            "access_log": None,
+            "auto_decompress": False,
+            "keepalive_timeout": ADMIN_KEEPALIVE_S,
+            "logger": _peers_log(),
+        }
         self._running_loop = asyncio.get_running_loop()
         self._handle = handle
         self._idle: dict[RequestHandler, None] = {}  # those without a request in work, the longest idle first
@@ -72,10 +71,15 @@ class HttpServer(web.Server):
             self._listener.cancel_setups()
         await self.shutdown(ADMIN_SHUTDOWN_S)
 
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return len(self._leave)
+
     # --- connections
 
     def _make(self, leave: Lost) -> RequestHandler:
-        handler = self()
+        handler = _Handler(self, loop=self._running_loop, **self._options)
         self._leave[handler] = leave
         return handler
 
@@ -119,6 +123,25 @@ class HttpServer(web.Server):
         timer = self._silent.pop(handler, None)
         if timer is not None:
             timer.cancel()
+
+
+class _Handler(RequestHandler):
+    """A connection, which goes away at once when it is over (see `netserver.collection`)."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        try:
+            return super().handle_error(request, status, exc, message)
+        finally:
+            if exc is not None:
+                exc.__traceback__ = None  # the frames of which hold the error
 
 
 class _NoRequest(logging.Filter):

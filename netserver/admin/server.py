@@ -179,6 +179,11 @@ class AdminServer:
             await self._http.close()
             self._http = None
 
+    @property
+    def connection_count(self) -> int:
+        """Open connections."""
+        return self._http.connection_count if self._http is not None else 0
+
     # --- requests
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -213,6 +213,10 @@ class Pusher:
             if push.cursor.is_volatile:
                 self._end(push)
             yield
+        for subscription in self._own.values():
+            subscription.pushes.clear()
+        for pushes in (self._shared, self._own, self._of_topic, self._stalled):
+            pushes.clear()
 
     def acked(self, subscription_id: int, data: memoryview, position: int, count: int) -> bool:
         """Take ACKs of a subscription whose cursors have other ids; False: it is none of this connection."""

@@ -129,8 +129,10 @@ class BlipmqSession(ConsumingSession):
             self._timer.cancel()
             self._timer = None
         self.stop_reading()
+        self.outstanding.close()
         if self._v2 is not None:
             self._v2.close()
+            self._v2 = None
 
     def idle(self) -> bool:
         return not self.owed

@@ -395,6 +395,7 @@ class FiggSession:
             self._stop(topic)
         self._ready.clear()
         self._shared.leave(self)
+        self._outstanding.close()
         self._discharge_runs(0)
 
     def idle(self) -> bool:

@@ -160,6 +160,7 @@ class Subscription:
         """It is over: nothing more is read, nobody is called."""
         self.stopped = True
         self._leave()
+        self._on_ready = _nobody
 
     def _leave(self) -> None:
         partition, self._partition = self._partition, None
@@ -229,3 +230,7 @@ class Subscription:
             log.error("%s: records %d to %d cannot be read: %s", partition.title, seq, slab.last_seq, problem)
             return Framed(b"", slab.last_seq + 1, lost=lost)
         return Framed(frames, next_seq, count, skipped, lost)
+
+
+def _nobody() -> None:
+    """Is called for a subscription that is over."""

@@ -115,6 +115,7 @@ class Writer:
         self._say_stop()
 
     def broken(self) -> None:
+        self._outstanding.close()
         self._drop_transaction("rolled_back")
 
     # --- plain WRITEs
@@ -318,6 +319,7 @@ class Writer:
         self._stream.write(parts[0] if len(parts) == 1 else b"".join(parts))
         if is_last:
             self._stream.finish()
+            self._outstanding.close()
             return
         if self._answers_bytes <= ANSWERS_BYTES_MAX // 2 and len(self._outstanding) <= RUNS_MAX // 2:
             self._stream.release(ANSWERS)

@@ -159,11 +159,23 @@ class BoundedQuic(QuickReceiving):
         stream = self._streams.get(stream_id)
         return stream is not None and not stream.receiver.is_finished
 
-    def forget_gaps(self) -> None:
-        """The connection is gone: it keeps nothing any more."""
+    def let_go(self) -> None:
+        """The connection is gone: it keeps nothing any more.
+
+        What it consists of refers to it by callbacks; without them it goes away at once, with its 300 objects, and not
+        when the interpreter looks for circles.
+        """
         if self._out_of_order is not None:
             self._out_of_order.size_bytes -= sum(self._gaps.values())
         self._gaps.clear()
+        self._QuicConnection__frame_handlers: dict[int, Any] = {}
+        self._loss._send_probe = _nothing
+        for pair in (*self._cryptos.values(), *self._cryptos_initial.values()):
+            for context in (pair.recv, pair.send):
+                context._setup_cb = context._teardown_cb = _nothing
+        if hasattr(self, "tls"):  # it is made with the first packet
+            self.tls.alpn_cb = None
+            self.tls.update_traffic_key_cb = _nothing
 
     def has_stream(self, stream_id: int) -> bool:
         """Anything can still happen on this stream."""
@@ -403,3 +415,7 @@ class _Pacer(QuicPacketPacer):
     def update_rate(self, congestion_window: int, smoothed_rtt: float) -> None:
         super().update_rate(congestion_window, smoothed_rtt)
         self.bucket_max = max(self.bucket_max, QUIC_PACING_S)
+
+
+def _nothing(*_: object) -> None:
+    """Is called back for a connection that is gone."""

@@ -127,12 +127,14 @@ INSIDE: Final = {
     "QuicConnection": Used(
         lambda: _connection(),
         {
+            "_QuicConnection__frame_handlers": "type of frame -> method",
             "_ack_delay": "seconds from the first packet that wants to be acknowledged to the acknowledgement",
             "_ack_eliciting_sent_since_receipt": "whether such a packet has left since one has come (idle timeout)",
             "_close_at": "when the connection ends if nothing comes",
             "_close_pending": "a CLOSE frame is to be sent",
             "_crypto_streams": "epoch -> stream of the handshake's bytes",
-            "_cryptos": "epoch -> keys of both directions",
+            "_cryptos": "epoch -> keys of both directions, each a `CryptoContext`",
+            "_cryptos_initial": "version -> the same of the first packets",
             "_events": "what `next_event` hands out",
             "_handshake_confirmed": "the handshake is over for both sides",
             "_host_cids": "ids by which the peer addresses this connection",
@@ -167,7 +169,9 @@ INSIDE: Final = {
             "value": "what it is",
         },
     ),
-    "QuicPacketRecovery": Used(lambda: _connection()._loss, {"_pacer": "how fast packets may leave"}),
+    "QuicPacketRecovery": Used(
+        lambda: _connection()._loss, {"_pacer": "how fast packets may leave", "_send_probe": "called when one is due"}
+    ),
     "QuicPacketPacer": Used(
         lambda: QuicPacketPacer(max_datagram_size=1200),
         {"bucket_max": "seconds of sending that may be made up for at once", "update_rate": "sets it"},
@@ -195,6 +199,8 @@ INSIDE: Final = {
     "CryptoContext": Used(
         lambda: CryptoContext(),
         {
+            "_setup_cb": "called when it gets keys",
+            "_teardown_cb": "called when it loses them",
             "aead": "decrypts and encrypts payloads",
             "hp": "masks packet numbers",
             "is_valid": "there are keys",
@@ -203,7 +209,12 @@ INSIDE: Final = {
     ),
     "HeaderProtection": Used(lambda: HeaderProtection, {"_mask": "the mask that belongs to a sample of a packet"}),
     "tls.Context": Used(
-        lambda: tls.Context(is_client=True), {"_peer_certificate": "what the server has shown, verified by then"}
+        lambda: tls.Context(is_client=True),
+        {
+            "_peer_certificate": "what the server has shown, verified by then",
+            "alpn_cb": "called with the protocol that was agreed on",
+            "update_traffic_key_cb": "called with new keys",
+        },
     ),
     "QuicStream": Used(
         lambda: QuicStream(0),

@@ -34,7 +34,7 @@ from netserver.limits import (
     UNCOUNTED_BYTES,
 )
 from netserver.quic.core import GONE, BoundedQuic, PacketDropped
-from netserver.quic.stream import Bounds, Host, PeerHandler, QuicStream, StreamSession
+from netserver.quic.stream import OVER, Bounds, Host, PeerHandler, QuicStream, StreamSession
 
 log = logging.getLogger(__name__)
 Args = ParamSpec("Args")
@@ -104,7 +104,7 @@ class QuicPeer:
         self._timer_at = 0.0
         self._is_gone = self._is_forgotten = False
         self._now = self.started_at
-        self.handler = handler(self)
+        self.handler: PeerHandler = handler(self)
 
     # --- for protocols
 
@@ -383,5 +383,6 @@ class QuicPeer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self.quic.forget_gaps()
+        self.quic.let_go()
         self.host.ended(self)
+        self.handler = OVER  # it holds this connection

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Final, ParamSpec, Protocol
 
 from netserver.limits import (
     OUTPUT_HIGH_BYTES,
@@ -90,6 +90,40 @@ class PeerHandler(Protocol):
 
     def gone(self, code: int, reason: str) -> None:
         """The connection is gone (code and reason of who closed it)."""
+
+
+class _Over:
+    """Stands in for the session of a stream, and for the handler of a connection, that are over."""
+
+    pending = 0
+    needed = 1
+
+    def connected(self, alpn: str | None) -> None:
+        return
+
+    def opened(self, stream: QuicStream) -> StreamSession:
+        return self
+
+    def gone(self, code: int, reason: str) -> None:
+        return
+
+    def received(self, data: bytes) -> None:
+        return
+
+    def released(self) -> None:
+        return
+
+    def eof(self) -> None:
+        return
+
+    def resume_output(self) -> None:
+        return
+
+    def broken(self, reason: str) -> None:
+        return
+
+
+OVER: Final = _Over()
 
 
 class Bounds:
@@ -315,6 +349,7 @@ class QuicStream:
             self._barrier[3].cancel()
             self._barrier = None
             self.peer.barriers.discard(self)
+        self.session = OVER  # it holds this stream
 
     def _resume(self) -> None:
         self._resuming = False

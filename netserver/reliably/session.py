@@ -138,6 +138,7 @@ class ReliablySession:
 
     def closed(self) -> None:
         self._stop_stream()
+        self._stream = None
         self._leave()
         self._cancel_timer()
 

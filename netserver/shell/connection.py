@@ -340,7 +340,7 @@ class Connection(asyncio.BufferedProtocol):
             self.session = self._factory(self)
         except Exception:
             log.exception("%s %s: the session could not be made", self.counters.name, self.peer)
-            self.session = _NoSession()
+            self.session = GONE
             self._session_failed()
             return
         self.shell.pressure.join(self)
@@ -416,6 +416,8 @@ class Connection(asyncio.BufferedProtocol):
         self.call(self.session.closed)
         if self._on_lost is not None:
             self._on_lost(self)
+            self._on_lost = None
+        self.session = GONE  # which breaks the circle: see `netserver.collection`
 
     # --- inside
 
@@ -572,7 +574,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 class _NoSession:
-    """Stands in when the factory failed, until the transport is gone."""
+    """Stands in when the factory failed, and when the transport is gone."""
 
     frame_bytes_max = 0
 
@@ -593,3 +595,6 @@ class _NoSession:
 
     def drain(self) -> None:
         return
+
+
+GONE: Final = _NoSession()

@@ -81,6 +81,10 @@ class Outstanding:
     def __len__(self) -> int:
         return len(self._queue)
 
+    def close(self) -> None:
+        """The connection is gone: nobody is told any more, bytes are discharged as ever."""
+        self._on_released = _nobody
+
     def add(self, chunk: Chunk, token: object, size_bytes: int, count: int = 1) -> None:
         """``count`` records of ``size_bytes`` together were appended to ``chunk`` with this object as the waiter."""
         connection = self._connection
@@ -156,3 +160,7 @@ class Outstanding:
         counters.published_bytes += size_bytes
         counters.ack_seconds[chunk.partition.config.durability].observe(seconds, count)
         return None
+
+
+def _nobody(_released: Released) -> None:
+    """Hears the answers of a connection that is gone."""

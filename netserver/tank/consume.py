@@ -444,10 +444,11 @@ class ConsumeJob:
         """No answer is wanted any more."""
         if self.state == WAITING:
             self._stop_waiting()
-        self._finish()
         self.connection.services.log.slices.run(self._let_go())
+        self._finish()
 
     def _finish(self) -> None:
+        self.fetches, self._topics = [], []  # they hold this; whoever goes through them goes on
         if self.state != ANSWERED:
             self.state = ANSWERED
             self._session.consumed(self)

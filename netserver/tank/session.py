@@ -349,6 +349,7 @@ class TankSession:
     def closed(self) -> None:
         self.node.silent.remove(self.connection)
         self._parked.clear()
+        self._outstanding.close()
         for job in list(self._jobs):
             job.drop()
 
