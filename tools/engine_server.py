@@ -38,10 +38,6 @@ log = logging.getLogger("tools.engine_server")  # also when it runs as __main__
 
 SWITCH_INTERVAL_S = 0.0005
 """The committer's thread gets the interpreter within this time of asking for it, not within 5 ms."""
-COLLECT_AFTER = 5000, 5, 20
-"""When the interpreter looks for circles of objects: after so many new ones; after so many such looks, at older ones;
-after so many of these, at all. A look at all takes 50 to 150 ms with thousands of topics, and by default a burst of new
-ones brings several; a look at 25,000 takes 10."""
 
 EXIT_NOT_COMMITTED = 1
 EXIT_UNWRITTEN = 1
@@ -146,6 +142,7 @@ class Process:
     async def _serve(self) -> int:
         """The exit code."""
         from netserver.app import Server
+        from netserver.collection import Collection
 
         server = Server(self._config)
         self._loop = asyncio.get_running_loop()
@@ -159,10 +156,7 @@ class Process:
         say(f"quintlog {product_version()}\n{contract(self._config)}\ndata directory {server.data_dir.absolute()}")
         for name, address in server.addresses.items():
             say(f"{name} {address}")
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*COLLECT_AFTER)
-        gc.enable()
+        Collection(self._loop).begin()
         say("ready")
         again, self._read_again = self._read_again, False
         if again:  # asked for while it started
@@ -313,7 +307,7 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         set_up(config.server.log_format, config.server.log_level)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         keep_freed_buffers()
-        gc.disable()  # until the server is ready: what is loaded stays, and need not be looked through again and again
+        gc.disable()  # until the server is ready, see `netserver.collection`
         if signals.KEPT.ask_for_end:
             log.info("asked to stop before anything was opened")
             return
