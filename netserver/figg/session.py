@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError, NotStored, too_large
@@ -26,7 +27,7 @@ from netserver.errors import ProtocolError
 from netserver.figg import codec
 from netserver.figg.hot import pack_publishes
 from netserver.figg.limits import (
-    FRAMES_BYTES,
+    COSTLY_S,
     HEADER_BYTES,
     RESENT_S,
     SUBSCRIPTIONS_MAX,
@@ -334,9 +335,11 @@ class FiggSession:
         """Write DATA while the output is short: a portion of each ready subscription in turn."""
         connection = self.connection
         ready = self._ready
-        left_bytes, is_late = TURN_BYTES, False
+        left_bytes = TURN_BYTES
+        slices = connection.services.log.slices
+        at = perf_counter()
         while ready and connection.writable and not connection.closed:
-            if left_bytes <= 0 or is_late:
+            if left_bytes <= 0 or (ready[0].is_costly and slices.is_over()):
                 self._deliver_later()
                 return
             subscription = ready.popleft()
@@ -348,13 +351,16 @@ class FiggSession:
             except EngineError as problem:
                 self._shared.unreadable(self, subscription, problem)
                 continue
+            before, at = at, perf_counter()
+            # A portion may be a few of a million records, all of which are unpacked and passed over to find them.
+            subscription.is_costly = at - before > COSTLY_S
+            if subscription.is_costly:
+                left_bytes = 0
             if framed is not None:
                 self._enqueue(subscription)
                 if framed.count:
                     connection.write(framed.frames)
                     left_bytes -= len(framed.frames)
-                    # A full portion may be a few of a million records, all of which are passed over to find them.
-                    is_late = 2 * len(framed.frames) >= FRAMES_BYTES and connection.services.log.slices.is_over()
 
     def _deliver_later(self) -> None:
         if not self._turn_scheduled:

@@ -97,6 +97,7 @@ class Subscription:
         topic: its name.
         next_seq: number of the record that it reads next.
         stopped: it is over.
+        is_costly: what it was given last took long.
         attached, queued: marks of its connection: ATTACHED was answered (for a topic made anew: again);
             it stands in the queue.
     """
@@ -110,6 +111,7 @@ class Subscription:
         "_shared",
         "_value_bytes_max",
         "attached",
+        "is_costly",
         "next_seq",
         "queued",
         "stopped",
@@ -132,6 +134,7 @@ class Subscription:
         self.attached = False
         self.queued = False
         self.stopped = False
+        self.is_costly = False
         self._live = False  # it has everything, and waits for the next commit
         self._offset = offset
         self._partition: Partition | None = None

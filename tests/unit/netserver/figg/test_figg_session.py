@@ -11,6 +11,7 @@ import pytest
 
 from netserver.figg import session as figg_session
 from netserver.figg.codec import Ack, Attach, Attached, Data, Detach, Detached, Ping, Pong, Publish
+from netserver.figg.limits import FRAMES_BYTES
 from tests.echo import until
 from tests.figg_support import Place, with_server
 
@@ -451,7 +452,7 @@ def test_a_deleted_topic_stays_away_until_somebody_publishes() -> None:
 
 def test_history_is_sent_in_turns_that_have_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small records are many to pass over for each portion: beside the bytes of a turn its time counts."""
-    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    monkeypatch.setattr(figg_session, "COSTLY_S", 0.0)
     count = 60_000
 
     async def test(place: Place) -> None:
@@ -471,12 +472,12 @@ def test_history_is_sent_in_turns_that_have_time(monkeypatch: pytest.MonkeyPatch
                 loop.call_soon(tick)
 
         def noted(data: bytes) -> None:
-            portions[turn] += len(data) > figg_session.FRAMES_BYTES // 2
+            portions[turn] += len(data) > FRAMES_BYTES // 2
             write(data)
 
         monkeypatch.setattr(connection, "write", noted)
         tick()
         assert len(await peer.history(b"t", count)) == count
-        assert 0 < max(portions.values()) <= 2
+        assert max(portions.values()) == 1
 
     with_server(test)
