@@ -14,6 +14,7 @@ the end of the wait and the answer.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
 from engine.errors import EngineError, OutOfRange
@@ -444,11 +445,17 @@ class ConsumeJob:
         """No answer is wanted any more."""
         if self.state == WAITING:
             self._stop_waiting()
-        self.connection.services.log.slices.run(self._let_go())
         self._finish()
+        self.connection.services.log.slices.run(chain(self._let_go(), self._take_apart()))
+
+    def _take_apart(self) -> Iterator[None]:
+        """Let go of what it has gathered, which refers to it: so many objects take a while to go."""
+        topics, self._topics, self.fetches = self._topics, [], []
+        while topics:
+            topics.pop()
+            yield
 
     def _finish(self) -> None:
-        self.fetches, self._topics = [], []  # they hold this; whoever goes through them goes on
         if self.state != ANSWERED:
             self.state = ANSWERED
             self._session.consumed(self)
@@ -463,23 +470,25 @@ class ConsumeJob:
                 fetch.again()
             self._session.park(self.start)
             return
-        entries = []
+        entries: list[bytes] = []
+        pieces: list[tuple[Slab, ChunkCut]] = []
         for (name, partitions), fetches in zip(self._request.topics, self._topics, strict=True):
             if fetches is None:
                 entries.append(unknown_topic_entry(name, len(partitions)))
             else:
-                entries.append(topic_head(name, len(fetches)))
-                entries += (fetch.entry() for fetch in fetches)
+                entries.append(b"".join([topic_head(name, len(fetches)), *(fetch.entry() for fetch in fetches)]))
+                for fetch in fetches:
+                    pieces += fetch.pieces
             yield
         if self.state != READING:
             return
         head = consume_frame_head(self._request.request_id, entries, len(self._topics), self.size_bytes)
-        pieces = [piece for fetch in self.fetches for piece in fetch.pieces]
         self._write(head, pieces)
         counters = self.connection.counters
         counters.records_delivered += sum(cut.records for _, cut in pieces)
         counters.delivered_bytes += self.size_bytes
         self._finish()
+        yield from self._take_apart()
 
     def _write(self, head: bytearray, pieces: list[tuple[Slab, ChunkCut]]) -> None:
         """Head and chunks: gathered into one buffer where they lie in small batches, else as slices of the slabs."""

@@ -323,12 +323,20 @@ def _encode_status(response: StatusResponse) -> bytes:
 
 
 def _encode_discover_topics(response: DiscoverTopicsResponse) -> bytes:
-    parts = [U32.pack(response.request_id), U32.pack(len(response.topics)), bytes((response.cluster_aware,))]
-    for entry in response.topics:
-        parts += (str8(entry.name), bytes((entry.enabled,)), U16.pack(entry.partition_count))
-        if response.cluster_aware:
-            parts.append(bytes((entry.replicas or 0,)))
-    return b"".join(parts)
+    head = U32.pack(response.request_id) + U32.pack(len(response.topics)) + bytes((response.cluster_aware,))
+    return head + b"".join(encode_topic(entry, cluster_aware=response.cluster_aware) for entry in response.topics)
+
+
+def encode_topic(entry: TopicEntry, *, cluster_aware: bool = False) -> bytes:
+    """A topic in the answer to DiscoverTopics."""
+    encoded = str8(entry.name) + bytes((entry.enabled,)) + U16.pack(entry.partition_count)
+    return encoded + bytes((entry.replicas or 0,)) if cluster_aware else encoded
+
+
+def topics_frame(request_id: int, count: int, entries: bytes) -> bytes:
+    """A DiscoverTopics answer of ``count`` topics that are encoded already."""
+    head = U32.pack(request_id) + U32.pack(count) + b"\0"
+    return b"".join((bytes((MessageId.DISCOVER_TOPICS,)), U32.pack(len(head) + len(entries)), head, entries))
 
 
 def _encode_discover_topology(response: DiscoverTopologyResponse) -> bytes:
