@@ -13,18 +13,22 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from engine.callbacks import call_each
-from engine.limits import SLICES_S
+from engine.limits import SLICES_FREE_S, SLICES_S
 
 Soon = Callable[[Callable[[], None]], object]
 """Calls a function in the next turn of the loop."""
 
 
 class TurnCounter:
-    """Numbers the turns of a loop; the first question in a turn costs a call in the next one."""
+    """Numbers the turns of a loop; the first question in a turn costs a call in the next one.
+
+    Attributes:
+        number: of the turn of the latest question, until that turn has ended.
+    """
 
     def __init__(self, soon: Soon) -> None:
         self._soon = soon
-        self._number = 0
+        self.number = 0
         self._is_asked = False
 
     def __call__(self) -> int:
@@ -32,10 +36,10 @@ class TurnCounter:
         if not self._is_asked:
             self._is_asked = True
             self._soon(self._next)
-        return self._number
+        return self.number
 
     def _next(self) -> None:
-        self._number += 1
+        self.number += 1
         self._is_asked = False
 
 
@@ -74,8 +78,9 @@ class Slices:
 
     def run(self, steps: Iterator[object]) -> None:
         """Goes through `steps`, now and in later turns; each step is short."""
+        free_until = time.perf_counter() + min(SLICES_FREE_S, SLICES_S)
         for _ in steps:
-            if self.is_over():
+            if time.perf_counter() > free_until and self.is_over():
                 self.later(partial(self.run, steps))
                 return
 

@@ -121,8 +121,11 @@ SLOW_TURN_LOG_S: Final = 10.0
 """Time between two lines about slow turns."""
 
 TURN_CLOCK_S: Final = 0.001
-"""A turn begins with a reading of the thread's CPU clock at most this old, by which it may seem too long: reading it
-takes 0.4 us."""
+"""Turns of the loop within so much time are looked at together, and are known to be short."""
+
+LONG_TURN_S: Final = 0.005
+EXACT_S: Final = 1.0
+"""Behind so much in one piece every turn is looked at by itself for so long."""
 
 ADMIN_BODY_BYTES: Final = 32 * MIB
 """A request to the admin API: one record of the default limit (16 MiB) in base64 fits."""

@@ -3,10 +3,11 @@
 Whoever sends something waits for the loop's turn that is under way. So what counts is the work of a whole turn, by the
 CPU time of the loop's thread: a loaded machine, a wait for the disk or for the interpreter lock is not its work.
 
-Everything that the loop calls marks what it is (``mark``). The first mark of a turn ends the one before it; what took
-longest from one mark to the next is named in the log. A turn costs about a microsecond: the wall clock is cheap, and
-CPU time cannot be more than wall time, so that the thread's clock, which is a system call, is read a few hundred times
-a second, and behind turns that may have been slow.
+Everything that the loop calls marks what it is (``mark``); what took longest from one mark to the next is named in the
+log. A mark is a look at the wall clock, 0.1 us. To be told of the end of a turn costs another round of the loop, and
+the thread's clock is a system call: so both are asked for once in a millisecond, by the first mark behind it. Turns
+within that time are looked at together, and are known to be short; of a longer one the first piece may be missed, which
+has been looked at by itself. For a second behind any long piece every turn is looked at.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Final
 
 from engine.histogram import Histogram
 from engine.slices import TurnCounter
-from netserver.limits import SLOW_TURN_LOG_S, SLOW_TURN_S, TURN_CLOCK_S
+from netserver.limits import EXACT_S, LONG_TURN_S, SLOW_TURN_LOG_S, SLOW_TURN_S, TURN_CLOCK_S
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class Turns:
     """Watches the turns of one loop; everything here runs in its thread.
 
     Args:
-        turn_of: another number in each turn.
+        turn_of: numbers the turns.
 
     Attributes:
         slow: CPU seconds of the turns above ``SLOW_TURN_S``.
@@ -40,8 +41,8 @@ class Turns:
     """
 
     __slots__ = (
-        "_at", "_cpu", "_cpu_at", "_logged_at", "_look_s", "_most", "_most_s", "_running", "_started", "_turn",
-        "_turn_of", "longest_s", "slow",
+        "_at", "_clock_s", "_cpu", "_exact_until", "_logged_at", "_look_s", "_most", "_most_s", "_running", "_started",
+        "_turn", "_turn_of", "longest_s", "slow",
     )  # fmt: skip
 
     def __init__(self, turn_of: TurnCounter) -> None:
@@ -49,9 +50,11 @@ class Turns:
         self._turn = -1
         self.slow = Histogram()
         self.longest_s = 0.0
-        self._look_s = math.inf  # wall time from which a turn is looked at
-        self._started = self._at = 0.0
-        self._cpu = self._cpu_at = 0.0
+        self._look_s = math.inf  # CPU time from which a turn counts for something
+        self._started = self._at = 0.0  # of the turn that is looked at; of the latest mark
+        self._cpu = 0.0
+        self._clock_s = TURN_CLOCK_S
+        self._exact_until = 0.0
         self._running: object = NOTHING
         self._most: object = NOTHING
         self._most_s = 0.0
@@ -67,7 +70,7 @@ class Turns:
         """Count turns from now on: a start is one long turn that nobody waits for."""
         self._look_s = 0.0
         self._most_s = 0.0
-        self._started = self._at = self._cpu_at = time.perf_counter()
+        self._started = self._at = time.perf_counter()
         self._cpu = time.thread_time()
 
     def stop(self) -> None:
@@ -77,13 +80,12 @@ class Turns:
     def mark(self, what: object) -> None:
         """From now on ``what`` is running: a function, or something with a ``title``."""
         now = time.perf_counter()
-        turn = self._turn_of()
-        if turn != self._turn:
-            self._turn = turn
-            self._begin(now)
-        elif now - self._at > self._most_s:
-            self._most_s = now - self._at
-            self._most = self._running
+        if now - self._started > self._clock_s:
+            if self._turn_of.number != self._turn:
+                self._begin(now)
+            elif now - self._at > self._most_s:
+                self._most_s = now - self._at
+                self._most = self._running
         self._at = now
         self._running = what
 
@@ -93,28 +95,24 @@ class Turns:
         callback(*args)
 
     def _begin(self, now: float) -> None:
-        """A turn begins, and so the one before it has ended."""
-        if now - self._started >= self._look_s:
-            self._look(now)
-        self._started = now
-        self._most_s = 0.0
-        if now - self._cpu_at > TURN_CLOCK_S:
-            self._cpu_at = now
-            self._cpu = time.thread_time()
-
-    def _look(self, now: float) -> None:
-        """The turn before this one, or the wait behind it, was long enough to look at the thread's clock."""
+        """What was looked at has ended, and the next turn begins, or is under way."""
         cpu = time.thread_time()
         spent_s = min(now - self._started, cpu - self._cpu)
-        self._cpu, self._cpu_at = cpu, now
-        self.longest_s = max(self.longest_s, spent_s)
-        self._look_s = min(self.longest_s, SLOW_TURN_S)
-        if spent_s >= SLOW_TURN_S:
-            self.slow.observe(spent_s)
-            last_s = spent_s - (self._at - self._started)
-            if last_s > self._most_s:
-                self._most_s, self._most = last_s, self._running
-            self._tell(now, spent_s)
+        if spent_s >= self._look_s:
+            self.longest_s = max(self.longest_s, spent_s)
+            self._look_s = min(self.longest_s, SLOW_TURN_S)
+            if spent_s >= SLOW_TURN_S:
+                self.slow.observe(spent_s)
+                last_s = spent_s - (self._at - self._started)
+                if last_s > self._most_s:
+                    self._most_s, self._most = last_s, self._running
+                self._tell(now, spent_s)
+        if spent_s > LONG_TURN_S:
+            self._clock_s, self._exact_until = 0.0, now + EXACT_S
+        elif now > self._exact_until:
+            self._clock_s = TURN_CLOCK_S
+        self._started, self._cpu, self._most_s = now, cpu, 0.0
+        self._turn = self._turn_of()
 
     def _tell(self, now: float, spent_s: float) -> None:
         if now - self._logged_at >= SLOW_TURN_LOG_S:
