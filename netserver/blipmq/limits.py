@@ -103,5 +103,5 @@ PREFETCH_BYTES_MAX = 16 * 1024 * 1024
 POLLS_MAX = 256
 """POLLs of one round: more gain nothing."""
 
-PASSED_RECORDS_MAX = 4096
-"""Records that are too old or too large and are passed in one turn of the event loop: each costs 2 us."""
+PASSED_RECORDS_MAX = 128
+"""Records that are too old or too large and are passed between two looks at the clock: each costs 2 us."""

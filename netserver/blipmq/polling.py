@@ -27,7 +27,6 @@ COMPILED = not __file__.endswith(".py")
 BARRIER = "publishes in front are not stored yet"
 DISK = "records are being read from the disk"
 OUTPUT = "the peer does not read its deliveries"
-TURN = "records that are not to be delivered are being passed"
 
 UNKNOWN = "unknown subscription or delivery tag"
 FORBIDDEN = "not allowed by this API key"
@@ -78,7 +77,7 @@ class ConsumingSession:
         self._waiting: Cursor | None = None  # one whose record is being read from the disk
         self._buffer = node.out  # deliveries are gathered here, all within one call
         self._used = 0
-        self._passed = 0  # records that could not be delivered, in this turn
+        self._passed = 0  # records that could not be delivered, since the last look at the clock
 
     def received(self, data: memoryview, length: int) -> int:
         position = 0
@@ -231,9 +230,9 @@ class ConsumingSession:
         try:
             while answered < count:
                 if self._passed >= _PASSED_MAX:
-                    connection.hold(TURN)
-                    connection.loop.call_soon(connection.release, TURN)
-                    break
+                    self._passed = 0
+                    if not connection.has_turn():
+                        break
                 if not connection.writable:
                     connection.hold(OUTPUT)
                     break

@@ -119,7 +119,7 @@ def test_a_hundred_stalled_readers_and_two_hundred_slow_logins() -> None:
             ((tag, body),) = peer.poll(subscription)
             assert body == b"%d" % n
             assert peer.ack(subscription, tag) == []
-        assert resident_mib(process.pid) - before < 96, "up to the high-water mark of output and a portion each"
+        assert resident_mib(process.pid) - before < 64, "up to the high-water mark of output and a portion each"
         assert [len(frame.payload) for frame in stalled[0].frames(200)] == [64_004] * 200, "who reads again gets it all"
         for connection in slow:
             connection.send(b"k")
