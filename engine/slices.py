@@ -50,12 +50,13 @@ class Slices:
         soon: calls a function in the next turn of the loop.
 
     Attributes:
+        soon: as given.
         turn_of: gives another number in each turn.
     """
 
     def __init__(self, soon: Soon) -> None:
         self.turn_of = TurnCounter(soon)
-        self._soon = soon
+        self.soon = soon
         self._turn = -1
         self._until = 0.0
         self._waiting: deque[Callable[[], object]] = deque()
@@ -91,7 +92,7 @@ class Slices:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._soon(self._begin)
+            self.soon(self._begin)
 
     def _begin(self) -> None:
         """What waits has its turn."""

@@ -343,6 +343,7 @@ class Server:
             raise problem from error
         if isinstance(loop, WatchedLoop):
             opened.slices.turn_of = loop.turn_of
+            opened.slices.soon = loop.call_soon  # marked: it is work, and may be all that there is in many turns
         self.open_seconds = time.monotonic() - started
         return opened
 

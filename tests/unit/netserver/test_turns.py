@@ -7,7 +7,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
@@ -197,3 +197,25 @@ def test_a_connection_is_named_in_any_loop(caplog: pytest.LogCaptureFixture) -> 
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
+
+
+def test_turns_of_nothing_but_slices_are_short_ones() -> None:
+    async def main(turns: Turns) -> None:
+        async with running(settings=ALONE) as server:
+            await some_turns()
+            before = count(turns)
+            done = asyncio.Event()
+
+            def steps() -> Iterator[None]:
+                for _ in range(30):
+                    work(0.2 * SLOW_TURN_S)
+                    yield
+                done.set()
+
+            server.log.slices.run(steps())
+            await done.wait()
+            assert count(turns) == before
+
+    loop = WatchedLoop()
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main(loop.turns))
