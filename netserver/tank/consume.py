@@ -27,6 +27,7 @@ from .limits import (
     CHUNK_BYTES_TARGET,
     FETCH_BYTES_MAX,
     FETCH_BYTES_MIN,
+    PIECES_A_STEP,
     SHARE_BYTES_MIN,
     SLICE_BYTES_MIN,
     WAIT_MS_MAX,
@@ -483,15 +484,20 @@ class ConsumeJob:
         if self.state != READING:
             return
         head = consume_frame_head(self._request.request_id, entries, len(self._topics), self.size_bytes)
-        self._write(head, pieces)
+        yield from self._write(head, pieces)
+        if self.state != READING:
+            return
         counters = self.connection.counters
         counters.records_delivered += sum(cut.records for _, cut in pieces)
         counters.delivered_bytes += self.size_bytes
         self._finish()
         yield from self._take_apart()
+        while pieces:
+            del pieces[-PIECES_A_STEP:]
+            yield
 
-    def _write(self, head: bytearray, pieces: list[tuple[Slab, ChunkCut]]) -> None:
-        """Head and chunks: gathered into one buffer where they lie in small batches, else as slices of the slabs."""
+    def _write(self, head: bytearray, pieces: list[tuple[Slab, ChunkCut]]) -> Iterator[None]:
+        """Head and chunks, at once: gathered in one buffer where they lie in small batches, else as slices of slabs."""
         connection = self.connection
         batches = sum(cut.batches for _, cut in pieces)
         if self.size_bytes < SLICE_BYTES_MIN * max(batches, 2):
@@ -500,6 +506,7 @@ class ConsumeJob:
             position = len(head)
             for slab, cut in pieces:
                 position = cut.copy_to(slab.buffer, frame, position)
+                yield
             connection.write(frame)
             return
         connection.write(head)
