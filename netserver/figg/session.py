@@ -29,6 +29,7 @@ from netserver.figg.hot import pack_publishes
 from netserver.figg.limits import (
     COSTLY_S,
     HEADER_BYTES,
+    OTHERS_A_STEP,
     RESENT_S,
     SUBSCRIPTIONS_MAX,
     TOPICS_REMEMBERED_MAX,
@@ -90,7 +91,7 @@ class FiggSession:
     # --- input
 
     def received(self, data: memoryview, length: int) -> int:
-        position = 0
+        position = others = 0
         connection = self.connection
         try:
             while not connection.held:
@@ -106,11 +107,12 @@ class FiggSession:
                         break  # held, and this frame comes again
                     position = behind
                     continue
+                others += 1
+                if (kind == codec.ATTACH or not others % OTHERS_A_STEP) and not connection.has_turn():
+                    break
                 if kind == codec.PING:
                     self._answers.append(codec.pong(codec.read_number(data, start, end)))
                 elif kind == codec.ATTACH:
-                    if not connection.has_turn():
-                        break
                     self._attach(*codec.read_attach(data, start, end))
                 elif kind == codec.DETACH:
                     self._detach(codec.read_topic(data, start, end))
