@@ -92,6 +92,10 @@ def test_slabs_are_merged(codec: ModuleType) -> None:
     assert made.rows == 60 * 428
     assert made.value_size == 60 * sum(len(row[3]) for row in expected(data))
     assert rows_of(made.take()) == expected(data) * 60
+    for times in (1, 100):  # begins with the room that the last ones took
+        for _ in range(times):
+            made.add(data, 0, len(data), 0, 1 << 62)
+        assert rows_of(made.take()) == expected(data) * times
 
 
 @both

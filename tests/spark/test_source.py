@@ -109,6 +109,9 @@ def test_a_range_reads_only_its_part(tmp_path: Path) -> None:
     split = tasks(tmp_path, splitBytes="1000000")
     assert 6 <= len(split) <= 9
     assert planned_bytes(tmp_path, splitBytes="1000000") == every
+    processors = len(os.sched_getaffinity(0))
+    assert processors <= len(tasks(tmp_path, openCostInBytes="1")) <= processors + 1  # nobody without work
+    assert len(tasks(tmp_path)) == 1  # too little to share
     pieces = [piece for task in split for piece in task.ranges]
     assert [piece.next_seq for piece in pieces[:-1]] == [piece.first_seq for piece in pieces[1:]]
 

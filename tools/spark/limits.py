@@ -7,14 +7,15 @@ TIMESTAMP_MS_MAX = ((1 << 63) - 1) // 1000
 """Latest time of a record in Spark, whose timestamps are int64 microseconds; a later one, which a client may state,
 becomes this one."""
 
-RECORD_BATCH_ROWS = 16 * 1024
+RECORD_BATCH_ROWS = 64 * 1024
 """Rows after which a record batch is handed on: smaller ones cost more per row, larger ones only memory."""
 
 RECORD_BATCH_BYTES = 8 << 20
 """Bytes of keys and values after which a record batch is handed on, whatever its rows."""
 
-SPLIT_BYTES = 64 << 20
-"""Bytes of segment files that one task reads, unless the option splitBytes says otherwise."""
+SPLIT_BYTES = 128 << 20
+"""Bytes of segment files that one task reads at most, unless the option splitBytes says otherwise; as in Spark's
+sources of files."""
 
 OPEN_COST_BYTES = 4 << 20
 """As how many bytes the beginning of a range counts where small ranges become one task, unless the option

@@ -32,12 +32,14 @@ def arrow_schema(fields: Iterable[tuple[str, bool]]) -> pa.Schema:
 
 
 def record_batches(columns: Columns, task: Task, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The columns as record batches of at most RECORD_BATCH_ROWS rows; none when there are no rows."""
+    """The columns as record batches of about as many rows, at most RECORD_BATCH_ROWS; none when there are no rows."""
     if not columns.rows:
         return
     batch = pa.RecordBatch.from_arrays([_array(columns, task, name) for name in schema.names], schema=schema)
-    for start in range(0, columns.rows, RECORD_BATCH_ROWS):
-        yield batch.slice(start, RECORD_BATCH_ROWS)
+    count = -(-columns.rows // RECORD_BATCH_ROWS)
+    size = -(-columns.rows // count)
+    for start in range(0, columns.rows, size):
+        yield batch.slice(start, size)
 
 
 def _array(columns: Columns, task: Task, name: str) -> pa.Array:

@@ -15,6 +15,8 @@ cdef class Decoder:
     cdef readonly Py_ssize_t key_size
     cdef readonly Py_ssize_t value_size
     cdef Py_ssize_t rows_max
+    cdef Py_ssize_t first_rows
+    cdef Py_ssize_t first_bytes
     cdef bytearray seqs
     cdef bytearray timestamps
     cdef bytearray key_ends

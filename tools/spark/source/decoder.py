@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from engine.formats.batch import RecordCursor
 from engine.formats.record import BatchError, BundleError
-from tools.spark.limits import COLUMN_BYTES_MAX, TIMESTAMP_MS_MAX
+from tools.spark.limits import COLUMN_BYTES_MAX, RECORD_BATCH_BYTES, TIMESTAMP_MS_MAX
 from tools.spark.source import decoder_pure
 from tools.spark.source.columns import Columns, ColumnsFull
 
@@ -34,6 +34,8 @@ class Decoder:
         self.numbers = numbers
         self.times = times
         self.headers = headers
+        self.first_rows = FIRST_ROWS
+        self.first_bytes = FIRST_BYTES
         self.begin()
 
     def begin(self) -> None:
@@ -110,7 +112,7 @@ class Decoder:
 
     def grow_rows(self) -> None:
         """Room for twice as many rows."""
-        rows_max = max(2 * self.rows_max, FIRST_ROWS)
+        rows_max = max(2 * self.rows_max, self.first_rows)
         if self.numbers:
             self.seqs = grown(self.seqs, 8 * rows_max)
             self.seqs_view = memoryview(self.seqs).cast("q")
@@ -127,16 +129,19 @@ class Decoder:
 
     def grow_keys(self, size: int) -> None:
         """Room for at least so many bytes of keys more. Raises ColumnsFull."""
-        self.key_bytes = grown(self.key_bytes, room(self.key_size, size))
+        self.key_bytes = grown(self.key_bytes, room(self.key_size, size, FIRST_BYTES))
         self.key_view = self.key_bytes
 
     def grow_values(self, size: int) -> None:
         """Room for at least so many bytes of values more. Raises ColumnsFull."""
-        self.value_bytes = grown(self.value_bytes, room(self.value_size, size))
+        self.value_bytes = grown(self.value_bytes, room(self.value_size, size, self.first_bytes))
         self.value_view = self.value_bytes
 
     def take(self) -> Columns:
-        """All rows that were added since the last time; the buffers are longer than the rows need."""
+        """All rows that were added since the last time; the buffers are longer than the rows need.
+
+        The next ones begin with as much room as these took, so that they are not copied while they grow.
+        """
         columns = Columns(
             self.rows,
             self.seqs,
@@ -147,6 +152,8 @@ class Decoder:
             self.value_bytes,
             self.header_rows,
         )
+        self.first_rows = max(FIRST_ROWS, self.rows)
+        self.first_bytes = min(max(FIRST_BYTES, self.value_size + self.value_size // 8), RECORD_BATCH_BYTES)
         self.begin()
         return columns
 
@@ -154,11 +161,11 @@ class Decoder:
 TIMESTAMP_BOUND = TIMESTAMP_MS_MAX
 
 
-def room(used_bytes: int, more_bytes: int) -> int:
+def room(used_bytes: int, more_bytes: int, first_bytes: int) -> int:
     """The size of a buffer that holds so much and has room for more: twice as much if that is possible."""
     if used_bytes + more_bytes > COLUMN_BYTES_MAX:
         raise ColumnsFull(f"more than {COLUMN_BYTES_MAX} bytes of one column in one record batch")
-    return min(max(2 * used_bytes, used_bytes + more_bytes, FIRST_BYTES), COLUMN_BYTES_MAX)
+    return min(max(2 * used_bytes, used_bytes + more_bytes, first_bytes), COLUMN_BYTES_MAX)
 
 
 def grown(buffer: bytearray, size_bytes: int) -> bytearray:

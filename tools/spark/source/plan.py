@@ -43,6 +43,11 @@ class Task:
     end_seq: int
     ranges: tuple[Range, ...]
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of files."""
+        return sum(piece.end - piece.position for piece in self.ranges)
+
 
 def lost(options: Options, text: str) -> None:
     """Fails, or says so where failOnDataLoss is false. Raises DataLoss."""
@@ -54,6 +59,10 @@ def lost(options: Options, text: str) -> None:
 def text_of(name: bytes) -> str:
     """A topic's name as Spark shows it."""
     return name.decode("utf-8", "backslashreplace")
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0))
 
 
 class Planner:
@@ -208,15 +217,21 @@ class Planner:
         """Tasks for the numbers [first, end) of each partition; as many as minPartitions asks for, if it does.
 
         Raises:
-            DataLoss, Corrupt: what `tasks` raises.
+            DataLoss, Corrupt: records are gone or cannot be read.
         """
-        ranges = sorted(wanted.items())
-        found = [task for key, (first, end) in ranges for task in self.tasks(key, first, end)]
-        least = self.options.min_partitions
-        if least is None or len(found) >= least:
+        options, least = self.options, self.options.min_partitions
+        readable = [side for key, span in sorted(wanted.items()) for side in self._readable(key, *span)]
+        found = [task for side in readable for task in self._cut(*side, options.split_bytes)]
+        sizes_bytes = [task.size_bytes for task in found]
+        if least is None:  # smaller tasks where the largest ones would leave processors without work
+            share_bytes = sum(sizes_bytes) // _processors() + options.open_cost_bytes
+            if share_bytes >= max(sizes_bytes, default=0):
+                return found
+            return [task for side in readable for task in self._cut(*side, min(share_bytes, options.split_bytes))]
+        if len(found) >= least:
             return found
-        records_max = max(1, sum(self.partitions[key].count(first, end) for key, (first, end) in ranges) // least)
-        return [task for key, (first, end) in ranges for task in self.tasks(key, first, end, records_max)]
+        records_max = max(1, sum(self.partitions[key].count(first, end) for key, first, end in readable) // least)
+        return [task for side in readable for task in self._cut(*side, options.split_bytes, records_max)]
 
     def packed(self, tasks: Sequence[Task]) -> list[tuple[Task, ...]]:
         """Small tasks together, as Spark packs files: each counts as its bytes and the cost of opening it.
@@ -226,8 +241,8 @@ class Planner:
         options, least = self.options, self.options.min_partitions
         if options.records_per_partition is not None:
             return [(task,) for task in tasks]
-        costs = [options.open_cost_bytes + sum(piece.end - piece.position for piece in task.ranges) for task in tasks]
-        shared = max(options.open_cost_bytes, sum(costs) // (least or len(os.sched_getaffinity(0))))
+        costs = [options.open_cost_bytes + task.size_bytes for task in tasks]
+        shared = max(options.open_cost_bytes, sum(costs) // (least or _processors()))
         packs: list[list[Task]] = []
         room = 0
         for task, cost in zip(tasks, costs, strict=True):
@@ -238,8 +253,13 @@ class Planner:
             room -= cost
         return [tuple(pack) for pack in packs] if len(packs) >= (least or 0) else [(task,) for task in tasks]
 
-    def tasks(self, key: Key, first_seq: int, end_seq: int, records_max: int | None = None) -> Iterator[Task]:
-        """Tasks for the numbers first_seq..end_seq - 1, each at most `records_max`. Raises DataLoss, Corrupt."""
+    def tasks(self, key: Key, first_seq: int, end_seq: int) -> Iterator[Task]:
+        """Tasks for the numbers first_seq..end_seq - 1 of one partition. Raises DataLoss, Corrupt."""
+        for side in self._readable(key, first_seq, end_seq):
+            yield from self._cut(*side, self.options.split_bytes)
+
+    def _readable(self, key: Key, first_seq: int, end_seq: int) -> Iterator[tuple[Key, int, int]]:
+        """What can be read of the numbers first_seq..end_seq - 1; what is lost is told. Raises DataLoss, Corrupt."""
         part = self.partitions[key]
         where = f"{key[0]}:{key[1]}"
         if max(first_seq, end_seq) > part.committed_seq + 1:
@@ -255,9 +275,11 @@ class Planner:
             else:
                 LOG.warning("skipped: %s; lost: records %d to %d", loss.error, loss.first_seq, loss.last_seq)
         for first, end in part.sides(max(first_seq, part.log_start), end_seq):
-            yield from self._cut(key, first, end, records_max)
+            yield key, first, end
 
-    def _cut(self, key: Key, first_seq: int, end_seq: int, records_max: int | None) -> Iterator[Task]:
+    def _cut(
+        self, key: Key, first_seq: int, end_seq: int, split_bytes: int, records_max: int | None = None
+    ) -> Iterator[Task]:
         part = self.partitions[key]
         pieces = list(part.pieces(first_seq, end_seq))
         limits = [limit for limit in (records_max, self.options.records_per_partition) if limit is not None]
@@ -267,7 +289,7 @@ class Planner:
             # Bytes at a border of numbers are read by both tasks.
             low = bisect_right(pieces, start, key=lambda piece: piece.next_seq)
             high = bisect_left(pieces, stop, key=lambda piece: piece.first_seq)
-            for taken in _gathered(pieces[low:high], self.options.split_bytes):
+            for taken in _gathered(pieces[low:high], split_bytes):
                 yield Task(*key, start, stop, taken)
             start = stop
 
