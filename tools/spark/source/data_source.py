@@ -1,7 +1,8 @@
 """The data source ``quintlog``: reads a data directory beside a running server or without one, never through it.
 
-Columns as those of Spark's source for Kafka. ``.schema("offset bigint, value binary")`` chooses columns, and only those
-are made: Spark tells a Python source nothing about the columns that a query needs.
+Columns as those of Spark's source for Kafka. The option ``columns`` chooses, and only those are made: Spark tells a
+Python source nothing about the columns that a query needs. Columns that are never null say so: else Spark's JVM asks
+each value, which is a third of what a row costs it.
 
 Filters are not taken over from Spark (`pushFilters`): Spark 4.3 keeps a reader that was narrowed by one query's filters
 for the next queries of the same DataFrame, which then silently miss rows. The options for offsets and times narrow.
@@ -22,7 +23,7 @@ from pyspark.sql.datasource import (
     InputPartition,
 )
 
-from tools.spark.source.options import OptionError, Options, parse
+from tools.spark.source.options import OptionError, Options, as_documented, parse
 from tools.spark.source.plan import Planner, Task
 
 if TYPE_CHECKING:
@@ -46,8 +47,19 @@ STREAMS_FROM = (4, 2)
 SPELLED = {name.lower(): name for name in COLUMNS}
 """Names as Spark compares them."""
 
+NULLABLE = ("key", "headers")
+
 Fields = tuple[tuple[str, bool], ...]
 """Columns: name as the query spells it, whether null is allowed."""
+
+
+def chosen_columns(text: str) -> list[str]:
+    """The columns that the option names, in any case. Raises OptionError."""
+    asked = [name.strip() for name in text.split(",")]
+    found = list(as_documented(asked, COLUMNS, what="column").values())
+    if len(set(found)) != len(asked):
+        raise OptionError(f"columns is {text!r}; expected names, each once, with commas between them")
+    return found
 
 
 def fields_of(schema: StructType) -> Fields:
@@ -56,6 +68,8 @@ def fields_of(schema: StructType) -> Fields:
         if COLUMNS.get(SPELLED.get(field.name.lower(), "")) != field.dataType.simpleString():
             offered = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())
             raise OptionError(f"no column {field.name} {field.dataType.simpleString()}; there are {offered}")
+        if SPELLED[field.name.lower()] in NULLABLE and not field.nullable:
+            raise OptionError(f"column {field.name} may be null: it cannot be NOT NULL")
     return tuple((field.name, field.nullable) for field in schema.fields)
 
 
@@ -74,20 +88,30 @@ class QuintlogSource(DataSource):
         return "quintlog"
 
     def schema(self) -> str:
-        """All columns; headers only when they are asked for, since they cost more than all others."""
+        """All columns, or those of the option; headers only when asked for, since they cost more than all others."""
         headers = self.options.get("includeHeaders", "false").lower() == "true"
-        return ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items() if name != "headers" or headers)
+        chosen = self.options.get("columns")
+        names = [name for name in COLUMNS if name != "headers" or headers]
+        if chosen is not None:
+            names = chosen_columns(chosen)
+        return ", ".join(f"{name} {COLUMNS[name]}{'' if name in NULLABLE else ' NOT NULL'}" for name in names)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For batch queries."""
-        return BatchReader(parse(self.options), fields_of(schema))
+        return BatchReader(parse(self.options), self._fields(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For streaming queries."""
         need_spark(STREAMS_FROM, "streams need")
         from tools.spark.source.stream import StreamReader
 
-        return StreamReader(parse(self.options, streaming=True), fields_of(schema))
+        return StreamReader(parse(self.options, streaming=True), self._fields(schema))
+
+    def _fields(self, schema: StructType) -> Fields:
+        fields, chosen = fields_of(schema), self.options.get("columns")
+        if chosen is not None and [name for name, _ in fields] != chosen_columns(chosen):
+            raise OptionError("columns and a schema exclude each other: both choose columns")
+        return fields
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For batch queries that write, through the server (docs/spark-sink.md)."""

@@ -41,6 +41,7 @@ _KNOWN = (
     "maxBytesPerTrigger",
     "failOnDataLoss",
     "onCorruption",
+    "columns",
     "includeHeaders",
 )
 _STREAMING = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
