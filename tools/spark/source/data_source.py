@@ -25,6 +25,7 @@ from pyspark.sql.datasource import (
 
 from tools.spark.source.options import OptionError, Options, as_documented, parse
 from tools.spark.source.plan import Planner, Task
+from tools.spark.source.process import keep_imports
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,6 +90,7 @@ class QuintlogSource(DataSource):
 
     def schema(self) -> str:
         """All columns, or those of the option; headers only when asked for, since they cost more than all others."""
+        keep_imports()
         headers = self.options.get("includeHeaders", "false").lower() == "true"
         chosen = self.options.get("columns")
         names = [name for name in COLUMNS if name != "headers" or headers]
@@ -98,6 +100,7 @@ class QuintlogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For batch queries."""
+        keep_imports()
         return BatchReader(parse(self.options), self._fields(schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -143,6 +146,7 @@ def read_partition(partition: Any, fields: Fields, options: Options) -> Iterator
     from tools.spark.source.arrow import arrow_schema
     from tools.spark.source.reading import TaskReader
 
+    keep_imports()
     schema = arrow_schema((SPELLED[name.lower()], nullable) for name, nullable in fields)
     names = [name for name, _ in fields]
     for task in partition.tasks:
