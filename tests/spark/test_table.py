@@ -87,6 +87,9 @@ def test_columns_and_what_is_new(tmp_path: Path) -> None:
     partition.mark()
     assert [commit.records for commit in kept(tmp_path / "log", place)] == [1]
     assert offsets(place) == list(range(1, 92))
+    done = logtool(tmp_path / "log", tmp_path / "none", "--topic", "order", "--topic", "x*")
+    assert (done.returncode, "has such a name" in done.stderr) == (5, True)
+    assert not (tmp_path / "none").exists()
 
 
 def test_commits_of_many_partitions(tmp_path: Path) -> None:

@@ -277,9 +277,9 @@ def test_an_archive_that_cannot_be_used_is_named(tmp_path: Path, refusing: str) 
     done = logtool(tmp_path / "log", "archive-segments", refusing)
     assert (done.returncode, done.stdout) == (3, "")
     (line,) = done.stderr.splitlines()
-    assert line.startswith("logtool: the archive s3://history/quintlog cannot be reached or used: ")
+    assert line.startswith("logtool: s3://history/quintlog cannot be reached or used: ")
     for options in ({"path": refusing}, {"archive": refusing}):
-        with pytest.raises(DataDirectoryError, match="the archive s3://history/quintlog cannot be"):
+        with pytest.raises(DataDirectoryError, match="s3://history/quintlog cannot be reached"):
             numbers(tmp_path / "log", **options)
 
 

@@ -48,12 +48,15 @@ def archive_table(
         raise Failure(USAGE, "not_installed", text) from problem
     given = {
         "path": str(settings.need_directory()),
-        "subscribePattern": topic_pattern(globs),
         "failOnDataLoss": str(not allow_loss),
         "onCorruption": "skip" if skip_damage else "fail",
     }
+    if globs:
+        given["subscribePattern"] = topic_pattern(globs)
+    if archive is not None:
+        given["archive"] = archive
     options = replace(
-        parse(given | ({"archive": archive} if archive is not None else {})),
+        parse(given),
         loss_hint="--allow-loss goes on without them",
         damage_hint="--skip-damage goes on behind them",
     )

@@ -18,10 +18,10 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError
 
-from engine.errors import DataDirectoryError, EngineError
+from engine.errors import DataDirectoryError, EngineError, UnknownTopic
 from engine.files.system import SystemFiles
 from engine.reader import read_version
-from tools.spark.archive.tiering import shown, told
+from tools.spark.archive.tiering import one_line, shown, told
 from tools.spark.source.arrow import TYPES, arrow_schema
 from tools.spark.source.options import Options
 from tools.spark.source.plan import Key, Planner
@@ -79,12 +79,10 @@ class Table:
             with told(self.uri):
                 yield
         except CommitFailedError as error:
-            text = (
-                f"another run has added to {shown(self.uri)} meanwhile, and this one's last part is not in it: {error}"
-            )
+            text = f"another run has added to {shown(self.uri)} meanwhile: run this one again for the rest"
             raise Overtaken(text) from error
         except DeltaError as error:
-            raise DataDirectoryError(f"{shown(self.uri)} cannot be used: {str(error).splitlines()[0]}") from error
+            raise DataDirectoryError(f"{shown(self.uri)} cannot be used: {one_line(error)}") from error
 
     @property
     def version(self) -> int:
@@ -126,6 +124,7 @@ def keep(options: Options, uri: str, commit_bytes: int, done: Callable[[Commit],
     """Adds what is committed now and not in the table yet, in commits of about `commit_bytes` of segment files.
 
     Raises:
+        UnknownTopic: no name matches the option subscribePattern.
         DataLoss, Corrupt: records that were to be added are gone or damaged; what was added before stays.
         Overtaken: another run has added to the table meanwhile; to be run again.
         DataDirectoryError, ArchiveAway: directory or table cannot be used.
@@ -133,7 +132,8 @@ def keep(options: Options, uri: str, commit_bytes: int, done: Callable[[Commit],
     assert options.path is not None
     planner = Planner(options)
     planner.refresh()
-    planner.need_named()
+    if options.pattern is not None and not planner.partitions:
+        raise UnknownTopic(f"no topic with records in {options.path} has such a name")
     table = Table(uri, read_version(SystemFiles(), Path(options.path)))
     waiting: dict[Key, tuple[int, int]] = {}
     for key, part in sorted(planner.partitions.items()):

@@ -12,6 +12,7 @@ carries its own hash: object storage shows a file only when it is complete, othe
 from __future__ import annotations
 
 import json
+import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -126,6 +127,12 @@ def shown(uri: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
+def one_line(error: Exception) -> str:
+    """What a library says on several lines, with arrows in colour between its causes."""
+    text = re.sub(r"\s*(?:\x1b\[[0-9;]*m|↳)+\s*", " ", str(error))
+    return " ".join(text.split())
+
+
 @contextmanager
 def told(uri: str) -> Iterator[None]:
     """Gives errors of object storage, which name neither a place nor a number, the name of the archive.
@@ -139,8 +146,7 @@ def told(uri: str) -> Iterator[None]:
     except OSError as error:
         if error.errno is not None:
             raise
-        why = str(error).partition("\n")[0]
-        raise ArchiveAway(f"the archive {shown(uri)} cannot be reached or used: {why}") from error
+        raise ArchiveAway(f"{shown(uri)} cannot be reached or used: {one_line(error)}") from error
 
 
 class Place:
