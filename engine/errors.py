@@ -109,3 +109,8 @@ class UnsupportedFormat(EngineError):
 
 class DataDirectoryError(EngineError):
     """The data directory, or a part of it, cannot be used as it is."""
+
+
+def named(problem: Exception) -> str:
+    """An error of Python's for a message: its kind and what it says, not, as its repr, all the bytes it is about."""
+    return f"{type(problem).__name__}: {problem}"

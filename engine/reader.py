@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from engine.directory_layout import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE
-from engine.errors import Corrupt, DataDirectoryError, UnknownPartition, UnknownTopic, UnsupportedFormat
+from engine.errors import Corrupt, DataDirectoryError, UnknownPartition, UnknownTopic, UnsupportedFormat, named
 from engine.files.system import Files, NotAFile, SystemFiles, read_whole_file
 from engine.formats.batch import records
 from engine.formats.batch_header import BatchHeader, read_header
@@ -381,7 +381,7 @@ def read_version(files: Files, data_dir: Path) -> int:
         fields = json.loads(content)
         version, directory_id = int(fields["format"]), int(fields["id"])
     except (ValueError, KeyError, TypeError) as problem:
-        raise DataDirectoryError(f"{path} is damaged ({problem!r}); logtool repair makes it anew") from problem
+        raise DataDirectoryError(f"{path} is damaged ({named(problem)}); logtool repair makes it anew") from problem
     if version != FORMAT_VERSION:
         raise UnsupportedFormat(
             f"{data_dir} has format {version}; this version reads format {FORMAT_VERSION}: use the one that wrote it"
@@ -437,7 +437,7 @@ class DirectoryReader:
             config = {str(key): str(value) for key, value in fields["config"].items()}
             return StoredTopic(int(fields["id"]), name, int(fields["partitions"]), int(fields["created_ms"]), config)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            self.damaged.append(Corrupt(str(path), None, f"not the description of a topic: {error!r}"))
+            self.damaged.append(Corrupt(str(path), None, f"not the description of a topic: {named(error)}"))
             return None
 
     def topic(self, name: bytes) -> StoredTopic:

@@ -21,22 +21,25 @@ import json
 import secrets
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from engine.commit.transactions import is_committed, read_markers
+from engine.config import EngineConfig
 from engine.directory_layout import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE
 from engine.errors import Corrupt, DataDirectoryError, EngineError, UnsupportedFormat
 from engine.files.descriptors import Handles
 from engine.files.lock import LOCK_FILE
 from engine.files.overlay import DryFiles
-from engine.files.system import Files, SystemFiles, free_path, read_whole_file, write_new_file
-from engine.formats.segment import HEADER_BYTES, parse_header, parse_segment_name
+from engine.files.system import Files, NotAFile, SystemFiles, free_path, read_whole_file, write_new_file
+from engine.formats.segment import FOOTER_DAMAGED, HEADER_BYTES, TRAILER_DAMAGED, parse_header, parse_segment_name
 from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.reader import read_version
 from engine.segments.active import SealedSegment
 from engine.segments.discovery import LEFT_ALONE, Place
 from engine.segments.recovery import (
+    FOOTER_UNREADABLE,
     NEVER_ACKNOWLEDGED,
     Known,
     NoSegments,
@@ -48,13 +51,17 @@ from engine.segments.recovery import (
 from engine.segments.scan import Damage, careful_read, walk
 from engine.segments.watermarks import FILE_NAME, Owner, Watermark, Watermarks
 from engine.state.environment import DATA_FILE, faults, move_aside
-from engine.state.store import StateReader
-from engine.state.topics import Stored, Topic, describe, from_description
+from engine.state.index import Index
+from engine.state.store import Put, StateReader, change_stored
+from engine.state.topics import Stored, Topic, describe, from_description, reserved_key
 from engine.state.writer_ledger import STAGED, read_entries, unusable
 
 OPEN_FILES = 64
 TOLD = "readers are told, and go on behind them"
 LEFT = "nothing: mend this first"
+FOOTER_NOTES = FOOTER_DAMAGED, TRAILER_DAMAGED, FOOTER_UNREADABLE
+WITHOUT_FOOTER = "the batches are read without it"
+"""Where all of them are good it is made anew, which is told besides."""
 _WATERMARKS_HEAD = struct.Struct("<8sIIQ")
 
 
@@ -91,6 +98,9 @@ class Repair:
     _files: Files = field(init=False)
     _stored: Stored | None = None
     _markers: dict[int, int] = field(default_factory=dict)
+    _bounds: dict[bytes, int] = field(default_factory=dict)
+    _ends: dict[int, int] = field(default_factory=dict)
+    """Of partitions, by number, that end below what they once had."""
 
     def run(self) -> list[Step]:
         """Everything that is wrong; with `apply` it is mended as the steps say.
@@ -117,6 +127,8 @@ class Repair:
                         self._partition(topic, index, marks, handles)
                 if self.apply:
                     marks.sync()
+                    self._reserve()
+                    self._forget()
             finally:
                 marks.close()
         finally:
@@ -194,6 +206,33 @@ class Repair:
                 action = "stage the same rows again and repeat the batch, or give it up: logtool commits abandon"
                 self._note("staged", self.data_dir / STAGED / name, problem_text, action, changes=False)
 
+    def _reserve(self) -> None:
+        """Numbers of what was cut off are not given again. Where the state is gone the next start sees to that."""
+        if self._stored is None or not self._bounds:
+            return
+        state, due = StateReader.open(self.data_dir / "state"), []
+        try:
+            for key, bound in self._bounds.items():
+                known = 0
+                with suppress(Corrupt):
+                    known = state.get(key) or 0
+                if known < bound:
+                    due.append(Put(key, bound))
+        finally:
+            state.close()
+        if due:
+            change_stored(self.data_dir / "state", due)
+
+    def _forget(self) -> None:
+        """The index names nothing any more of what was cut off: the next start would miss it."""
+        path = self.data_dir / "index"
+        if not self._ends or DATA_FILE not in self._files.list_dir(path):
+            return
+        index = Index(path, self._files, EngineConfig())
+        for number, last_seq in self._ends.items():
+            index.truncate(number, last_seq)
+        index.close()
+
     # --- topics
 
     def _topics(self) -> list[Topic]:
@@ -263,14 +302,17 @@ class Repair:
         for name in reversed(self._files.list_dir(directory)):
             if parse_segment_name(name) is None:
                 continue
-            fd = self._files.open(directory / name)
-            try:
-                return parse_header(self._files.read(fd, HEADER_BYTES, 0), directory / name).number
-            except Corrupt:
-                continue
-            finally:
-                self._files.close(fd)
+            content = self._header(directory / name)
+            with suppress(Corrupt):
+                return parse_header(content, directory / name).number
         return 0
+
+    def _header(self, path: Path) -> bytes:
+        """Of a segment; empty: a pipe or a directory has its name."""
+        try:
+            return read_whole_file(self._files, path, HEADER_BYTES) or b""
+        except NotAFile:
+            return b""
 
     def _partition(self, topic: Topic, index: int, marks: Watermarks, handles: Handles) -> None:
         number = self._number(topic, index)
@@ -288,7 +330,7 @@ class Repair:
                 if (path, first) in told:
                     return
                 told.add((path, first))
-            changes = action not in (TOLD, LEFT)
+            changes = action not in (TOLD, LEFT, WITHOUT_FOOTER)
             self.steps.append(Step(kind, path, problem, action, topic.name, index, first, last, changes, is_wrong))
 
         if not self._files.list_dir(place.directory) and mark is None:
@@ -309,6 +351,9 @@ class Repair:
         for segment in recovered.sealed:
             if self.reads(segment.path):
                 self._read_through(segment, handles, step)
+        if recovered.next_seq - 1 > recovered.committed_seq:
+            self._bounds[reserved_key(topic.id, index)] = recovered.next_seq
+            self._ends[number] = recovered.committed_seq
         if number:
             active = recovered.active
             marks.write(
@@ -316,7 +361,7 @@ class Repair:
                 Watermark(
                     recovered.log_start,
                     active.header.first_seq,
-                    max(recovered.committed_seq, recovered.next_seq - 1),
+                    recovered.committed_seq,
                     active.position,
                     active.durable_position,
                     active.header.segment_id,
@@ -341,7 +386,8 @@ class Repair:
             action, is_wrong = "cut off and kept in set-aside/", cut.judgement != NEVER_ACKNOWLEDGED
             step("tail", cut.path, problem, action, cut.first_seq, cut.last_seq, is_wrong=is_wrong)
         for note in report.notes:
-            step("file", directory, note, LEFT if note.endswith(LEFT_ALONE) else "done as it says")
+            action = LEFT if note.endswith(LEFT_ALONE) else "done as it says"
+            step("file", directory, note, WITHOUT_FOOTER if note.endswith(FOOTER_NOTES) else action)
 
     def _read_through(self, segment: SealedSegment, handles: Handles, step: Callable[..., None]) -> None:
         with handles.use(segment.path) as fd:

@@ -35,6 +35,8 @@ from engine.limits import FOOTER_BYTES_MAX
 
 SUFFIX = ".log"
 FORMAT_VERSION = 1
+TRAILER_DAMAGED = "segment trailer is damaged (impossible footer position)"
+FOOTER_DAMAGED = "segment footer is damaged (checksum)"
 HEADER_BYTES = 72
 TRAILER_BYTES = 40
 INDEX_INTERVAL_BYTES = 64 * 1024
@@ -182,11 +184,11 @@ def read_footer(files: Files, fd: int, size_bytes: int, path: Path) -> tuple[Foo
         return None
     _magic, position, length, _, segment_id = _TRAILER.unpack_from(tail)
     if length > FOOTER_BYTES_MAX or position + length != tail_position or position < HEADER_BYTES:
-        raise Corrupt(path, tail_position, "segment trailer is damaged (impossible footer position)")
+        raise Corrupt(path, tail_position, TRAILER_DAMAGED)
     body = files.read(fd, length, position)
     digest = xxhash.xxh3_64_intdigest(body + tail[: _TRAILER.size], segment_id)
     if digest != _HASH.unpack_from(tail, _TRAILER.size)[0]:
-        raise Corrupt(path, position, "segment footer is damaged (checksum)")
+        raise Corrupt(path, position, FOOTER_DAMAGED)
     return _unpack_footer(msgpack.unpackb(body)), segment_id
 
 

@@ -224,7 +224,7 @@ class FileWorker:
     def _index(self, number: int, recovered: Recovered) -> None:
         """Gives the index what it does not know: nothing as a rule, everything when it was lost."""
         context = self._context
-        context.index.truncate(number, recovered.next_seq - 1)
+        context.index.truncate(number, recovered.committed_seq)
         for segment in recovered.sealed:
             entry = context.index.floor(number, segment.last_seq)
             if entry is not None and entry.segment_id == segment.segment_id:

@@ -56,6 +56,7 @@ from engine.segments.watermarks import Watermark
 from engine.state.index import SeqEntry
 
 SET_ASIDE = "set-aside"
+FOOTER_UNREADABLE = "the disk cannot read the footer"
 NEVER_ACKNOWLEDGED = "never acknowledged"
 """What is said of the rest of a write that a crash has interrupted."""
 
@@ -395,7 +396,7 @@ class _Recovery:
         except OSError as problem:
             if problem.errno != errno.EIO:
                 raise
-            self.report.notes.append(f"{path}: the disk cannot read the footer")
+            self.report.notes.append(f"{path}: {FOOTER_UNREADABLE}")
             return None
         return footer[0] if footer is not None and footer[1] == header.segment_id else None
 

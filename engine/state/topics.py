@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from engine.config import TopicConfig
-from engine.errors import Corrupt, InvalidConfig
+from engine.errors import Corrupt, InvalidConfig, named
 from engine.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_ID_MAX, TOPIC_NAME_BYTES_MAX
 from engine.state.store import COUNTER, PARTITION, RESERVED, TOMBSTONE, TOPIC, Delete, Op, Put, StateReader, StateStore
 
@@ -101,7 +101,7 @@ def from_description(description: Mapping[str, Any]) -> Topic:
         settings = {str(key): str(value) for key, value in description["config"].items()}
         created_ms = int(description["created_ms"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InvalidConfig(f"not the description of a topic: {error!r}") from error
+        raise InvalidConfig(f"not the description of a topic: {named(error)}") from error
     if not 1 <= topic_id <= TOPIC_ID_MAX:
         raise InvalidConfig(f"not the description of a topic: id {topic_id}")
     check_name(name)

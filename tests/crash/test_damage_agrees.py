@@ -23,7 +23,11 @@ from tests.unit.conftest import Logtool
 from tests.unit.engine.test_repair import snapshot
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-SEEDS = range(int(os.environ.get("QUINTLOG_DAMAGES", "1000" if NIGHTLY else "25")))
+FIRST, END = map(int, os.environ.get("QUINTLOG_DAMAGES", "0-1000" if NIGHTLY else "0-25").split("-"))
+FOUND = (1563, 1697, 1831, 3786)
+"""Seeds that something came out with once: numbers of a cut tail after a repair, a damaged segment of a topic without a
+description, a pipe as newest segment of a topic whose state is lost, a footer that is damaged with the batches."""
+SEEDS = sorted({*range(FIRST, END), *FOUND})
 INTERRUPTED = "never acknowledged"
 """The rest of a write that nobody was told of: it is mentioned by all, and wrong for none."""
 
@@ -152,6 +156,7 @@ def by_verify(logtool: Logtool, data: Path) -> Told:
         told.texts.append(json.dumps(finding))
         if "first" in finding:
             told.lose(finding["topic"].encode(), finding["partition"], finding["first"], finding["last"])
+        assert len(finding["reason"]) < 1000, "what is in a damaged file is not for the terminal"
     assert bool(told.texts) == (code != 0), (code, out, err)
     return told
 

@@ -11,7 +11,7 @@ import click
 
 from engine.files.lock import is_in_use
 from engine.files.system import SystemFiles
-from engine.reader import DirectoryReader, PartitionReader, read_segment
+from engine.reader import DirectoryReader, PartitionReader, Segment, read_segment
 from engine.repair import Repair, Step
 from tools.checks import PartitionReport, SegmentReport, check_partition, check_segment
 from tools.logtool.cli import Command, Settings
@@ -48,26 +48,29 @@ def item_of(report: PartitionReport) -> dict[str, Any]:
     }
 
 
-def segment_reports(partition: PartitionReader, checked: Callable[[int], None]) -> Iterator[SegmentReport]:
-    """The reports of a partition's segments, but for those that retention removes meanwhile; `checked` gets sizes."""
+def segment_reports(partition: PartitionReader, checked: Callable[[Segment], None]) -> Iterator[SegmentReport]:
+    """The reports of a partition's segments, but for those that retention removes meanwhile; `checked` gets each."""
     for segment in partition.segments:
         with contextlib.suppress(FileNotFoundError):
             yield check_segment(segment)
-        checked(segment.size_bytes)
+        checked(segment)
 
 
-def check_as_a_start_does(data_dir: Path, own: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[str]]:
+def check_as_a_start_does(
+    data_dir: Path, own: list[dict[str, Any]], read: set[Path]
+) -> tuple[list[dict[str, Any]], list[str]]:
     """What opening the log would find, in a directory that no server has: state, index, staged files, and of each
     partition what lies behind the watermark, too. Nothing is changed.
 
     Args:
         own: findings so far, which are not told again.
+        read: segments that were read through. Of a topic whose description is damaged there are others.
 
     Returns:
         further findings, and what is only to be mentioned.
     """
     unread = {Path(finding["file"]) for finding in own if finding["kind"] == "segment"}
-    steps = Repair(data_dir, reads=unread.__contains__).run()
+    steps = Repair(data_dir, reads=lambda path: path in unread or path not in read).run()
     if is_in_use(data_dir):
         return [], []  # a server has come meanwhile, and changes what was looked at
     further = []
@@ -94,8 +97,8 @@ def _is_told(step: Step, finding: dict[str, Any]) -> bool:
     return bool(finding["first"] <= step.first_seq and step.last_seq <= finding["last"])
 
 
-def check_directory(reader: DirectoryReader, checked: Callable[[int], None]) -> Iterator[PartitionReport]:
-    """Verifies every partition of a data directory; `checked` is told the size of each segment that was looked at."""
+def check_directory(reader: DirectoryReader, checked: Callable[[Segment], None]) -> Iterator[PartitionReport]:
+    """Verifies every partition of a data directory; `checked` is told each segment that was looked at."""
     for topic in reader.topics():
         for index in range(topic.partition_count):
             partition = reader.partition(topic, index)
@@ -130,14 +133,20 @@ def verify(settings: Settings, place: Path | None, repair_plan: bool) -> None:
         reports = [report]
     else:
         reader = DirectoryReader(place or settings.need_directory())
+        read: set[Path] = set()
         with BytesProgress(output, "verified", stored_bytes(reader.data_dir)) as progress:
-            reports = list(check_directory(reader, progress.add))
+
+            def checked(one: Segment) -> None:
+                read.add(one.path)
+                progress.add(one.size_bytes)
+
+            reports = list(check_directory(reader, checked))
         more = [{"kind": "file", "file": error.path, "reason": error.reason} for error in reader.damaged]
         if is_in_use(reader.data_dir):
             output.note("a server has the directory: its state and index are not checked, they change all the time")
         else:
             own = more + [finding for report in reports for finding in report.findings]
-            further, notes = check_as_a_start_does(reader.data_dir, own)
+            further, notes = check_as_a_start_does(reader.data_dir, own, read)
             more += further
             for note in notes:
                 output.note(note)

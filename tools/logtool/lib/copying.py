@@ -33,7 +33,7 @@ from pathlib import Path
 
 from engine.commit.transactions import is_committed, read_markers
 from engine.directory_layout import TOPIC_FILE, TOPICS
-from engine.errors import Corrupt
+from engine.errors import Corrupt, named
 from engine.files.lock import is_in_use
 from engine.files.system import DIRECTORY_MODE, FILE_MODE, SystemFiles, write_new_file
 from engine.formats.segment import parse_segment_name
@@ -352,7 +352,7 @@ def manifest_of(backup: Path) -> list[tuple[str, int, str]]:
         text = f"{backup} is no backup, or one that was not finished: it has no {MANIFEST}"
         raise Failure(UNREACHABLE, "no_backup", text) from None
     except (ValueError, KeyError, TypeError) as error:
-        raise Failure(FINDING, "corrupt", f"{path} is damaged: {error!r}") from error
+        raise Failure(FINDING, "corrupt", f"{path} is damaged: {named(error)}") from error
     for name, _, _ in found:
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise Failure(FINDING, "corrupt", f"{path} names {name}, which is not in the backup")

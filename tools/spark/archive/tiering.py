@@ -26,7 +26,7 @@ import pyarrow as pa
 import xxhash
 from pyarrow import fs
 
-from engine.errors import Corrupt, DataDirectoryError, UnsupportedFormat
+from engine.errors import Corrupt, DataDirectoryError, UnsupportedFormat, named
 from engine.files.system import Files
 from engine.reader import PartitionReader, Segment, StoredTopic, read_segment
 from tools.spark.limits import MANIFEST_BYTES_MAX
@@ -106,7 +106,7 @@ class Manifest:
             segments = [Archived(**row) for row in document["segments"]]
             return cls(document["version"], document["directory_id"], topics, segments)
         except (ValueError, KeyError, TypeError, AttributeError) as problem:
-            raise Corrupt(name, 0, f"not a manifest: {problem!r}") from problem
+            raise Corrupt(name, 0, f"not a manifest: {named(problem)}") from problem
 
 
 def _canonical(document: Mapping[str, Any]) -> bytes:
