@@ -2,25 +2,28 @@
 
     python -m bench.spark [--records 2000000] [--rounds 3]
 
-CPU seconds are those of the JVM and of all Python workers; each row is the best of its rounds, after one round that
-does not count. The log has records of 100 bytes in batches as one busy publisher makes them.
+CPU seconds are those of the JVM and of all Python workers. Each query and its counterpart run in turn; figures are
+medians of the rounds, after one that does not count. The log has records of 100 bytes in batches as one busy publisher
+makes them.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from engine.files.system import SystemFiles
 from engine.reader import DirectoryReader, walk_segment
 from engine.segments.scan import Found
+from tools.spark.jobs.archive import BATCH_BYTES, archive
 from tools.spark.limits import RECORD_BATCH_ROWS
 from tools.spark.source.decoder import COMPILED, Decoder
 from tools.spark.source.options import parse
@@ -88,16 +91,36 @@ def session(place: Path) -> Any:
     return found
 
 
-def best(rounds: int, query: Callable[[], Any]) -> tuple[float, float, Any]:
-    """(wall seconds, CPU seconds, answer) of the round that took the least CPU time."""
-    tree, figures, answer = Tree(os.getpid()), [], query()
-    for _ in range(rounds):
+@dataclass
+class Measured:
+    """Of several rounds: CPU seconds of each, and the shortest wall time."""
+
+    cpu_s: list[float] = field(default_factory=list)
+    wall_s: float = float("inf")
+    answer: Any = None
+
+    def run(self, query: Callable[[], Any], tree: Tree, counts: bool) -> None:
+        """One round; the first one does not count."""
         cpu_s, start_s = tree.cpu_seconds(), time.perf_counter()
-        again = query()
-        figures.append((tree.cpu_seconds() - cpu_s, time.perf_counter() - start_s))
-        assert again == answer
-    cpu_s, wall_s = min(figures)
-    return wall_s, cpu_s, answer
+        answer = query()
+        if counts:
+            self.cpu_s.append(tree.cpu_seconds() - cpu_s)
+            self.wall_s = min(self.wall_s, time.perf_counter() - start_s)
+            assert answer == self.answer, "the same rows in every round"
+        self.answer = answer
+
+
+def beside(name: str, rounds: int, query: Callable[[], Any], parquet: Callable[[], Any]) -> None:
+    """Both queries in turn; prints the medians of their CPU seconds, and the ratio of each round's pair."""
+    tree, ours, theirs = Tree(os.getpid()), Measured(), Measured()
+    for number in range(rounds + 1):
+        ours.run(query, tree, number > 0)
+        theirs.run(parquet, tree, number > 0)
+    assert ours.answer == theirs.answer, (name, ours.answer, theirs.answer)
+    ratios = sorted(one / max(other, 0.01) for one, other in zip(ours.cpu_s, theirs.cpu_s, strict=True))
+    cells = [name, f"{median(ours.cpu_s):.2f}", f"{median(theirs.cpu_s):.2f}", f"{median(ratios):.2f}"]
+    cells += [f"{ratios[0]:.2f}-{ratios[-1]:.2f}", f"{ours.wall_s:.2f}", f"{theirs.wall_s:.2f}"]
+    print(f"| {' | '.join(cells)} |", flush=True)
 
 
 def planned_bytes(**options: str) -> int:
@@ -105,51 +128,106 @@ def planned_bytes(**options: str) -> int:
     parsed = parse(options)
     planner = Planner(parsed)
     planner.refresh()
-    wanted = {key: (planner.resolve(key, parsed.start), planner.resolve(key, parsed.end)) for key in planner.partitions}
-    return sum(piece.end - piece.position for task in planner.plan(wanted) for piece in task.ranges)
+    return sum(task.size_bytes for task in planner.plan(planner.spans()))
 
 
-def queries(place: Path, records: int, rounds: int) -> None:
-    """The table of queries."""
-    from tests.stored_log import NOW_MS
-
+def in_spark(place: Path, rounds: int) -> None:
+    """The table of queries that have a counterpart."""
     spark = session(place)
-    log, parquet = str(place / "log"), str(place / "parquet")
-    spark.read.format("quintlog").load(log).write.parquet(parquet)
-    middle, part = records // 2, records // 200
-    by_number = {
-        "startingOffsets": f'{{"orders": {{"0": {middle}}}}}',
-        "endingOffsets": f'{{"orders": {{"0": {middle + part}}}}}',
-    }
-    by_time = {
-        "startingTimestamp": str(NOW_MS + middle // 1000),
-        "endingTimestamp": str(NOW_MS + (middle + part) // 1000),
-    }
+    log, files = str(place / "log"), str(place / "parquet")
+    spark.read.format("quintlog").load(log).write.parquet(files)
+    table = str(place / "table")
+    archive(spark, Namespace(topic=None, data_dir=log, out=table, batch_bytes=BATCH_BYTES))
 
-    def ours(schema: str = "", sums: tuple[str, ...] = SUMS, **options: str) -> Callable[[], Any]:
+    def ours(sums: Sequence[str], columns: str = "", group: str = "") -> Callable[[], Any]:
         def query() -> Any:
-            reader = spark.read.format("quintlog").options(**options)
-            return (reader.schema(schema) if schema else reader).load(log).selectExpr(*sums).first()
+            reader = spark.read.format("quintlog")
+            return answer((reader.option("columns", columns) if columns else reader).load(log), sums, group)
 
         return query
 
-    rows: list[tuple[str, Callable[[], Any], int]] = [
-        ("Parquet, the same columns and sums", lambda: spark.read.parquet(parquet).selectExpr(*SUMS).first(), 0),
-        ("all columns", ours(), planned_bytes(path=log)),
-        ('`.schema("offset bigint, value binary")`', ours("offset bigint, value binary"), planned_bytes(path=log)),
-        ('`.schema("offset bigint")`', ours("offset bigint", SUMS[:2]), planned_bytes(path=log)),
-        (f"{part:,} records by number", ours(**by_number), planned_bytes(path=log, **by_number)),
-        ("about as many by time", ours(**by_time), planned_bytes(path=log, **by_time)),
-    ]
-    print("| query | wall s | CPU s | times Parquet's CPU | bytes read of the log |\n|---|---:|---:|---:|---:|")
-    of_parquet = 0.0
-    for name, query, size_bytes in rows:
-        wall_s, cpu_s, answer = best(rounds, query)
-        of_parquet = of_parquet or cpu_s
-        assert records in tuple(answer) or size_bytes < planned_bytes(path=log) // 20
-        read = f"{size_bytes:,}" if size_bytes else "-"
-        print(f"| {name} | {wall_s:.2f} | {cpu_s:.2f} | {cpu_s / of_parquet:.2f} | {read} |", flush=True)
+    def theirs(path: str, sums: Sequence[str], group: str = "") -> Callable[[], Any]:
+        return lambda: answer(spark.read.parquet(path), sums, group)
+
+    def answer(frame: Any, sums: Sequence[str], group: str) -> Any:
+        if not group:
+            return frame.selectExpr(*sums).first()
+        return sorted(frame.groupBy(expr(group).alias("group")).agg(*map(expr, sums)).collect())
+
+    from pyspark.sql.functions import expr
+
+    every = ("sum(hash(key, value, topic, partition, offset, timestamp, timestampType))",)
+    print("| query | CPU s | Parquet's | times | lowest-highest | wall s | Parquet's |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    two = theirs(files, SUMS)
+    beside("count, two sums; all columns are made", rounds, ours(SUMS), two)
+    beside('the same with `columns="offset, value"`', rounds, ours(SUMS, "offset, value"), two)
+    beside("a hash of all columns", rounds, ours(every), theirs(files, every))
+    group = "offset % 100"
+    two_sums = SUMS[1:]
+    beside("the sums by group", rounds, ours(two_sums, "offset, value", group), theirs(files, two_sums, group))
+    one = ("count(offset)",)
+    beside("`count(offset)`, one column", rounds, ours(one, "offset"), theirs(files, one))
+    every_row = ("count(*)",)
+    beside("`count(*)`, one column", rounds, ours(every_row, "partition"), theirs(files, every_row))
+    beside("the table of `logtool spark archive`", rounds, theirs(table, SUMS), two)
+    parts(spark, log)
     spark.stop()
+
+
+def parts(spark: Any, log: str) -> None:
+    """What small parts of the log cost, and how many bytes are read for them."""
+    from tests.stored_log import NOW_MS
+
+    records = spark.read.format("quintlog").option("columns", "offset").load(log).count()
+    middle, part = records // 2, 10_000
+    print("\n| part of the log | CPU s | wall s | bytes read |\n|---|---:|---:|---:|")
+    for name, options in {
+        f"{part:,} records by number": {
+            "startingOffsets": f'{{"orders": {{"0": {middle}}}}}',
+            "endingOffsets": f'{{"orders": {{"0": {middle + part}}}}}',
+        },
+        "about as many by time": {
+            "startingTimestamp": str(NOW_MS + middle // 1000),
+            "endingTimestamp": str(NOW_MS + (middle + part) // 1000),
+        },
+    }.items():
+        measured, tree = Measured(), Tree(os.getpid())
+        for number in range(4):
+            query = spark.read.format("quintlog").options(**options).load(log).selectExpr(*SUMS)
+            measured.run(query.first, tree, number > 0)
+        size_bytes = planned_bytes(path=log, **options)
+        print(f"| {name} | {median(measured.cpu_s):.2f} | {measured.wall_s:.2f} | {size_bytes:,} |", flush=True)
+
+
+def without_spark(place: Path, rounds: int) -> None:
+    """`quintlog.scan` beside pyarrow's reader of the same rows as Parquet, in one thread."""
+    import pyarrow as pa
+    from pyarrow import compute
+    from pyarrow.parquet import ParquetFile
+
+    import quintlog
+
+    pa.set_cpu_count(1)
+    names = ["offset", "value"]
+
+    def sums(batches: Iterable[pa.RecordBatch]) -> tuple[int, ...]:
+        found = (
+            (one.num_rows, compute.sum(one["offset"]).as_py(), compute.sum(compute.binary_length(one["value"])).as_py())
+            for one in batches
+        )
+        return tuple(map(sum, zip(*found, strict=True)))
+
+    def log() -> tuple[int, ...]:
+        return sums(quintlog.scan(place / "log", columns=names))
+
+    def parquet() -> tuple[int, ...]:
+        readers = map(ParquetFile, sorted((place / "parquet").glob("*.parquet")))
+        return sums(one for file in readers for one in file.iter_batches(1 << 16, columns=names, use_threads=False))
+
+    print("\n| without Spark, in one thread | CPU s | Parquet's | times | lowest-highest | wall s | Parquet's |")
+    print("|---|---:|---:|---:|---:|---:|---:|")
+    beside("`quintlog.scan`: count, two sums", rounds, log, parquet)
 
 
 def decoder(place: Path, rounds: int) -> None:
@@ -178,14 +256,15 @@ def decoder(place: Path, rounds: int) -> None:
 
 def main() -> None:
     """Parses arguments and prints the tables in Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=2_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="quintlog-bench-") as directory:
         place = Path(directory)
         fill(place / "log", arguments.records)
-        queries(place, arguments.records, arguments.rounds)
+        in_spark(place, arguments.rounds)
+        without_spark(place, arguments.rounds)
         decoder(place, arguments.rounds)
 
 
