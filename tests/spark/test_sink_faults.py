@@ -28,8 +28,11 @@ from tests.stored_log import NOW_MS, StoredPartition, make_directory
 from tests.unit.netserver.admin.test_staging import stored
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-ROWS, ROWS_PER_TRIGGER, DRIVERS_KILLED = (500_000, 25_000, 4) if NIGHTLY else (3_000, 1_000, 2)
+ROWS, ROWS_PER_TRIGGER, DRIVERS_KILLED = (500_000, 20_000, 15) if NIGHTLY else (3_000, 1_000, 2)
 PATIENCE_S = 1500 if NIGHTLY else 300
+TOO_SLOW = "SparkException: Python worker failed to connect back"
+"""Spark's patience with the start of a process is 10 s, whatever the machine has to do besides."""
+TEST_S = 5400 if NIGHTLY else 600
 
 
 class Relay:
@@ -151,13 +154,14 @@ def commit_plan() -> deque[str]:
     plan = ["driver before", "driver after", "", "server before", "server after", "silence"]
     if NIGHTLY:
         chance = random.Random(10)
-        faults = ["driver before", "driver after"] * (DRIVERS_KILLED // 2 - 1) + ["server before", "server after"] * 6
+        kills = ["driver before", "driver after"] * DRIVERS_KILLED
+        faults = kills[: DRIVERS_KILLED - 2] + ["server before", "server after"] * 2
         chance.shuffle(faults)
         plan += [fault for found in faults for fault in (found, "")]
     return deque(plan)
 
 
-@pytest.mark.timeout(2400 if NIGHTLY else 600)
+@pytest.mark.timeout(TEST_S)
 def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     require_spark()
     data_dir = tmp_path / "data"
@@ -169,12 +173,16 @@ def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     source.mark()
     (tmp_path / "marker").touch()
     plans = {"/v1/commits": commit_plan(), "/v1/staged": deque(["", "silence", "server after", "", "refuse"])}
-    codes = []
+    codes, own_ends = [], 0
     with server(data_dir) as process, relayed(process, plans) as relay:
         while not codes or codes[-1] == -signal.SIGKILL:
             codes.append(run_driver(relay, tmp_path, data_dir))
+            log = (tmp_path / "driver.log").read_text("utf-8", "replace")
+            if codes[-1] == 1 and log.count(TOO_SLOW) > own_ends:
+                own_ends = log.count(TOO_SLOW)  # one more driver that ends at any point
+                del codes[-1:]
+                continue
             assert len(codes) <= DRIVERS_KILLED + 1
-        log = (tmp_path / "driver.log").read_text("utf-8", "replace")
         assert codes == [-signal.SIGKILL] * DRIVERS_KILLED + [0], log[-4000:]
         query = (tmp_path / "checkpoint" / "query").read_text()
         last = process.admin("GET", f"/v1/commits/{query}")
