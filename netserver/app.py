@@ -24,6 +24,7 @@ from engine.errors import EngineError, LogLocked
 from engine.files.system import SystemFiles, replace_file
 from engine.histogram import Histogram
 from engine.log import Log
+from netserver.access.access import Access
 from netserver.admin.metrics import Rounds
 from netserver.admin.names import SERVER_FILE
 from netserver.admin.server import AdminServer
@@ -181,6 +182,7 @@ class Server:
         self.failed: dict[str, CertificateError] = {}
         """Listeners that could not start, and why; the others serve."""
         self.tls = TlsContexts()
+        self.access = Access(config)
         self.loop_lag = Histogram()
         self.rounds = Rounds()
         self.reload_success = True
@@ -287,6 +289,7 @@ class Server:
             (self.data_dir / SERVER_FILE).unlink(missing_ok=True)
         except OSError as error:  # a file system that is read-only now: the log is closed all the same
             log.warning("cannot remove %s: %s", self.data_dir / SERVER_FILE, error)
+        self.access.audit.close()
         if committed:
             self.log.close()
         return committed
@@ -301,6 +304,7 @@ class Server:
         differing = configuration.changes(self.config, new)
         merged = configuration.reloaded(self.config, new)
         contexts = self.tls.loaded(merged, TLS_SECTIONS - self.failed.keys())
+        take_over_access = self.access.prepare(merged)
         prepared = [reloader(merged) for services in self.services.values() for reloader in services.reloaders]
         self.tls.replace(contexts)
         self.config = merged
@@ -308,6 +312,7 @@ class Server:
             services.config = merged
         for take_over in prepared:
             take_over()
+        take_over_access()  # when everything else is new: connections of a withdrawn key end in between
         self.log.config = merged.engine
         self.log.catalog.set_defaults(merged.engine)
         self.shell.pressure.total_bytes_max = merged.engine.pending_bytes_max
@@ -386,7 +391,7 @@ class Server:
 
     def _services(self, name: str) -> Services:
         counters = self.counters[name] = Counters(name)
-        services = self.services[name] = Services(self.log, self.config, counters, self.shell)
+        services = self.services[name] = Services(self.log, self.config, counters, self.shell, self.access.door(name))
         return services
 
     def _connections_max(self, config: ServerConfig) -> int:

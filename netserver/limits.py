@@ -194,10 +194,43 @@ CONFIG_FILE_BYTES_MAX: Final = 1 * MIB
 """The configuration file: all settings take a few KiB, and a list of 10,000 API keys fits."""
 
 KEY_FILE_BYTES_MAX: Final = 4 * MIB
-"""About 15,000 API keys; each AUTH is compared with all of them, 1 us each."""
+"""About 15,000 API keys; each AUTH is hashed once for each salt of the file, 1 us each."""
 
 API_KEY_CHARS_MIN: Final = 20
 """Keys are hashed fast: what a person makes up must be too long to be guessed."""
+
+KEY_GLOBS_MAX: Final = 1000
+"""Patterns in one list of an identity: a topic is compared with all of them once, 1 us each."""
+
+RIGHTS_REMEMBERED_MAX: Final = 4096
+"""Answers that an identity's rights are remembered for, 0.5 MiB of them with names of usual length."""
+
+WRONG_KEYS_FREE: Final = 4
+"""Wrong keys of an address, or tries of one wrong key, until the answer to the next one is put off."""
+
+WRONG_KEY_DELAY_S: Final = 0.1
+"""The first such delay; it doubles each time, ..."""
+
+WRONG_KEY_DELAY_MAX_S: Final = 5.0
+"""... up to this: 12 tries a minute for each connection, of 2^256 keys."""
+
+WRONG_KEY_HALF_LIFE_S: Final = 10.0
+"""Half of the failures are forgotten in this time: somebody who mistyped waits no longer than that."""
+
+WRONG_KEYS_REMEMBERED_MAX: Final = 8192
+"""Addresses and wrong keys whose failures are counted, 1 MiB; the longest unchanged ones are forgotten."""
+
+REFUSED_LINGER_S: Final = 1.0
+"""Whoever is not let in is closed so long after he has come, unread: clients redial a closed one without pause."""
+
+AUDIT_LINES_PER_S: Final = 10
+"""Lines of one kind that the audit gets in a second: a client that is refused tries again at once."""
+
+AUDIT_KINDS_MAX: Final = 1024
+"""Kinds of lines that are counted."""
+
+AUDIT_NAME_CHARS_MAX: Final = 256
+"""Of the name of a topic; it may have 65,535 bytes."""
 
 STREAM_WINDOW_BYTES: Final = 256 * KIB
 """What a peer may send on a QUIC stream before its session has taken anything; a larger frame gets a window of its

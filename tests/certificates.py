@@ -80,3 +80,31 @@ class Authority:
         )
         key_file.write_bytes(raw)
         return str(certificate_file), str(key_file)
+
+
+def signed(directory: Path, name: str, authority: tuple[str, str], *, for_clients: bool = True) -> tuple[str, str]:
+    """(certificate, key) files of a certificate with this common name and ``DNS:NAME.example``, signed by another."""
+    issuer = x509.load_pem_x509_certificate(Path(authority[0]).read_bytes())
+    issuer_key = serialization.load_pem_private_key(Path(authority[1]).read_bytes(), None)
+    assert isinstance(issuer_key, ec.EllipticCurvePrivateKey)
+    key = ec.generate_private_key(ec.SECP256R1())
+    now = datetime.datetime.now(datetime.UTC)
+    usage = x509.ExtendedKeyUsageOID.CLIENT_AUTH if for_clients else x509.ExtendedKeyUsageOID.SERVER_AUTH
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(f"{name}.example")]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
+    certificate_file, key_file = directory / f"{name}.pem", directory / f"{name}.key"
+    certificate_file.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+    return str(certificate_file), str(key_file)

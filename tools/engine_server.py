@@ -156,6 +156,8 @@ class Process:
         say(f"quintlog {product_version()}\n{contract(self._config)}\ndata directory {server.data_dir.absolute()}")
         for name, address in server.addresses.items():
             say(f"{name} {address}")
+        for line in server.access.who_may(server.listeners):
+            say(line)
         Collection(self._loop).begin()
         say("ready")
         again, self._read_again = self._read_again, False
@@ -272,7 +274,7 @@ class ServerCommand(click.Command):
 @click.option("--blipmq", metavar=ADDRESS, help="BlipMQ listener.")
 @click.option("--fujin", metavar=ADDRESS, help="Fujin listener (UDP).")
 @click.option("--admin", metavar=ADDRESS, help="Health, metrics and admin API over HTTP.")
-@click.option("--insecure", is_flag=True, default=None, help="Allow unprotected listeners for other machines.")
+@click.option("--insecure", is_flag=True, default=None, help="Let in anybody from other machines.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Form of the log on stderr.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Least severe log lines.")
 @click.option("--check-config", is_flag=True, help="Check the configuration and end.")

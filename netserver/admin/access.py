@@ -1,4 +1,4 @@
-"""The admin API's part about who reads what: durable subscriptions, API keys. Shapes: ``netserver.admin.server``."""
+"""The admin API's part about who reads what: durable subscriptions, identities. Shapes: ``netserver.admin.server``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from engine.cursors.documents import REDRIVE_OWNER, Redrive, UnknownSubscription
 from engine.cursors.entries import Entry
 from engine.errors import Corrupt, EngineError
 from engine.reports import report
-from netserver.access.auth import EVERYTHING, Keys, add_key, key_item, read_key_file, revoke_key
+from netserver.access.identity import EVERYTHING, Right
+from netserver.access.key_file import FIELDS, add_identity, key_item, read_key_file, revoke_key, rotate_key
 from netserver.admin.api import Api, BadRequest, bytes_field, int_field
 from netserver.globs import matcher
 
@@ -144,15 +145,15 @@ class SubscriptionsApi:
 
 
 class NoKeyFile(Exception):
-    """The server has no key file."""
+    """The server has no access file."""
 
 
 class UnknownKey(Exception):
-    """There is no key of this name."""
+    """There is no identity of this name."""
 
 
 class KeysApi:
-    """The operations on the key file of the BlipMQ listener; they count at once, for open connections too."""
+    """The operations on the access file; they count at once, for open connections too."""
 
     def __init__(self, server: Served) -> None:
         self._server = server
@@ -167,45 +168,68 @@ class KeysApi:
                 return lambda: self.add(body)
             case [name] if method == "DELETE":
                 return lambda: self.revoke(name)
+            case [name, b"rotate"] if method == "POST":
+                return lambda: self.rotate(name, body)
+            case [name, b"test"] if method == "POST":
+                return lambda: self.test(name, body)
         return None
 
     async def list(self) -> Document:
-        """The keys of the file, without what they are."""
-        path, _ = self._file()
+        """The identities of the file, without what their keys are."""
+        path = self._path()
         return {"schema": 1, "items": [key_item(key) for key in read_key_file(path)] if path.exists() else []}
 
     async def add(self, body: Document) -> Document:
-        """Make a key and tell it: nobody can look it up later."""
-        path, keys = self._file()
-        name = body.get("name")
-        if not isinstance(name, str) or not name:
+        """Make an identity, and tell its key if it has one: nobody can look it up later."""
+        path = self._path()
+        if not isinstance(body.get("name"), str) or not body["name"]:
             raise BadRequest("name must be a text")
-        publish, subscribe = _globs(body, "publish"), _globs(body, "subscribe")
+        fields = {"publish": list(EVERYTHING), "subscribe": list(EVERYTHING)} | body
+        if unknown := fields.keys() - (FIELDS - {"salt", "hash", "previous", "created"}):
+            raise BadRequest(f"no field {min(unknown)!r}")
         async with self._lock:
-            key = await asyncio.to_thread(add_key, path, name, publish, subscribe)
-            keys.read_again()
-        return {"name": name, "key": key}
+            key = await asyncio.to_thread(add_identity, path, fields)
+            await self._take_over()
+        return {"name": body["name"]} | ({"key": key} if key else {})
+
+    async def rotate(self, name: bytes, body: Document) -> Document:
+        """Give an identity another key; the old one counts until the next rotation, with ``end_old`` no longer."""
+        path, text = self._path(), name.decode("utf-8", "replace")
+        keeps_old = body.get("end_old") is not True
+        async with self._lock:
+            try:
+                key = await asyncio.to_thread(rotate_key, path, text, keeps_old=keeps_old)
+            except KeyError:
+                raise UnknownKey(f"no key {text!r} in {path}") from None
+            await self._take_over()
+        return {"name": text, "key": key}
 
     async def revoke(self, name: bytes) -> Document:
-        """Take a key back; its connections end."""
-        path, keys = self._file()
-        text = name.decode("utf-8", "replace")
+        """Take an identity back; its connections end."""
+        path, text = self._path(), name.decode("utf-8", "replace")
         async with self._lock:
             if not await asyncio.to_thread(revoke_key, path, text):
                 raise UnknownKey(f"no key {text!r} in {path}")
-            keys.read_again()
+            await self._take_over()
         return {"revoked": text}
 
-    def _file(self) -> tuple[Path, Keys]:
-        services = self._server.services.get("blipmq")
-        keys = services.keys if services is not None else None
-        if keys is None or keys.path is None:
-            raise NoKeyFile("the server has no key file: name one by key_file in [blipmq] and start it anew")
-        return keys.path, keys
+    async def test(self, name: bytes, body: Document) -> Document:
+        """Whether an identity has a right to a topic."""
+        text, topic = name.decode("utf-8", "replace"), bytes_field(body, "topic")
+        identity = self._server.access.identities.names.get(text)
+        if identity is None:
+            raise UnknownKey(f"no key {text!r}")
+        if topic is None or body.get("right") not in list(Right):
+            raise BadRequest(f"topic must be a text, and right one of {', '.join(Right)}")
+        return {"name": text, "allowed": identity.may(Right(body["right"]), topic)}
 
+    async def _take_over(self) -> None:
+        """What the file says counts from now on."""
+        identities = self._server.access.identities
+        identities.replace(await asyncio.to_thread(identities.read_again))
 
-def _globs(body: Document, name: str) -> tuple[str, ...]:
-    globs = body.get(name, list(EVERYTHING))
-    if not isinstance(globs, list) or not all(isinstance(glob, str) for glob in globs):
-        raise BadRequest(f"{name} must be a list of patterns")
-    return tuple(globs)
+    def _path(self) -> Path:
+        path = self._server.access.identities.path
+        if path is None:
+            raise NoKeyFile("the server has no access file: name one by file in [access] and reload it")
+        return path

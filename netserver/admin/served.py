@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from engine.histogram import Histogram
     from engine.log import Log
+    from netserver.access.access import Access
     from netserver.admin.metrics import Rounds
     from netserver.config.sections import ServerConfig
     from netserver.config.settings import Address
@@ -22,6 +23,7 @@ class Served(Protocol):
     """A running server. ``admin_published`` counts records and bytes that came over HTTP."""
 
     log: Log
+    access: Access
     config: ServerConfig
     data_dir: Path
     ready: bool

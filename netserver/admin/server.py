@@ -33,15 +33,17 @@ GET    /v1/subscriptions/ID/pending    what it has delivered and nobody acknowle
 POST   /v1/subscriptions/ID/reset      ``{"next_offset"}``: forget that and go on there
 POST   /v1/subscriptions/ID/redrive    ``{"from", "to", "limit"}``: dead letters back into a topic
 DELETE /v1/subscriptions/ID            remove it
-GET    /v1/keys                        API keys of the key file, without the keys themselves
-POST   /v1/keys                        a new one: ``{"name", "publish": [GLOB], "subscribe": [GLOB]}``; tells the key
+GET    /v1/keys                        identities of the access file, without their keys
+POST   /v1/keys                        a new one: ``{"name", "publish": [GLOB], ..}`` as in the file; tells the key
 DELETE /v1/keys/NAME                   revoke it; its connections end
+POST   /v1/keys/NAME/rotate            another key; ``{"end_old": true}``: the old one counts no longer
+POST   /v1/keys/NAME/test              ``{"right", "topic"}``: whether it has that right
 ====== =============================== ==================================================================
 
-``/v1`` needs ``Authorization: Bearer`` with the content of ``admin.token`` in the data directory. NAME is
-percent-encoded, as topic names may be any bytes. In documents bytes are ``value`` when they are UTF-8, else
-``value_base64`` (so for ``name`` and ``key``). Lists are ``{"schema": 1, "items": [..]}``; errors are
-``{"error": {"code", "message"}}``.
+``/v1`` needs ``Authorization: Bearer`` with the content of ``admin.token`` in the data directory, which may do
+everything, or with a key of the access file: `netserver.access.table` says what each may. NAME is percent-encoded, as
+topic names may be any bytes. In documents bytes are ``value`` when they are UTF-8, else ``value_base64`` (so for
+``name`` and ``key``). Lists are ``{"schema": 1, "items": [..]}``; errors are ``{"error": {"code", "message"}}``.
 
 A request with ``Quintlog-Directory: DEVICE:INODE`` is refused when the server has another directory: who found its
 address in a file of a directory means that directory, and the file may be old or copied.
@@ -52,7 +54,7 @@ resolves to 127.0.0.1 must not reach this server through the browser of somebody
 
 from __future__ import annotations
 
-import hmac
+import asyncio
 import ipaddress
 import logging
 import re
@@ -81,9 +83,11 @@ from engine.files.lock import identity_of
 from engine.files.system import SystemFiles, read_whole_file, write_new_file
 from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.sessions.types import UnknownSession
+from netserver.access.table import route_of
 from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
 from netserver.admin.api import Api, BadRequest, Conflict, NotFound, int_field
 from netserver.admin.bodies import TooManyValues, read_document
+from netserver.admin.callers import Caller
 from netserver.admin.http import HttpServer, Tls
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
@@ -194,19 +198,21 @@ class AdminServer:
         path = request.raw_path.partition("?")[0]
         if not path.startswith("/v1/"):
             return await self._public(request, path)
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode()):
-            text = f"needs Authorization: Bearer with the content of {TOKEN_FILE} in the data directory"
+        caller = Caller(self._server.access, self._token, request)
+        if caller.identity is None:
+            await asyncio.sleep(caller.refused_after_s)
+            text = f"needs Authorization: Bearer with the content of {TOKEN_FILE} in the data directory, or a key"
             return _error(401, "unauthorized", text, {"WWW-Authenticate": "Bearer"})
         if request.headers.get("Content-Encoding", "identity") != "identity":
             return _error(415, "content_encoding", "a request body must not be compressed")
         if (request.content_length or 0) > ADMIN_BODY_BYTES:  # known before any of it has come
             return _too_large()
         try:
-            return await self._call_api(request, path)
+            return await self._call_api(request, path, caller)
         except ConnectionError:  # the client went away amid its body: nobody reads this answer
             return _error(400, "disconnected", "the request's body was cut short")
         except Exception as error:
+            caller.failed(error)
             for kind, status, code in STATUS_OF_ERROR:
                 if isinstance(error, kind):
                     return _error(status, code, str(error))
@@ -236,10 +242,17 @@ class AdminServer:
             return _prometheus(await self._metrics.render_topics(matches, query.getall("family", [])))
         return _error(404, "not_found", f"no {path[:200]}")
 
-    async def _call_api(self, request: web.BaseRequest, path: str) -> web.Response:
+    async def _call_api(self, request: web.BaseRequest, path: str, caller: Caller) -> web.Response:
         parts = [unquote_to_bytes(part) for part in path.removeprefix("/v1/").split("/")]
+        entry = route_of(request.method, parts)
+        if entry is None:
+            return _error(404, "not_found", f"no {request.method} {path[:200]}")
+        if not caller.may_begin(entry, parts):
+            return _error(403, "forbidden", caller.why_not)
         content = await request.read() if request.method in ("POST", "PATCH") else b""
         body = await read_document(content) if parts != [b"staged"] else {}
+        if not caller.may(entry, parts, body, self._server.log.catalog):
+            return _error(403, "forbidden", caller.why_not)
         api, method = self._api, request.method
         route: Callable[[], Awaitable[Any]] | None = None
         status = 200
@@ -289,6 +302,7 @@ class AdminServer:
         if route is None:
             return _error(404, "not_found", f"no {method} {path[:200]}")
         content = await json_bytes(self._server.log.slices, await route())
+        caller.done()
         return web.Response(body=content, status=status, content_type="application/json", charset="utf-8")
 
     def _host_allowed(self, headers: list[str]) -> bool:

@@ -1,17 +1,15 @@
-"""What all BlipMQ connections of a server share: keys, policy, topics by name, and the buffers of the hot loops."""
+"""What all BlipMQ connections of a server share: policy, topics by name, and the buffers of the hot loops."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from engine.callbacks import call_each
 from engine.cursors.deliveries import DeliveryPolicy
 from engine.cursors.policies import CursorPolicy
-from netserver.access.auth import Keys
 from netserver.blipmq.limits import POLL_REPLY_BYTES_MAX, ROUTES_MAX, RUN_FRAMES_MAX
 from netserver.blipmq.patterns import PatternIndex
 
@@ -41,13 +39,11 @@ class Node:
     """Shared by all sessions; one per server.
 
     Attributes:
-        keys: API keys.
         is_synced: the PONG behind an ACK waits for the ACK.
         message_ttl_ms: 0 = none.
         clock_ms: the clock of cursors.
         age_ms: of a message that was stored at a time; asked for those with a time to live of their own.
         speaks_version_2: HELLO 2 is accepted.
-        insecure: without keys, anybody is let in from anywhere.
         patterns: those of all connections.
         names: subscriptions of one topic by its name, which go on with the next topic of that name.
         cids, out: scratch of the hot loops, valid within one call.
@@ -61,7 +57,6 @@ class Node:
         self.age_ms = self.log.clock.age_ms
         self.counters = services.counters
         section = services.config.blipmq
-        self.keys = services.keys = Keys(section.allowed_api_keys, _key_path(section))
         self.cids = bytearray(8 * RUN_FRAMES_MAX)
         self.out = bytearray(POLL_REPLY_BYTES_MAX)
         self._routes: dict[bytes, Partition] = {}
@@ -75,10 +70,10 @@ class Node:
         for name in IGNORED_SETTINGS:
             if getattr(section, name):
                 log.warning("[blipmq] %s is a setting of the original and has no effect here", name)
-        if self.keys.is_open:
+        if services.config.admits_anybody("blipmq"):
             log.warning(
                 "no API keys are configured: any key is accepted, %s",
-                "from anywhere" if self.insecure else "from this machine only",
+                "from anywhere" if services.config.server.insecure else "from this machine only",
             )
 
     def cursor(self, subscription_id: int) -> Cursor | None:
@@ -95,21 +90,13 @@ class Node:
         self.is_synced = section.acks == "synced"
         self.message_ttl_ms = section.message_ttl
         self.handshake_timeout_ms = section.handshake_timeout
-        self.insecure = config.server.insecure
         self.speaks_version_2 = section.version_2
         self._topic_settings = section.topic_settings()
         self._auto_create = config.engine.auto_create
         self.cursors.set_policy(OWNER, cursor_policy(section))
 
     def _reload(self, config: ServerConfig) -> Callable[[], None]:
-        section = config.blipmq
-        prepared = Keys(section.allowed_api_keys, _key_path(section))
-
-        def take_over() -> None:
-            self._take_over(config)
-            self.keys.replace(prepared)
-
-        return take_over
+        return partial(self._take_over, config)
 
     def listen(self, listener: Callable[[Topic, Change], None]) -> None:
         """``listener`` is called when a topic was made, changed or deleted."""
@@ -126,6 +113,10 @@ class Node:
             tell = [partial(one.topic_made, partition, partition.last_seq) for one in found]
             self.log.slices.later(partial(self.log.slices.call_each, "a new topic", tell))
         call_each("a change of a topic", [partial(listener, topic, change) for listener in self._listeners])
+
+    def is_there(self, name: bytes) -> bool:
+        """Whether there is a topic of this name."""
+        return name in self._routes or self.log.catalog.get(name) is not None
 
     def route(self, name: bytes, maker: str) -> Partition | None:
         """The partition of a topic, which is made for ``maker`` when it is missing; None: there is none, and none is to
@@ -152,10 +143,6 @@ class Node:
         if not self._auto_create:
             return None
         return self.log.catalog.create(name, settings=self._topic_settings, maker=maker)
-
-
-def _key_path(section: BlipmqSection) -> Path | None:
-    return Path(section.key_file) if section.key_file else None
 
 
 def cursor_policy(section: BlipmqSection) -> CursorPolicy:

@@ -28,7 +28,6 @@ cdef class ConsumingSession:
     cdef readonly object node
     cdef readonly object connection
     cdef readonly object counters
-    cdef readonly object identity
     cdef Cursor _cursor
     cdef Cursor _waiting
     cdef bytearray _buffer
@@ -44,7 +43,6 @@ cdef class ConsumingSession:
     cpdef answer(self, frame)
     cpdef answer_later(self, frame)
     cpdef flush(self)
-    cpdef allow(self, identity)
     cpdef stop_reading(self)
     @cython.locals(kind=int, behind=Py_ssize_t, count=Py_ssize_t, cursor=Cursor)
     cdef Py_ssize_t _run(self, data, Py_ssize_t position, Py_ssize_t length) except -1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from engine.errors import EngineError
 from engine.formats.record import BatchError, BundleError
+from netserver.access.table import right_of
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FramingError
 from netserver.blipmq.frames import END, FULL, SKIP, ack_ranges, deliver, scan
@@ -17,10 +18,10 @@ from netserver.errors import ProtocolError
 if TYPE_CHECKING:
     from engine.cursors.cursor import Cursor
     from engine.cursors.deliveries import Plan
-    from netserver.access.auth import Identity
     from netserver.blipmq.node import Node
     from netserver.shell.connection import Connection
 
+SUBSCRIBE = right_of("blipmq", "POLL")
 COMPILED = not __file__.endswith(".py")
 
 # Reasons for which a connection is not parsed.
@@ -72,7 +73,6 @@ class ConsumingSession:
         self.node = node
         self.connection = connection
         self.counters = node.counters
-        self.identity: Identity | None = None
         self._cursor: Cursor | None = None  # the one used last
         self._waiting: Cursor | None = None  # one whose record is being read from the disk
         self._buffer = node.out  # deliveries are gathered here, all within one call
@@ -134,9 +134,8 @@ class ConsumingSession:
             out.clear()
             self.acked_last = False
 
-    def allow(self, identity: Identity | None) -> None:
-        """Whose rights count from now on."""
-        self.identity = identity
+    def narrowed(self) -> None:
+        """The client may do less than before: what it used last is looked at again."""
         self._cursor = None
 
     def stop_reading(self) -> None:
@@ -187,7 +186,7 @@ class ConsumingSession:
         if cursor is not None and cursor.alive and cursor.id == subscription_id:
             return cursor
         cursor = self.node.cursor(subscription_id)
-        if cursor is None or self.identity is None or not self.identity.may_subscribe(cursor.topic_name):
+        if cursor is None or not self.connection.visitor.may(SUBSCRIBE, cursor.topic_name):
             return None
         self._cursor = cursor
         return cursor
@@ -197,7 +196,10 @@ class ConsumingSession:
 
         Tag 0, which no message has, asks whether there is the subscription: only then the text says that there is none.
         """
-        forbidden = self.node.cursor(subscription_id) is not None
+        known = self.node.cursor(subscription_id)
+        forbidden = known is not None
+        if known is not None:
+            self.connection.visitor.refused("POLL" if kind == _POLL else "ACK", known.topic_name)
         while position < behind and (forbidden or kind == _ACK):
             cid = cid_at(data, position)
             if forbidden:

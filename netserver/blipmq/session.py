@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from engine.errors import DiskFull, EngineError, NotStored, too_large
 from engine.formats.batch_header import QOS0_ATTRIBUTE
-from netserver.access.auth import ANYBODY
+from netserver.access.table import right_of
 from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import FrameType, PayloadError
 from netserver.blipmq.frames import pack_publishes, scan
@@ -32,20 +32,23 @@ from netserver.blipmq.limits import (
     SUBSCRIPTIONS_MAX,
 )
 from netserver.blipmq.node import OWNER, Node
-from netserver.blipmq.polling import BARRIER, FORBIDDEN, OUTPUT, ConsumingSession, Frames, cid_at
+from netserver.blipmq.polling import BARRIER, FORBIDDEN, OUTPUT, SUBSCRIBE, ConsumingSession, Frames, cid_at
 from netserver.blipmq.session_v2 import VersionTwo
 from netserver.shell.outstanding import Outstanding, Promise, Released
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.segments.chunk import Chunk
+    from netserver.access.identity import Right
     from netserver.shell.connection import Connection, Services, SessionFactory
 
 # Reasons for which a connection is not parsed (others: polling.py).
+WRONG_KEY: Final = "a wrong key waits for its answer"
 OPENING: Final = "a partition is being opened"
 ANSWERS: Final = "too many answers wait"
 
 CID_BYTES: Final = 8
+PUBLISH: Final = right_of("blipmq", "PUBLISH")
 
 
 class Published(NamedTuple):
@@ -79,16 +82,15 @@ class BlipmqSession(ConsumingSession):
         super().__init__(node, connection)
         self.frame_bytes_max = AUTH_LENGTH_MAX + LENGTH_BYTES
         self._is_greeted = False
-        self._rights: dict[tuple[bool, bytes], bool] = {}  # (to publish, topic) -> allowed
         self.outstanding = Outstanding(connection, self._released)
         self._waiting_bytes = 0  # of answers that wait
         self._opening: Partition | None = None
         self._is_ending = False
         self._v2: VersionTwo | None = None
+        connection.on_narrowed = self._narrowed
         self._timer: asyncio.TimerHandle | None = connection.loop.call_later(
             node.handshake_timeout_ms / 1000, connection.guarded(self._too_slow)
         )
-        node.keys.listen(self._keys_changed)
 
     # --- netserver.shell.connection.Session (received() is in the base class)
 
@@ -124,7 +126,6 @@ class BlipmqSession(ConsumingSession):
             self._v2.pusher.schedule()
 
     def closed(self) -> None:
-        self.node.keys.forget(self._keys_changed)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -259,16 +260,16 @@ class BlipmqSession(ConsumingSession):
             raise PayloadError("HELLO not performed")
         if self.is_ready:
             raise PayloadError("already authenticated")
-        key = codec.parse_auth(payload)
-        keys = self.node.keys
-        if keys.is_open:
-            identity = ANYBODY if _is_loopback(self.connection.peer) or self.node.insecure else None
-        else:
-            identity = keys.check(key)
-        if identity is None:
+        visitor = self.connection.visitor
+        delay_s = visitor.log_in(codec.parse_auth(payload))
+        if visitor.identity is None:
             self.counters.auth_failures += 1
-            raise PayloadError("invalid API key", codec.UNAUTHORIZED)
-        self.allow(identity)
+            refusal = PayloadError("invalid API key", codec.UNAUTHORIZED)
+            if not delay_s:
+                raise refusal
+            self.connection.hold(WRONG_KEY)
+            self.connection.loop.call_later(delay_s, self.connection.guarded(partial(self._refuse_late, cid, refusal)))
+            return
         self.is_ready = True
         self.length_max = FRAME_LENGTH_MAX
         self.frame_bytes_max = FRAME_LENGTH_MAX + LENGTH_BYTES
@@ -276,6 +277,12 @@ class BlipmqSession(ConsumingSession):
             self._timer.cancel()
             self._timer = None
         self.answer(codec.ack(cid))
+
+    def _refuse_late(self, cid: int, refusal: PayloadError) -> None:
+        """The answer to a wrong key of somebody who has sent some."""
+        self.nack(cid, refusal.code, refusal.text)
+        self.flush()
+        self.connection.release(WRONG_KEY)
 
     def _ping(self, cid: int) -> None:
         if self.acked and self.node.is_synced:
@@ -301,7 +308,7 @@ class BlipmqSession(ConsumingSession):
         topic = bytes(data[position + 16 : body])
         qos = data[position + 13]
         try:
-            partition = self.route(topic, "PUBLISH", publish=True)
+            partition = self.route(topic, "PUBLISH", PUBLISH)
             if not self.is_open(partition):
                 return position
             writer = partition.writer(behind - body, 0 if qos else QOS0_ATTRIBUTE)
@@ -336,38 +343,23 @@ class BlipmqSession(ConsumingSession):
         self.unstored += 1
         self.outstanding.add(chunk, Published(cids), size_bytes, count)
 
-    def route(self, topic: bytes, frame: str, *, publish: bool) -> Partition:
+    def route(self, topic: bytes, frame: str, right: Right) -> Partition:
         """The partition of a topic that this connection may use.
 
         Raises:
             PayloadError: with the NACK
         """
-        key = (publish, topic)
-        allowed = self._rights.get(key)
-        if allowed is None:
-            if not codec.is_utf8(topic):
-                raise PayloadError(f"invalid {frame} payload")
-            identity = self.identity
-            assert identity is not None
-            allowed = identity.may_publish(topic) if publish else identity.may_subscribe(topic)
-            if len(self._rights) >= 1024:
-                self._rights.clear()
-            self._rights[key] = allowed
-        if not allowed:
+        if not codec.is_utf8(topic):
+            raise PayloadError(f"invalid {frame} payload")
+        if not self.connection.visitor.check(frame, right, topic, is_there=self.node.is_there(topic)):
             raise PayloadError(FORBIDDEN, codec.UNAUTHORIZED)
         try:
-            partition = self.node.route(topic, self._maker())
+            partition = self.node.route(topic, self.connection.maker)
         except EngineError as error:
             raise PayloadError(str(error)) from None
         if partition is None or partition.topic.deleting:
             raise PayloadError("unknown topic", codec.NOT_FOUND)
         return partition
-
-    def _maker(self) -> str:
-        """Whose share of the room for topics this client uses."""
-        if self.identity is None or self.identity is ANYBODY:
-            return self.connection.maker
-        return f"{self.connection.counters.name} key {self.identity.name}"
 
     def is_open(self, partition: Partition) -> bool:
         """Whether the partition can be used; else it is being opened, and nothing is parsed until it is.
@@ -394,7 +386,7 @@ class BlipmqSession(ConsumingSession):
         cid = cid_at(data, position)
         try:
             request = codec.parse_subscribe(data[position + 13 : behind])
-            partition = self.route(request.topic, "SUBSCRIBE", publish=False)
+            partition = self.route(request.topic, "SUBSCRIBE", SUBSCRIBE)
             if not self.is_open(partition):
                 return position
             if len(self.node.cursors) >= SUBSCRIPTIONS_MAX:
@@ -422,31 +414,18 @@ class BlipmqSession(ConsumingSession):
         self.outstanding.add_promise(promise, Subscribed(cid, subscription_id))
         self.owed += 1
 
-    # --- time and keys
+    # --- time and rights
+
+    def _narrowed(self) -> None:
+        """Each request is looked at anew; whoever is sent messages that he did not ask for comes again."""
+        self.narrowed()
+        if self._v2 is not None:
+            self.connection.abort("its rights were withdrawn", "revoked")
 
     def _too_slow(self) -> None:
         self._timer = None
         self.counters.protocol_errors["handshake_timeout"] += 1
         self.connection.close("no HELLO and AUTH in time", "handshake")
-
-    def _keys_changed(self) -> None:
-        if self.identity is None:
-            return
-        self.allow(self.node.keys.current(self.identity))
-        self._rights.clear()
-        if self.identity is None:
-            self.connection.abort("its API key was revoked", "revoked")
-
-
-def _is_loopback(peer: str) -> bool:
-    """Whether ``host:port`` is this machine."""
-    try:
-        address = ip_address(peer.rpartition(":")[0].strip("[]"))
-    except ValueError:
-        return False
-    if isinstance(address, IPv6Address) and address.ipv4_mapped is not None:
-        return address.ipv4_mapped.is_loopback
-    return address.is_loopback
 
 
 def _text(error: Exception) -> str:

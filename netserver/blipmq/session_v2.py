@@ -9,6 +9,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from engine.errors import EngineError, NotStored, TooLarge
+from netserver.access.table import right_of
 from netserver.blipmq import codec, codec_v2
 from netserver.blipmq.codec import FrameType, PayloadError
 from netserver.blipmq.frames import TTL_HEADER
@@ -24,7 +25,7 @@ from netserver.blipmq.limits import (
 )
 from netserver.blipmq.node import OWNER
 from netserver.blipmq.patterns import Pattern, is_pattern
-from netserver.blipmq.polling import cid_at
+from netserver.blipmq.polling import SUBSCRIBE, cid_at
 from netserver.blipmq.push import Pusher
 from netserver.shell.outstanding import Promise
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("quintlog.blipmq")
 
+PUBLISH: Final = right_of("blipmq", "PUBLISH")
 EARLIEST = 0
 
 # Reason for which a connection is not parsed.
@@ -87,7 +89,7 @@ class VersionTwo:
     def _publish(self, cid: int, request: codec_v2.Publish) -> bool:
         """Append a message with a key or a time to live of its own. False: the partition is being opened."""
         session = self._session
-        partition = session.route(request.topic, "PUBLISH", publish=True)
+        partition = session.route(request.topic, "PUBLISH", PUBLISH)
         if len(request.key) > KEY_BYTES_MAX:
             raise PayloadError("partition key too long")
         if not session.is_open(partition):
@@ -122,7 +124,7 @@ class VersionTwo:
             raise PayloadError("too many subscriptions")
         if is_pattern(request.topic):
             return self._subscribe_pattern(cid, request)
-        partition = session.route(request.topic, "SUBSCRIBE", publish=False)
+        partition = session.route(request.topic, "SUBSCRIBE", SUBSCRIBE)
         if not session.is_open(partition):
             return False
         if not request.group:
@@ -213,9 +215,8 @@ class VersionTwo:
         self._node.listen(self._topic_changed)
 
     def may_read(self, topic: Topic) -> bool:
-        """Whether the connection's key allows it, and the topic is there."""
-        identity = self._session.identity
-        return not topic.deleting and identity is not None and identity.may_subscribe(topic.name)
+        """Whether the client may, and the topic is there."""
+        return not topic.deleting and self._session.connection.visitor.may(SUBSCRIBE, topic.name)
 
     def _topic_changed(self, topic: Topic, change: Change) -> None:
         if change == "deleted":

@@ -32,10 +32,10 @@ class BlipmqSection(ListenerSection):
         0, "count", 1, 65535, "The original's name for the port (`listen` wins).", zero="see listen"
     )
     allowed_api_keys: tuple[str, ...] = list_setting(
-        "API keys that may do everything. Without these and key_file any key is accepted, from this machine only.",
+        "API keys that may do everything. Without these and a file any key is accepted, from this machine only.",
         secret=True,
     )
-    key_file: str = text_setting("", "File of hashed API keys with rights per topic, kept by `logtool keys`.")
+    key_file: str = text_setting("", "[access] file for this listener alone.")
     max_retries: int = number_setting(
         0, "count", 1, 1_000_000, "Deliveries of one message, in all, before it is given up.", zero="no limit"
     )
@@ -91,11 +91,6 @@ class BlipmqSection(ListenerSection):
             self.topic_settings()
         except ValueError as error:
             raise ConfigError(f"[blipmq] fsync_policy = {self.fsync_policy!r}: {error}") from None
-
-    @property
-    def is_protected(self) -> bool:
-        """Clients need a key, or nobody can listen in."""
-        return bool(self.tls_certificate or self.allowed_api_keys or self.key_file)
 
     def topic_settings(self) -> dict[str, str]:
         """What ``fsync_policy`` means for a topic.

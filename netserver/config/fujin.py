@@ -56,14 +56,11 @@ FETCH_EMPTY: Final = ("error", "zero", "block")
 class FujinSection(ListenerSection):
     """Fujin (QUIC, always encrypted)."""
 
-    is_protected = True
-
     listen: Address | None = address_setting("127.0.0.1:4848", "HOST:PORT (UDP) of the Fujin listener, or off.")  # noqa: RUF009
     tls_certificate: str = text_setting(
         "",
         "PEM file with the certificate chain; empty: a self-signed one made at the first start in the data directory.",
     )
-    tls_client_ca: str = text_setting("", "Not supported over QUIC; must be empty.")
     streams_max: int = number_setting(
         1024, "count", 1, 65_536, "Writers and readers that one connection may have open at once."
     )
@@ -148,8 +145,6 @@ class FujinSection(ListenerSection):
     )
 
     def __post_init__(self) -> None:
-        if self.tls_client_ca:
-            raise ConfigError("[fujin] tls_client_ca: client certificates are not supported over QUIC; leave it empty")
         check_start(self.start)
         groups = [self.group, *(reader.group for _, reader in self.readers)]
         if not self.group or any(len(group.encode()) > CURSOR_NAME_BYTES_MAX for group in groups):

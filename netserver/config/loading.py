@@ -24,6 +24,7 @@ from typing import Any, Final
 
 from engine.config import EngineConfig, TopicConfig, unknown_setting_text
 from engine.errors import InvalidConfig
+from netserver.config.clients import AccessSection
 from netserver.config.lines import line_of
 from netserver.config.sections import PROTOCOL_SECTIONS, AdminSection, ServerConfig, ServerSection, sections
 from netserver.config.settings import parse_value
@@ -144,6 +145,7 @@ def build(*layers: tuple[str, Layer]) -> ServerConfig:
         server=ServerSection(**values["server"]),
         engine=engine,
         admin=AdminSection(**values["admin"]),
+        access=AccessSection(**values["access"]),
         **{name: kind(**values[name]) for name, kind in PROTOCOL_SECTIONS.items()},  # type: ignore[arg-type]
     )
     config.check()

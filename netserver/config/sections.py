@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from engine.config import DAY_MS, EngineConfig, TopicConfig
 from netserver.config.blipmq import BlipmqSection
+from netserver.config.clients import KEY, AccessSection, admits_anybody, check_clients, ways_of
 from netserver.config.fujin import NOT_RELOADABLE as FUJIN_FIXED
 from netserver.config.fujin import FujinSection
 from netserver.config.settings import (
@@ -37,7 +38,7 @@ class ServerSection:
     log_level: str = choice_setting("info", ("debug", "info", "warning", "error"), "Least severe lines in the log.")
     log_format: str = choice_setting("text", ("text", "json"), "Form of the log on stderr.")
     insecure: bool = flag_setting(
-        False, "Allow listeners that other machines can reach although neither TLS nor keys protect them."
+        False, "Allow listeners that other machines can reach although anybody there may do everything."
     )
     connections_max: int = number_setting(
         10_000, "count", 1, 1_000_000,
@@ -123,6 +124,8 @@ RELOADABLE: Final = frozenset(
     - {f"blipmq.{name}" for name in ("listen", "bind_addr", "port", "handshake_timeout", "acks", "fsync_policy")}
     | {f"reliably.{name}" for name in section_settings(ReliablySection) if name != "listen"}
     | {f"fujin.{name}" for name in section_settings(FujinSection) if name not in FUJIN_FIXED}
+    | {"access.file", "access.audit"}
+    | {f"{name}.clients" for name in PROTOCOL_SECTIONS}
     | {f"{name}.tls_{what}" for name in (*PROTOCOL_SECTIONS, "admin") for what in ("certificate", "key", "client_ca")}
 )
 """Settings that SIGHUP changes in a running server; all others need a restart."""
@@ -140,6 +143,29 @@ class ServerConfig:
     blipmq: BlipmqSection = field(default_factory=BlipmqSection)
     fujin: FujinSection = field(default_factory=FujinSection)
     admin: AdminSection = field(default_factory=AdminSection)
+    access: AccessSection = field(default_factory=AccessSection)
+
+    @property
+    def access_file(self) -> str:
+        """The file of identities; empty: none."""
+        return self.access.file or self.blipmq.key_file
+
+    def is_governed(self, name: str) -> bool:
+        """Whether identities are configured for a listener: who is none of them has no rights there."""
+        return bool(self.access.file or (name == "blipmq" and (self.blipmq.key_file or self.blipmq.allowed_api_keys)))
+
+    def ways_of(self, name: str) -> tuple[str, ...]:
+        """How clients of a listener may be known; see ``netserver.config.clients``."""
+        if name == "admin":
+            return (KEY,)
+        return ways_of(name, self._section(name), self.is_governed(name))
+
+    def admits_anybody(self, name: str) -> bool:
+        """Whether somebody of whom nothing is known may do everything at a listener."""
+        return name != "admin" and admits_anybody(self._section(name), self.is_governed(name))
+
+    def _section(self, name: str) -> ListenerSection:
+        return self.listener(name) if name in PROTOCOL_SECTIONS else ListenerSection()
 
     def listener(self, name: str) -> ListenerSection:
         """The section of a protocol."""
@@ -157,14 +183,17 @@ class ServerConfig:
             section = self.listener(name)
             if bool(section.tls_certificate) != bool(section.tls_key):
                 raise ConfigError(f"[{name}] tls_certificate and tls_key belong together: set both or none")
-            if section.tls_client_ca and not section.tls_certificate:
+            if section.tls_client_ca and not section.tls_certificate and name != "fujin":  # which always has one
                 raise ConfigError(f"[{name}] tls_client_ca needs tls_certificate and tls_key")
-            self._check_exposed(name, section.listen, section.is_protected)
+            check_clients(name, section, self.is_governed(name))
+            self._check_exposed(name, section.listen, self.admits_anybody(name))
         if bool(self.admin.tls_certificate) != bool(self.admin.tls_key):
             raise ConfigError("[admin] tls_certificate and tls_key belong together: set both or none")
         if self.admin.tls_client_ca and not self.admin.tls_certificate:
             raise ConfigError("[admin] tls_client_ca needs tls_certificate and tls_key")
-        self._check_exposed("admin", self.admin.listen, bool(self.admin.tls_certificate))
+        self._check_admin_exposed()
+        if self.access.file and self.blipmq.key_file not in ("", self.access.file):
+            raise ConfigError("[access] file and [blipmq] key_file name two files: put all identities into the first")
         taken: dict[Address, str] = {}
         for name in (*PROTOCOL_SECTIONS, "admin"):
             address = getattr(self, name).listen
@@ -174,11 +203,21 @@ class ServerConfig:
                 raise ConfigError(f"[{taken[address]}] and [{name}] both listen on {address}: give one another port")
             taken[address] = name
 
-    def _check_exposed(self, name: str, address: Address | None, protected: bool) -> None:
-        if address is not None and not address.is_loopback and not protected and not self.server.insecure:
+    def _check_exposed(self, name: str, address: Address | None, anybody: bool) -> None:
+        if address is not None and not address.is_loopback and anybody and not self.server.insecure:
             raise ConfigError(
-                f"[{name}] listen = {address} can be reached from other machines without TLS: configure TLS, listen on "
-                "127.0.0.1, or accept it with --insecure"
+                f"[{name}] listen = {address} can be reached from other machines, and anybody there could publish and "
+                "read everything: say who may come in ([access] file, tls_client_ca), listen on 127.0.0.1, or accept "
+                "it with --insecure"
+            )
+
+    def _check_admin_exposed(self) -> None:
+        address = self.admin.listen
+        safe = self.admin.tls_certificate or self.server.insecure
+        if address is not None and not address.is_loopback and not safe:
+            raise ConfigError(
+                f"[admin] listen = {address} can be reached from other machines without TLS, so that its token can be "
+                "read on the way: configure TLS, listen on 127.0.0.1, or accept it with --insecure"
             )
 
 
@@ -192,6 +231,7 @@ def sections() -> dict[str, dict[str, AnySetting]]:
         "server": section_settings(ServerSection),
         **listeners,
         "admin": section_settings(AdminSection),
+        "access": section_settings(AccessSection),
         "topics": topics,
         "engine": engine,
     }

@@ -181,11 +181,10 @@ class ListenerSection:
     tls_certificate: str = text_setting("", "PEM file with the certificate chain; the listener then speaks TLS only.")
     tls_key: str = text_setting("", "PEM file with the certificate's private key.")
     tls_client_ca: str = text_setting("", "PEM file of authorities; clients must show a certificate of one of them.")
-
-    @property
-    def is_protected(self) -> bool:
-        """A client must prove who it is, or at least nobody can listen in."""
-        return bool(self.tls_certificate)
+    clients: tuple[str, ...] = list_setting(
+        "Ways to be known that are taken: certificate, network, key, anyone; empty: those that [access] file and "
+        "tls_client_ca allow, and anyone without these."
+    )
 
 
 @dataclass(frozen=True, slots=True)

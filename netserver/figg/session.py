@@ -23,6 +23,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from engine.errors import EngineError, NotStored, too_large
+from netserver.access.table import right_of
 from netserver.errors import ProtocolError
 from netserver.figg import codec
 from netserver.figg.hot import pack_publishes
@@ -41,8 +42,11 @@ from netserver.shell.outstanding import Outstanding, Released
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
+    from netserver.access.identity import Right
     from netserver.shell.connection import Connection, Services, SessionFactory
 
+PUBLISH_RIGHT = right_of("figg", "PUBLISH")
+ATTACH_RIGHT = right_of("figg", "ATTACH")
 OPENING = "a topic is being opened"
 NUMBERS = 1 << 64
 """Above every seq_num."""
@@ -164,6 +168,7 @@ class FiggSession:
         try:
             if not self.connection.has_turn():  # a new topic takes a while: many of them must not hold up others
                 return None
+            self._demand("PUBLISH", PUBLISH_RIGHT, topic)
             partition = self._shared.partition(topic, self.connection.maker)
         except EngineError as problem:
             self._refuse(problem, topic, None, number)
@@ -176,6 +181,10 @@ class FiggSession:
             self._partitions.clear()
         self._partitions[topic] = partition
         return partition
+
+    def _demand(self, request: str, right: Right, topic: bytes) -> None:
+        """Raises Forbidden: this client may not."""
+        self.connection.visitor.demand(request, right, topic, is_there=self._shared.is_there(topic))
 
     def _opened(self, partition: Partition, number: int) -> None:
         if not partition.is_open:
@@ -278,6 +287,7 @@ class FiggSession:
     def _begin(self, subscription: Subscription, *, create: bool = True) -> None:
         """Start it as soon as its topic can be read; ATTACHED is not written yet when this returns."""
         try:
+            self._demand("ATTACH", ATTACH_RIGHT, subscription.topic)
             partition = self._shared.partition(subscription.topic, self.connection.maker, create=create)
         except EngineError as problem:
             self._shared.unreadable(self, subscription, problem)

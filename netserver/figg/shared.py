@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from engine.errors import DiskFull, EngineError, ReadOnly, UnknownTopic
+from netserver.access.access import Forbidden
 from netserver.figg.limits import RETRY_LATEST_S, RETRY_S, SPACE_BYTES, UNREADABLE_S
 from netserver.figg.subscription import SharedFrames, Subscription
 
@@ -54,6 +55,10 @@ class Shared:
         self._space_seen: WeakKeyDictionary[Partition, float] = WeakKeyDictionary()
         self._looking = False
         self._log.catalog.listen(self._topic_changed)
+
+    def is_there(self, topic: bytes) -> bool:
+        """Whether there is a topic of this name."""
+        return self._log.catalog.get(topic) is not None
 
     def partition(self, topic: bytes, maker: str, *, create: bool = True) -> Partition:
         """Partition 0 of a topic, which is made for ``maker`` when there is none (unless ``create`` is False).
@@ -133,7 +138,8 @@ class Shared:
         topic = self._log.catalog.get(refusal.topic)
         partition = refusal.partition
         if partition is None:
-            return topic is not None or now - refusal.since >= RETRY_LATEST_S
+            is_there = topic is not None and not isinstance(refusal.problem, Forbidden)
+            return is_there or now - refusal.since >= RETRY_LATEST_S
         if topic is not partition.topic:
             return True  # it was deleted: the next publish makes it anew, or is refused for that reason
         if isinstance(partition.error, ReadOnly):

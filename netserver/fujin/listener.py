@@ -18,12 +18,22 @@ from netserver.fujin.node import Node
 from netserver.fujin.session import FujinStream
 from netserver.limits import PEER_WINDOW_BYTES, QUIC_CLOSE_S, QUIC_DATAGRAM_BYTES, STREAM_WINDOW_BYTES
 from netserver.quic import certificates
+from netserver.quic.client_certificates import (
+    BAD_CERTIFICATE,
+    CERTIFICATE_REQUIRED,
+    NotTrusted,
+    authorities,
+    names_of,
+)
 from netserver.quic.core import QuicConfiguration
 from netserver.quic.endpoint import QuicEndpoint
 from netserver.quic.peer import QuicPeer
 from netserver.quic.stream import Bounds, QuicStream, StreamSession
 
 if TYPE_CHECKING:
+    from OpenSSL.crypto import X509Store
+
+    from netserver.access.identity import Identity
     from netserver.config.sections import ServerConfig
     from netserver.shell.services import Services
 
@@ -33,6 +43,7 @@ ALPN: Final = "fujin"
 NO_ERROR: Final = 0
 PING_ERROR: Final = 3
 NO_APPLICATION_PROTOCOL: Final = 0x178
+NOT_LET_IN: Final = 4
 POLL_S: Final = 0.01
 CHECK_S: Final = 10.0
 """Half-sent commands that do not get on are looked for so often."""
@@ -50,6 +61,8 @@ class FujinListener:
         self._services = services
         self._connections: dict[QuicPeer, FujinConnection] = {}
         self._stopping = False
+        self.door = services.door
+        self._trusted = _trusted(config)
         self.endpoint = QuicEndpoint(
             "fujin",
             section.listen,
@@ -127,6 +140,21 @@ class FujinListener:
         if reason:
             log.info("fujin %s: closed: %s", connection.peer.address, reason)
 
+    def names_of(self, peer: QuicPeer) -> tuple[str, ...]:
+        """The names of the certificate that a client has shown; none: it has shown none.
+
+        Raises:
+            NotTrusted: it is of no authority that counts here.
+        """
+        certificate = peer.quic.peer_certificate
+        if certificate is None or self._trusted is None:
+            return ()
+        return names_of(certificate, peer.quic.peer_chain, self._trusted)
+
+    def turned_away(self) -> None:
+        """Somebody was not let in."""
+        self._services.counters.auth_failures += 1
+
     @property
     def is_stopping(self) -> bool:
         """Streams that are opened now are told to stop."""
@@ -141,8 +169,10 @@ class FujinListener:
 
     def _reload(self, config: ServerConfig) -> Callable[[], None]:
         configuration = quic_configuration(config)
+        trusted = _trusted(config)
 
         def take_over() -> None:
+            self._trusted = trusted
             self.endpoint.configuration = configuration
             self.node.take_over(config)
 
@@ -179,6 +209,26 @@ class FujinConnection:
         self._listener.connected(self)
         if alpn != ALPN:  # the client has offered none at all
             self.peer.close(NO_APPLICATION_PROTOCOL, "no application protocol")
+            return
+        try:
+            names = self._listener.names_of(self.peer)
+        except NotTrusted as problem:
+            self.close_kind = "refused"
+            self.peer.close(BAD_CERTIFICATE, str(problem))
+            return
+        visitor = self._listener.door.visit(self.peer.address, names, self._rights_changed)
+        self.peer.visitor = visitor
+        if visitor.is_turned_away:
+            visitor.refused("CONNECT")
+            self._listener.turned_away()
+            self.close_kind = "refused"
+            self.peer.close(NOT_LET_IN if names else CERTIFICATE_REQUIRED, "nobody who is let in here")
+
+    def _rights_changed(self, old: Identity | None, new: Identity | None) -> None:
+        """Whoever may do less than before has to come again; see ``netserver.shell.connection``."""
+        if not self.peer.closing and (new is None or old is None or old.loses_by(new)):
+            self.close_kind = "revoked"
+            self.peer.close(NOT_LET_IN, "its rights were withdrawn")
 
     def opened(self, stream: QuicStream) -> StreamSession:
         """See ``PeerHandler``."""
@@ -186,6 +236,8 @@ class FujinConnection:
 
     def gone(self, code: int, reason: str) -> None:
         """See ``PeerHandler``."""
+        if self.peer.visitor is not None:
+            self.peer.visitor.leave()
         self._listener.gone(self, code, reason)
 
     def stop(self) -> None:
@@ -270,7 +322,13 @@ def quic_configuration(config: ServerConfig) -> QuicConfiguration:
     else:
         files = certificates.own_certificate(Path(config.server.data_dir), "fujin")
     certificates.load(configuration, *files)
+    configuration.cafile = config.fujin.tls_client_ca or None
     return configuration
+
+
+def _trusted(config: ServerConfig) -> X509Store | None:
+    authority = config.fujin.tls_client_ca
+    return authorities(Path(authority)) if authority else None
 
 
 async def start(services: Services, config: ServerConfig) -> FujinListener:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from engine.cursors.deliveries import DeliveryPolicy
 from engine.cursors.policies import CursorPolicy
+from netserver.access.table import right_of
 from netserver.config.fujin import parse_start
 from netserver.fujin.codec import Options
 from netserver.fujin.groups import Group
@@ -20,10 +21,13 @@ from netserver.fujin.limits import (
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.state.catalog import Change, Topic
+    from netserver.access.access import Visitor
     from netserver.config.fujin import FujinSection
     from netserver.config.sections import ServerConfig
     from netserver.shell.services import Services
 
+WRITE = right_of("fujin", "WRITE")
+READ = right_of("fujin", "CONNECT_READER")
 OWNER = "fujin"
 
 
@@ -95,18 +99,20 @@ class Node:
 
     # --- names
 
-    def writer_partition(self, name: bytes, maker: str) -> Partition | None:
+    def writer_partition(self, name: bytes, visitor: Visitor, maker: str) -> Partition | None:
         """Where a writer of this name writes; None: there is no such topic and none is to be made.
 
         Raises:
-            EngineError: it cannot be made.
+            Forbidden: the client may not. EngineError: it cannot be made.
         """
         catalog = self.log.catalog
+        topic = self._writers.get(name, name)
+        visitor.demand("WRITE", WRITE, topic, is_there=catalog.get(topic) is not None)
         if self._generation != catalog.generation or len(self._routes) > ROUTES_MAX:
             self._routes.clear()
         found = self._routes.get(name)
         if found is None:
-            found = self._partition(self._writers.get(name, name), maker)
+            found = self._partition(topic, maker)
             self._generation = catalog.generation
             if found is not None:
                 self._routes[name] = found
@@ -125,11 +131,12 @@ class Node:
             own.fetch_empty or section.fetch_empty,
         )
 
-    def reader_partition(self, topic: bytes, maker: str) -> Partition | None:
+    def reader_partition(self, topic: bytes, visitor: Visitor, maker: str) -> Partition | None:
         """What is read from a topic; None and errors as in ``writer_partition``.
 
         A reader that comes back does not bring a deleted topic back: that takes somebody who writes.
         """
+        visitor.demand("CONNECT_READER", READ, topic, is_there=self.log.catalog.get(topic) is not None)
         return None if topic in self._deleted else self._partition(topic, maker)
 
     def _topic_changed(self, topic: Topic, change: Change) -> None:

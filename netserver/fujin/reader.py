@@ -60,7 +60,8 @@ class Reader:
 
     def _connect(self) -> None:
         try:
-            partition = self._node.reader_partition(self._options.topic, self._stream.maker)
+            stream = self._stream
+            partition = self._node.reader_partition(self._options.topic, stream.visitor, stream.maker)
         except EngineError as error:
             self._refuse(str(error))
             return

@@ -191,7 +191,7 @@ class Writer:
         Raises:
             EngineError: there is none, or it cannot be written to.
         """
-        partition = self._node.writer_partition(topic, self._stream.maker)
+        partition = self._node.writer_partition(topic, self._stream.visitor, self._stream.maker)
         if partition is None or partition.topic.deleting:
             self._partitions.pop(topic, None)
             raise EngineError(NOT_FOUND)

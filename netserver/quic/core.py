@@ -10,6 +10,7 @@ This module and `netserver.quic.receive` are the only ones that touch what aioqu
 - *what comes out of order*: aioquic keeps the whole window of each stream, and looks at every gap for every frame;
 - *acknowledgements*: aioquic sends them after 1 ms, mostly in a packet of their own; here they wait for the answers
   that go out after a commit round, unless many packets have come;
+- *certificates of clients*: aioquic's servers ask for none; here they do when the configuration has a ``cafile``;
 - *what was sent, what was acknowledged*: needed to keep its send buffers short, and to know that a peer has read.
 """
 
@@ -113,8 +114,18 @@ class BoundedQuic(QuickReceiving):
 
     @property
     def peer_certificate(self) -> x509.Certificate | None:
-        """What the server has shown, once the handshake is complete."""
+        """What the other side has shown, once the handshake is complete; of a client's only the key is checked."""
         return self.tls._peer_certificate
+
+    @property
+    def peer_chain(self) -> list[x509.Certificate]:
+        """What it has shown beside it."""
+        return self.tls._peer_certificate_chain
+
+    def _initialize(self, peer_cid: bytes) -> None:
+        super()._initialize(peer_cid)
+        if not self._is_client and self.configuration.cafile:  # no sessions are resumed, which would go without one
+            self.tls._request_client_certificate = True
 
     def is_reset(self, data: bytes) -> bool:
         """Whether a datagram says that the server does not know the connection any more."""

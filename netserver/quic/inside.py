@@ -104,6 +104,7 @@ OVERRIDDEN: Final = {
     "_handle_max_stream_data_frame": ("self", "context", "frame_type", "buf"),
     "_handle_reset_stream_frame": ("self", "context", "frame_type", "buf"),
     "_handle_stream_frame": ("self", "context", "frame_type", "buf"),
+    "_initialize": ("self", "peer_cid"),
     "_parse_transport_parameters": ("self", "data", "from_session_ticket"),
     "_payload_received": ("self", "context", "plain", "crypto_frame_required"),
     "_replenish_connection_ids": ("self",),
@@ -111,8 +112,9 @@ OVERRIDDEN: Final = {
     "_write_stream_limits": ("self", "builder", "space", "stream"),
 }
 """Methods of `QuicConnection` that it calls itself, with the parameters that ours have: the handlers of frames, each
-after the type of the frame was read and before the rest; the parameters of the handshake; a decrypted payload; more
-connection ids for the peer; frames that open windows, written while a packet is built."""
+after the type of the frame was read and before the rest; what makes the TLS context, and the parameters of the
+handshake; a decrypted payload; more connection ids for the peer; frames that open windows, written while a packet is
+built."""
 
 
 class Used(NamedTuple):
@@ -211,7 +213,9 @@ INSIDE: Final = {
     "tls.Context": Used(
         lambda: tls.Context(is_client=True),
         {
-            "_peer_certificate": "what the server has shown, verified by then",
+            "_peer_certificate": "what the other side has shown; of a server's it is verified whose it is",
+            "_peer_certificate_chain": "what it has shown beside it",
+            "_request_client_certificate": "a server asks for one, and checks that the client has its key",
             "alpn_cb": "called with the protocol that was agreed on",
             "update_traffic_key_cb": "called with new keys",
         },

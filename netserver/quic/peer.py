@@ -22,7 +22,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Concatenate, Final, ParamSpec
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec
 
 from aioquic.quic import events
 
@@ -35,6 +35,9 @@ from netserver.limits import (
 )
 from netserver.quic.core import GONE, BoundedQuic, PacketDropped
 from netserver.quic.stream import OVER, Bounds, Host, PeerHandler, QuicStream, StreamSession
+
+if TYPE_CHECKING:
+    from netserver.access.access import Visitor
 
 log = logging.getLogger(__name__)
 Args = ParamSpec("Args")
@@ -73,6 +76,7 @@ class QuicPeer:
         heard_at: loop time of the latest data on a stream.
         closing: it was closed, or is being closed by the other side.
         end_reason: what streams are told that break off with it.
+        visitor: who a client is, once it is connected.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class QuicPeer:
         self.waiting_output: set[QuicStream] = set()
         self.is_dirty = False
         self.end_reason = "the connection is gone"
+        self.visitor: Visitor | None = None
         self._own_streams = 0 if quic.configuration.is_client else 1
         self._finished: set[int] = set()
         self._ready: deque[QuicStream] = deque()

@@ -30,6 +30,7 @@ Args = ParamSpec("Args")
 Bytes = bytes | bytearray | memoryview
 
 if TYPE_CHECKING:
+    from netserver.access.access import Visitor
     from netserver.quic.peer import QuicPeer
 
 
@@ -186,7 +187,14 @@ class QuicStream:
     @property
     def maker(self) -> str:
         """Whose share of the room for topics it uses."""
-        return maker_of(self.counters.name, self.peer.address)
+        return self.visitor.maker or maker_of(self.counters.name, self.peer.address)
+
+    @property
+    def visitor(self) -> Visitor:
+        """Whose stream it is, and what he may do."""
+        visitor = self.peer.visitor
+        assert visitor is not None, "only servers ask, and only of who is connected"
+        return visitor
 
     # --- for sessions
 

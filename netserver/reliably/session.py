@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from engine.errors import EngineError, LimitReached
 from engine.sessions.types import OutOfOrderAck, UnknownMessage, UnknownSession
+from netserver.access.table import right_of
 from netserver.reliably import codec
 from netserver.reliably.applications import RecordsState
 from netserver.reliably.codec import (
@@ -53,8 +54,11 @@ from netserver.reliably.values import NumbersState
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
+    from netserver.access.identity import Right
     from netserver.shell.connection import Connection, Services, SessionFactory
 
+START: Final = right_of("reliably", "StartRequest")
+RESUME: Final = right_of("reliably", "ResumeRequest")
 OPEN: Final = 0
 ENDING: Final = 1
 FINISHED: Final = 2
@@ -201,11 +205,17 @@ class ReliablySession:
         if topic is None or topic.deleting:
             self.fail(GONE, "topic")
             return
+        self._demand("ResumeRequest", RESUME, topic.name)
         self._start(uuid, TopicStream(self, self._node, uuid, request.id, self._node.log.partition(topic)))
 
     # --- topics
 
+    def _demand(self, request: str, right: Right, topic: bytes) -> None:
+        if not self.connection.visitor.check(request, right, topic):
+            raise RequestError(f"Not allowed to read topic '{topic.decode('utf-8', 'replace')}'", "forbidden")
+
     def _open_topic(self, request: StartRequest, params: TopicParams) -> None:
+        self._demand("StartRequest", START, params.topic)
         topic = self._node.log.catalog.get(params.topic)
         if topic is None or topic.deleting:
             raise RequestError(f"Unknown topic '{params.topic.decode('utf-8')}'", "topic")

@@ -27,7 +27,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import Any, Final, ParamSpec, cast
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, cast
 
 from netserver.errors import ProtocolError
 from netserver.limits import (
@@ -44,9 +44,14 @@ from netserver.limits import (
     READS_IN_A_ROW_MAX,
     UNCOUNTED_BYTES,
 )
+from netserver.shell.admission import rights_changed, turn_away
 from netserver.shell.backpressure import RECEIVE
 from netserver.shell.makers import maker_of
-from netserver.shell.services import Services, Session, SessionFactory, Shell
+from netserver.shell.services import GONE, Services, Session, SessionFactory, Shell
+from netserver.shell.tls import certificate_names
+
+if TYPE_CHECKING:
+    from netserver.access.access import Visitor
 
 __all__ = ["Connection", "ProtocolError", "Services", "Session", "SessionFactory", "Shell"]
 
@@ -64,8 +69,10 @@ class Connection(asyncio.BufferedProtocol):
 
     Attributes:
         peer: ``host:port`` of the other end.
+        visitor: who that is, and what he may do.
         writable: output is below the high-water mark; after it was false ``session.resume_output()`` is called.
         closed: the connection is closing or gone; writes are ignored.
+        on_narrowed: set by a session that itself ends what its client may no longer do.
         received_at: monotonic seconds of the latest read.
         charged: publish bytes that are not yet on disk (see ``netserver.shell.backpressure``).
         retained, reserved: bytes of receive memory that are counted in the budget.
@@ -73,6 +80,7 @@ class Connection(asyncio.BufferedProtocol):
 
     session: Session
     transport: asyncio.Transport
+    visitor: Visitor
 
     def __init__(
         self, services: Services, factory: SessionFactory, on_lost: Callable[[Connection], None] | None = None
@@ -92,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self.received_at = 0.0
         self.opened_at = time.time()
         self.number = 0
+        self.on_narrowed: Callable[[], None] | None = None
         self._factory = factory
         self._on_lost = on_lost
         self._holds: dict[str, float] = {}
@@ -125,9 +134,13 @@ class Connection(asyncio.BufferedProtocol):
         """Protocol and peer, for people."""
         return f"{self.counters.name} {self.peer}"
 
-    @cached_property
+    @property
     def maker(self) -> str:
         """Whose share of the room for topics it uses."""
+        return self.visitor.maker or self._maker_of_host
+
+    @cached_property
+    def _maker_of_host(self) -> str:
         return maker_of(self.counters.name, self.peer)
 
     @property
@@ -336,6 +349,8 @@ class Connection(asyncio.BufferedProtocol):
         self.counters.connections += 1
         self.counters.connections_total += 1
         self.transport.set_write_buffer_limits(OUTPUT_HIGH_BYTES)
+        names = certificate_names(transport.get_extra_info("peercert"))
+        self.visitor = self.services.door.visit(self.peer, names, partial(rights_changed, self))
         try:
             self.session = self._factory(self)
         except Exception:
@@ -344,6 +359,8 @@ class Connection(asyncio.BufferedProtocol):
             self._session_failed()
             return
         self.shell.pressure.join(self)
+        if self.visitor.is_turned_away:
+            turn_away(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         own = self._own
@@ -411,6 +428,7 @@ class Connection(asyncio.BufferedProtocol):
         shell.connections.discard(self)
         shell.budget.leave(self)
         shell.pressure.leave(self)
+        self.visitor.leave()
         self.counters.connections -= 1
         self.counters.closed[self._close_kind] += 1
         self.call(self.session.closed)
@@ -571,30 +589,3 @@ class Connection(asyncio.BufferedProtocol):
             function()
         except RuntimeError:  # connection_lost is on its way
             return
-
-
-class _NoSession:
-    """Stands in when the factory failed, and when the transport is gone."""
-
-    frame_bytes_max = 0
-
-    def received(self, data: memoryview, length: int) -> int:
-        return length
-
-    def eof(self) -> None:
-        return
-
-    def resume_output(self) -> None:
-        return
-
-    def closed(self) -> None:
-        return
-
-    def idle(self) -> bool:
-        return True
-
-    def drain(self) -> None:
-        return
-
-
-GONE: Final = _NoSession()

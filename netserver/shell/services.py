@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from netserver.access.access import Access, Door
 from netserver.limits import FRAME_PROGRESS_BYTES, FRAME_STALL_S, FRAME_STALL_SHORT_S, READ_BUFFER_BYTES
 from netserver.shell.backpressure import PublishPressure, ReceiveBudget
 from netserver.shell.counters import Counters
@@ -14,7 +15,6 @@ from netserver.turns import Turns
 if TYPE_CHECKING:
     from engine.log import Log
     from engine.sessions.store import Sessions
-    from netserver.access.auth import Keys
     from netserver.config.sections import ServerConfig
     from netserver.shell.connection import Connection
 
@@ -51,6 +51,31 @@ class Session(Protocol):
         """The server stops: finish what is outstanding, then ``connection.close()``. Nothing more is read."""
 
 
+class NoSession:
+    """Stands in when the factory failed, and when the transport is gone."""
+
+    frame_bytes_max = 0
+
+    def received(self, data: memoryview, length: int) -> int:
+        return length
+
+    def eof(self) -> None:
+        return
+
+    def resume_output(self) -> None:
+        return
+
+    def closed(self) -> None:
+        return
+
+    def idle(self) -> bool:
+        return True
+
+    def drain(self) -> None:
+        return
+
+
+GONE: Final = NoSession()
 SessionFactory = Callable[["Connection"], Session]
 
 
@@ -104,17 +129,19 @@ class Services:
         counters: this protocol's.
         shell: what the connections of this loop share (``pressure`` also takes publishers that are no connection).
         sessions: those of this protocol, if it has any.
-        keys: its API keys, if it has any.
+        door: who may come in at this protocol's listener.
         reloaders: a protocol adds a function here that is given a new configuration: it raises ``ServerError``, or
             returns the function that takes it over.
     """
 
-    def __init__(self, log: Log, config: ServerConfig, counters: Counters, shell: Shell) -> None:
+    def __init__(
+        self, log: Log, config: ServerConfig, counters: Counters, shell: Shell, door: Door | None = None
+    ) -> None:
         self.log = log
         self.config = config
         self.counters = counters
         self.shell = shell
         self.loop = shell.loop
         self.sessions: Sessions[Any, Any] | None = None
-        self.keys: Keys | None = None
+        self.door = door or Access(config).door(counters.name)
         self.reloaders: list[Callable[[ServerConfig], Callable[[], None]]] = []

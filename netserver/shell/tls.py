@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from engine.state.clock import wall_ms
+from netserver.config.clients import needs_certificate
 from netserver.config.sections import PROTOCOL_SECTIONS, AdminSection, ServerConfig
 from netserver.config.settings import ListenerSection
 from netserver.errors import CertificateError
@@ -35,7 +36,7 @@ def server_context(section: ListenerSection | AdminSection) -> TellingContext | 
         context.load_cert_chain(section.tls_certificate, section.tls_key)
         if section.tls_client_ca:
             context.load_verify_locations(section.tls_client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
+            context.verify_mode = ssl.CERT_REQUIRED if needs_certificate(section) else ssl.CERT_OPTIONAL
     except (OSError, ssl.SSLError) as error:
         files = ", ".join(filter(None, (section.tls_certificate, section.tls_key, section.tls_client_ca)))
         raise CertificateError(f"TLS files {files}: {error.strerror or error}") from None
@@ -93,3 +94,16 @@ class TlsContexts:
     def get(self, name: str) -> TellingContext | None:
         """The context of a listener."""
         return self._contexts.get(name)
+
+
+def certificate_names(found: Mapping[str, Any] | None) -> tuple[str, ...]:
+    """The names of a client's certificate as `ssl.SSLSocket.getpeercert` gives it, in the form of the access file.
+
+    They are ``CN=`` and the common name, then ``DNS:``, ``URI:``, ``EMAIL:`` and ``IP:`` with the alternative names.
+    """
+    if not found:
+        return ()
+    subject = [f"CN={value}" for part in found.get("subject", ()) for name, value in part if name == "commonName"]
+    kinds = {"DNS": "DNS", "URI": "URI", "email": "EMAIL", "IP Address": "IP"}
+    others = [f"{kinds[kind]}:{value}" for kind, value in found.get("subjectAltName", ()) if kind in kinds]
+    return (*subject, *others)

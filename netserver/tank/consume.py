@@ -18,6 +18,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
 from engine.errors import EngineError, OutOfRange
+from netserver.access.table import right_of
 from netserver.errors import ProtocolError
 
 from .hot import ChunkCut
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from netserver.shell.connection import Connection
 
     from .longpoll import Waiting
+
+SUBSCRIBE: Final = right_of("tank", "CONSUME")
 
 READING: Final = 0
 WAITING: Final = 1
@@ -338,6 +341,8 @@ class ConsumeJob:
     def _read_all(self) -> Iterator[None]:
         for name, partitions in self._request.topics[len(self._topics) :]:
             topic = self.node.topic(name)
+            if topic is not None and not self.connection.visitor.check("CONSUME", SUBSCRIBE, name):
+                topic = None
             fetches = None if topic is None else [Fetch(self, entry, topic) for entry in partitions]
             self._topics.append(fetches)
             self.fetches += fetches or ()

@@ -9,11 +9,12 @@ its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from engine.errors import EngineError
 from engine.formats.bundle import BundleInfo, check_bundle
 from engine.formats.record import BundleError
+from netserver.access.table import right_of
 
 from .errors import FormatError
 from .hot import ProduceCursor, parts_room, produce_run
@@ -32,10 +33,13 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from engine.partitions.partition import Partition
+    from engine.state.topics import Topic
     from netserver.shell.connection import Connection
     from netserver.shell.outstanding import Outstanding
 
     from .node import Node
+
+PUBLISH: Final = right_of("tank", "PRODUCE")
 
 
 class Run:
@@ -139,7 +143,9 @@ class Producer:
             return position
         name = bytes(data[cursor.name_start : cursor.name_end])
         topic = self._node.topic(name)
-        partition = self._node.partition(topic, cursor.partition_id) if topic is not None else None
+        if topic is None or not self._connection.visitor.may(PUBLISH, name):
+            return position
+        partition = self._node.partition(topic, cursor.partition_id)
         if partition is None or not partition.is_open:
             return position
         room_bytes = 0
@@ -193,7 +199,7 @@ class Producer:
             try:
                 request, infos = found.result()
                 for name, entries in request.topics:
-                    topic = self._node.topic(name)
+                    topic = self._topic(name)
                     if topic is None:
                         targets.append(None)
                         continue
@@ -232,6 +238,11 @@ class Producer:
         if not answer.pending:
             self._outstanding.add_done(answer)
 
+    def _topic(self, name: bytes) -> Topic | None:
+        """The topic of this name; None also when the client may not publish to it."""
+        topic = self._node.topic(name)
+        return topic if topic is not None and self._connection.visitor.check("PRODUCE", PUBLISH, name) else None
+
     def _limit_bytes(self, name: bytes) -> int:
         """Length of a bundle for this topic, packed and unpacked."""
         topic = self._node.topic(name)
@@ -239,7 +250,7 @@ class Producer:
         return max(BUNDLE_UNPACKED_BYTES_MAX, record_bytes_max) + BUNDLE_OVERHEAD_BYTES
 
     def _partitions(self, name: bytes, entries: tuple[ProducePartition, ...]) -> list[Partition | None] | None:
-        topic = self._node.topic(name)
+        topic = self._topic(name)
         return None if topic is None else [self._node.partition(topic, entry.partition_id) for entry in entries]
 
     def _append(

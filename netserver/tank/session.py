@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from netserver.access.table import right_of
 from netserver.errors import ProtocolError
 from netserver.limits import READ_BUFFER_BYTES
 from netserver.shell.outstanding import Outstanding, Released
@@ -32,6 +33,7 @@ from .messages import (
     CreateTopicResponse,
     DiscoverPartitionsRequest,
     DiscoverTopicsRequest,
+    DiscoverTopicsResponse,
     DiscoverTopologyRequest,
     DiscoverTopologyResponse,
     MessageId,
@@ -42,16 +44,20 @@ from .messages import (
     ReloadConfResponse,
     Request,
     StatusRequest,
+    TopicEntry,
 )
-from .node import Node
+from .node import Node, is_topic_name
 from .produce import Answer, Part, Prepared, Producer, Run
 from .requests import REQUEST_IDS
-from .responses import PING_FRAME
+from .responses import PING_FRAME, discovered_frame
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from netserver.shell.connection import Connection, Services, Session
 
+DISCOVER: Final = right_of("tank", "DISCOVER_PARTITIONS")
+CREATE: Final = right_of("tank", "CREATE_TOPIC")
+RELOAD: Final = right_of("tank", "RELOAD_CONF")
 CHECKING: Final = "a large publish is being checked"
 APPENDING: Final = "a large publish is being appended"
 OPENING: Final = "a partition is being opened"
@@ -244,6 +250,7 @@ class TankSession:
         self.connection.hold(OUTPUT)
 
     def _answer(self, request: Request) -> None:
+        visitor = self.connection.visitor
         match request:
             case ConsumeRequest():
                 job = ConsumeJob(self, request)
@@ -251,17 +258,27 @@ class TankSession:
                 job.start()
             case DiscoverPartitionsRequest():
                 self._unanswered += 1
+                if not visitor.check("DISCOVER_PARTITIONS", DISCOVER, request.topic):
+                    self._write_late(discovered_frame(request.request_id, request.topic, 0, b""))
+                    return
                 self.connection.hold(DISCOVERING)  # its answer may have 1 MiB: one after the other
                 DiscoverJob(self.node, request, self._discovered).start()
             case CreateTopicRequest():
                 self._unanswered += 1
+                if not visitor.check("CREATE_TOPIC", CREATE, request.topic):
+                    self._created(request, CreateCode.READ_ONLY)
+                    return
                 self.node.create_topic(request, self.connection.maker, partial(self._created, request))
             case ReloadConfRequest():
                 self.connection.write(self._reload(request))
             case StatusRequest(request_id):
                 self.connection.write(self.node.status(request_id))
             case DiscoverTopicsRequest(request_id):
-                self.connection.write(self.node.topics(request_id))
+                if visitor.sees_everything:
+                    self.connection.write(self.node.topics(request_id))
+                else:
+                    self._unanswered += 1
+                    self.connection.in_slices(self._seen_topics(request_id))
             case DiscoverTopologyRequest(request_id):
                 self.connection.write(encode_response(DiscoverTopologyResponse(request_id)))
             case _:
@@ -272,13 +289,22 @@ class TankSession:
     def _reload(self, request: ReloadConfRequest) -> bytes:
         """There is no file to reload for any partition: settings are changed at run time, and at once in force."""
         topic = self.node.topic(request.topic)
-        if topic is None:
+        if topic is None or not self.connection.visitor.check("RELOAD_CONF", RELOAD, request.topic):
             code = ReloadCode.UNKNOWN_TOPIC
         elif request.partition_id >= topic.partition_count:
             code = ReloadCode.UNKNOWN_PARTITION
         else:
             code = ReloadCode.NO_CONFIG_FILE
         return encode_response(ReloadConfResponse(request.request_id, request.topic, request.partition_id, code))
+
+    def _seen_topics(self, request_id: int) -> Iterator[None]:
+        """The answer to DiscoverTopics for somebody who may not know of all of them."""
+        entries = []
+        for topic in list(self.node.catalog):
+            if is_topic_name(topic.name) and not topic.deleting and self.connection.visitor.may_see(topic.name):
+                entries.append(TopicEntry(topic.name, topic.partition_count))
+            yield
+        self._write_late(encode_response(DiscoverTopicsResponse(request_id, tuple(entries))))
 
     def _created(self, request: CreateTopicRequest, code: CreateCode) -> None:
         self._write_late(encode_response(CreateTopicResponse(request.request_id, request.topic, code)))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+ACCESS_TABLE = "tests/unit/netserver/access/test_access_table.py"
+CERTIFICATES = "tests/unit/netserver/access/test_client_certificates.py"
+REVOCATION = "tests/unit/netserver/access/test_revocation.py"
 ADMIN_HTTP = "tests/unit/netserver/admin/test_admin_http.py"
 BLIPMQ_GONE = "tests/unit/netserver/blipmq/test_blipmq_gone.py"
 BLIPMQ_V2 = "tests/unit/netserver/blipmq/test_blipmq_v2.py"
@@ -17,10 +20,38 @@ STAGING = "tests/unit/netserver/admin/test_staging.py"
 MUTANTS = (
     Mutant(
         "know a key by its name",
-        "netserver/access/auth.py::Keys.current",
-        "stored.identity.proof == identity.proof",
-        "stored.identity.name == identity.name",
-        "tests/unit/netserver/access/test_auth.py -k known_by_itself",
+        "netserver/access/identities.py::Identities.current",
+        "self._by_proof.get(identity.proof)",
+        "self.names.get(identity.name)",
+        "tests/unit/netserver/access/test_identities.py -k known_by_itself",
+    ),
+    Mutant(
+        "let whoever may publish make topics",
+        "netserver/access/access.py::Visitor.check",
+        "(is_there or self.may_make(topic))",
+        "True",
+        f"{ACCESS_TABLE} -k first_use",
+    ),
+    Mutant(
+        "look at the role alone, whatever the right",
+        "netserver/admin/callers.py::Caller.may_begin",
+        "identity.has_role(route.role) or route.right is not None",
+        "identity.has_role(route.role)",
+        f"{ACCESS_TABLE} -k every_route",
+    ),
+    Mutant(
+        "take every certificate over QUIC",
+        "netserver/quic/client_certificates.py::names_of",
+        ".verify_certificate()",
+        "",
+        f"{CERTIFICATES} -k fujin",
+    ),
+    Mutant(
+        "leave connections to those who may do less",
+        "netserver/access/identity.py::Identity.loses_by",
+        "return True",
+        "continue",
+        f"{REVOCATION} -k narrowed",
     ),
     Mutant(
         "take any number of values in a JSON body",

@@ -15,7 +15,7 @@ from engine.files.owners import refused_by, told
 from engine.files.system import SystemFiles, write_new_file
 from engine.state.environment import LOCK_FILE
 from engine.state.store import StateReader
-from netserver.access.auth import add_key, revoke_key
+from netserver.access.key_file import add_key, revoke_key
 from tests.engine_log import EngineLog, segments
 from tests.unit.conftest import Logtool
 from tests.users import NOBODY, as_nobody, needs_root, open_folder, owner_and_mode

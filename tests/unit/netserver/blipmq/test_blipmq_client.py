@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from netserver import blipmq
-from netserver.access.auth import add_key
+from netserver.access.key_file import add_key
 from netserver.app import Server
 from netserver.errors import Closed, Refused, TooLarge
 from netserver.testing import running, server

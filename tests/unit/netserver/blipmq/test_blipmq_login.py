@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from netserver.access.auth import add_key, revoke_key
+from netserver.access.access import is_loopback
+from netserver.access.key_file import add_key, revoke_key
 from netserver.blipmq import codec
 from netserver.blipmq.codec import FrameType
 from netserver.blipmq.limits import AUTH_LENGTH_MAX
-from netserver.blipmq.session import _is_loopback
 from netserver.config import loading as config_reading
 from netserver.config import sections as configuration
 from netserver.errors import ConfigError
@@ -54,7 +54,7 @@ def test_a_stranger_cannot_announce_a_large_frame() -> None:
     ],
 )  # fmt: skip
 def test_who_is_near(peer: str, near: bool) -> None:
-    assert _is_loopback(peer) == near
+    assert is_loopback(peer) == near
 
 
 def test_without_keys_anybody_from_this_machine_may_come_in() -> None:

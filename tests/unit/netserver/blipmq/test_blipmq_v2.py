@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from netserver import blipmq
-from netserver.access.auth import add_key
+from netserver.access.key_file import add_key
 from netserver.app import Server
 from netserver.blipmq import codec, codec_v2, session_v2
 from netserver.blipmq.codec import FrameType, PayloadError

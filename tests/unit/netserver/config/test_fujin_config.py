@@ -75,7 +75,6 @@ def test_tables_in_the_environment() -> None:
         ({"readers": {"sub": {"group": "g" * 1025}}}, "a group has a name of 1 to 1024 bytes"),
         ({"group": ""}, "a group has a name of 1 to 1024 bytes"),
         ({"start": "@never"}, "start = '@never'"),
-        ({"tls_client_ca": "ca.pem", "tls_certificate": "c", "tls_key": "k"}, "client certificates are not supported"),
         ({"tls_certificate": "c"}, "belong together"),
         ({"message_bytes_max": "251MiB"}, "message_bytes_max"),
         ({"ping_interval": {"a": 1}}, "expected a value, not a table"),

@@ -90,9 +90,15 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_exposed_listeners_need_protection_or_consent() -> None:
     outside = ("test", {"figg": {"listen": "0.0.0.0:8119"}})
     assert build(outside, ("test", {"server": {"insecure": True}})).figg.listen == Address("0.0.0.0", 8119)
-    tls = {"figg": {"tls_certificate": "a.pem", "tls_key": "a.key"}}
-    assert build(outside, ("test", tls)).figg.is_protected
-    assert build(("test", {"fujin": {"listen": "0.0.0.0:4848"}})).fujin.is_protected
+    tls = {"tls_certificate": "a.pem", "tls_key": "a.key"}
+    assert build(outside, ("test", {"figg": tls | {"tls_client_ca": "ca.pem"}})).ways_of("figg") == ("certificate",)
+    assert build(outside, ("test", {"access": {"file": "keys"}})).ways_of("figg") == ("network", "anyone")
+    for encrypted in ({"figg": tls}, {"fujin": {"listen": "0.0.0.0:4848"}, "figg": {"listen": "off"}}):
+        with pytest.raises(ConfigError, match="can be reached from other machines"):  # by anybody, if in secret
+            build(outside, ("test", encrypted))
+    only_blipmq = {"blipmq": {"key_file": "keys"}}
+    with pytest.raises(ConfigError, match=r"\[figg\] listen"):
+        build(outside, ("test", only_blipmq))
     for host in ("127.0.0.1", "127.1.2.3", "localhost", "::1"):
         assert Address(host, 1).is_loopback
     for host in ("0.0.0.0", "::", "192.0.2.1", "127.0.0.1.example", "localhost.example"):

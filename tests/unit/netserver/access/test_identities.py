@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from netserver.access.auth import ANYBODY, Identity, Keys, add_key, read_key_file, revoke_key
+from netserver.access.identities import Identities
+from netserver.access.identity import ANYBODY, Identity
+from netserver.access.key_file import add_key, read_key_file, revoke_key
 from netserver.errors import ConfigError
 
 
 def test_keys_in_clear() -> None:
-    keys = Keys(["dev-key-1", "ключ"])
+    keys = Identities(["dev-key-1", "ключ"])
     assert not keys.is_open
     for key, name in (("dev-key-1", "allowed_api_keys[1]"), ("ключ", "allowed_api_keys[2]")):
         identity = keys.check(key)
@@ -27,28 +29,28 @@ def test_keys_in_clear() -> None:
 
 
 def test_a_key_is_known_by_itself_and_not_by_its_place_or_name(tmp_path: Path) -> None:
-    keys = Keys(["first", "second"])
+    keys = Identities(["first", "second"])
     first, second = keys.check("first"), keys.check("second")
     assert first is not None
     assert second is not None
-    keys.replace(Keys(["another", "first"]))
+    keys.replace(Identities(["another", "first"]))
     moved = keys.current(first)
     assert moved is not None
     assert moved.name == "allowed_api_keys[2]"
     assert keys.current(second) is None, "another one is in its place"
     path = tmp_path / "keys"
     stolen = add_key(path, "billing")
-    keys.replace(Keys([], path))
+    keys.replace(Identities([], path))
     thief = keys.check(stolen)
     assert thief is not None
     revoke_key(path, "billing")
     add_key(path, "billing")
-    keys.replace(Keys([], path))
+    keys.replace(Identities([], path))
     assert keys.current(thief) is None, "another one has its name"
 
 
 def test_without_keys_it_is_open() -> None:
-    keys = Keys()
+    keys = Identities()
     assert keys.is_open
     assert keys.check("x") is None, "the caller decides whether anybody may come in"
     assert keys.current(ANYBODY) is ANYBODY
@@ -57,7 +59,7 @@ def test_without_keys_it_is_open() -> None:
 def test_an_empty_key_file_admits_nobody(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     path.write_text("")
-    keys = Keys(path=path)
+    keys = Identities(path=path)
     assert not keys.is_open
     assert keys.current(ANYBODY) is None
 
@@ -73,7 +75,7 @@ def test_key_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     text = path.read_text()
     assert not any(key in text for key in (first, second, own))
-    keys = Keys(["clear-key"], path)
+    keys = Identities(["clear-key"], path)
     billing, reader = keys.check(first), keys.check(second)
     assert billing is not None
     assert reader is not None
@@ -103,7 +105,7 @@ def test_patterns() -> None:
 def test_reload(tmp_path: Path) -> None:
     path = tmp_path / "keys"
     first = add_key(path, "first")
-    keys = Keys([], path)
+    keys = Identities([], path)
     identity = keys.check(first)
     assert identity is not None
     called: list[int] = []
@@ -115,7 +117,7 @@ def test_reload(tmp_path: Path) -> None:
     revoke_key(path, "first")
     second = add_key(path, "second", publish=["p"])
     assert keys.check(first) is not None, "nothing changes before the reload"
-    keys.replace(Keys([], path))
+    keys.replace(Identities([], path))
     assert called == [1]
     assert keys.check(first) is None
     assert keys.current(identity) is None
@@ -124,9 +126,9 @@ def test_reload(tmp_path: Path) -> None:
     assert keys.current(holder) is holder
     path.write_text("nonsense\n")
     with pytest.raises(ConfigError, match="line 1"):
-        Keys([], path)
+        Identities([], path)
     keys.forget(listener)
-    keys.replace(Keys(["plain"]))
+    keys.replace(Identities(["plain"]))
     assert keys.generation == 2
     assert called == [1]
 
@@ -148,31 +150,31 @@ def test_a_wrong_line_is_named(tmp_path: Path, line: str) -> None:
     path = tmp_path / "keys"
     path.write_text(f"# a comment\n\n{line}\n")
     with pytest.raises(ConfigError, match="line 3"):
-        Keys(path=path)
+        Identities(path=path)
 
 
 def test_files_that_are_no_key_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
-        Keys(path=tmp_path / "missing")
+        Identities(path=tmp_path / "missing")
     path = tmp_path / "keys"
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError):
-        Keys(path=path)
+        Identities(path=path)
     path.write_bytes(b" " * (5 << 20))
     with pytest.raises(ConfigError, match="larger"):
-        Keys(path=path)
+        Identities(path=path)
     path.write_text("[" * 100_000)
     with pytest.raises(ConfigError, match="line 1"):
-        Keys(path=path)
+        Identities(path=path)
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(ConfigError, match="not a regular file"):
-        Keys(path=tmp_path / "pipe")
+        Identities(path=tmp_path / "pipe")
     key = add_key(tmp_path / "double", "a")
     assert key
     line = (tmp_path / "double").read_text()
     (tmp_path / "double").write_text(line + line)
     with pytest.raises(ConfigError, match="second key"):
-        Keys(path=tmp_path / "double")
+        Identities(path=tmp_path / "double")
 
 
 def test_what_cannot_be_added(tmp_path: Path) -> None:
@@ -189,5 +191,5 @@ def test_what_cannot_be_added(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_yet(tmp_path: Path) -> None:
     path = tmp_path / "our keys"
     command = f"`logtool keys add NAME --file '{path}'` makes it"
-    with pytest.raises(ConfigError, match=re.escape(f"key file {path} ([blipmq] key_file) is not there; {command}")):
-        Keys((), path)
+    with pytest.raises(ConfigError, match=re.escape(f"key file {path} is not there; {command}")):
+        Identities((), path)

@@ -1,0 +1,285 @@
+"""Who comes in at a listener, who he is while he is there, and what happens when that changes.
+
+Each listener takes some of four ways to be known, in this order: the certificate of a client (``certificate``), the
+address (``network``), a key where the protocol has room for one (``key``), and nothing at all (``anyone``). See
+``docs/access.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.callbacks import call_each
+from engine.errors import EngineError
+from netserver.access.audit import Audit
+from netserver.access.guard import Guard
+from netserver.access.identities import Identities, address_of
+from netserver.access.identity import ANYBODY, EVERYTHING, Identity, Right
+from netserver.config.clients import ANYONE, CERTIFICATE, KEY, KEY_LISTENERS, NETWORK
+from netserver.limits import AUDIT_NAME_CHARS_MAX
+
+if TYPE_CHECKING:
+    from netserver.config.sections import ServerConfig
+
+
+class Forbidden(EngineError):
+    """Whoever asks has not the right."""
+
+
+OnChange = Callable[[Identity | None, Identity | None], object]
+
+
+class Visitor:
+    """Somebody at a listener.
+
+    Attributes:
+        peer: ``host:port``.
+        identity: who he is; None: he has not said it yet.
+    """
+
+    __slots__ = ("_certificate", "_door", "_on_change", "_with_key", "identity", "peer")
+
+    def __init__(self, door: Door, peer: str, certificate: Sequence[str], on_change: OnChange) -> None:
+        self.peer = peer
+        self._door = door
+        self._certificate = tuple(certificate)
+        self._on_change = on_change
+        self._with_key = False
+        self.identity: Identity | None = door.arrive(peer, self._certificate)
+
+    @property
+    def name(self) -> str:
+        """Who he is, for people."""
+        return self.identity.name if self.identity is not None else "nobody"
+
+    @property
+    def maker(self) -> str:
+        """Whose share of the room for topics he uses; empty: his host's."""
+        identity = self.identity
+        if identity is None or not (self._with_key or identity.certificates):
+            return ""
+        return f"{self._door.listener} key {identity.name}"
+
+    @property
+    def is_turned_away(self) -> bool:
+        """He is nobody, and the protocol has no way to say who he is: so nothing can be answered."""
+        return self.identity is None and self._door.listener not in KEY_LISTENERS
+
+    def may(self, right: Right, topic: bytes) -> bool:
+        """Whether he may do this now."""
+        return self.identity is not None and self.identity.may(right, topic)
+
+    @property
+    def sees_everything(self) -> bool:
+        """No topic is hidden from him."""
+        identity = self.identity
+        return identity is not None and any("*" in globs for right in Right for globs in identity.globs(right))
+
+    def may_see(self, topic: bytes) -> bool:
+        """Whether he may know that there is this topic."""
+        return self.identity is not None and self.identity.may_see(topic)
+
+    def may_make(self, topic: bytes) -> bool:
+        """Whether a use of a topic that is not there may make it."""
+        return self.may(Right.CREATE, topic)
+
+    def check(self, request: str, right: Right, topic: bytes, *, is_there: bool = True) -> bool:
+        """Whether a request may be carried out; if not, the audit has it. ``is_there`` False: it makes the topic."""
+        if self.may(right, topic) and (is_there or self.may_make(topic)):
+            return True
+        self.refused(request, topic)
+        return False
+
+    def demand(self, request: str, right: Right, topic: bytes, *, is_there: bool = True) -> None:
+        """As `check`. Raises Forbidden."""
+        if not self.check(request, right, topic, is_there=is_there):
+            shown = topic.decode("utf-8", "backslashreplace")[:AUDIT_NAME_CHARS_MAX]
+            wanted = right if self.may(right, topic) is False else Right.CREATE
+            raise Forbidden(f"{self.name} may not {wanted} {shown!r}")
+
+    def refused(self, request: str, topic: bytes | str = "") -> None:
+        """He was refused something."""
+        self._door.access.audit.refuse(self.name, self.peer, self._door.listener, request, topic)
+
+    def changed(self, request: str, on: bytes | str, result: str = "done") -> None:
+        """He has changed something."""
+        self._door.access.audit.change(self.name, self.peer, self._door.listener, request, on, result)
+
+    def log_in(self, key: str) -> float:
+        """He shows a key: ``identity`` says afterwards who he is, if anybody.
+
+        Returns:
+            seconds that a refusal has to wait; 0 without one.
+        """
+        door = self._door
+        found = door.access.identities.check(key, door.listener) if KEY in door.ways else None
+        if found is not None:
+            self.identity, self._with_key = found, True
+        if self.identity is not None:
+            return 0.0
+        door.access.audit.refuse("nobody", self.peer, door.listener, "AUTH")
+        return door.access.guard.failed(host_of(self.peer), key)
+
+    def look_again(self) -> None:
+        """The rights have changed."""
+        door, old = self._door, self.identity
+        if self._with_key:
+            if old is None:
+                return
+            found = door.access.identities.current(old) if KEY in door.ways else None
+            new = found if found is not None and found.counts_at(door.listener) else None
+        else:
+            new = door.arrive(self.peer, self._certificate)
+        if new is not old and new != old:
+            self.identity = new
+            if new is None:
+                door.access.audit.change(
+                    old.name if old else "nobody", self.peer, door.listener, "REVOKE", "", "closed"
+                )
+            self._on_change(old, new)
+
+    def leave(self) -> None:
+        """He is gone."""
+        self._on_change = _gone  # which breaks the circle with his connection: see `netserver.collection`
+        self._door.access.visitors.pop(self, None)
+
+
+class Door:
+    """One listener.
+
+    Attributes:
+        ways: see the module.
+        is_governed: identities are configured for it: who is none of them has no rights.
+    """
+
+    def __init__(self, access: Access, listener: str) -> None:
+        self.access = access
+        self.listener = listener
+        self.ways: tuple[str, ...] = ()
+        self.is_governed = False
+        self._admits_anybody = False
+        self._insecure = False
+
+    def take_over(self, config: ServerConfig) -> None:
+        """Follow a configuration from now on."""
+        self.ways = config.ways_of(self.listener)
+        self.is_governed = config.is_governed(self.listener)
+        self._admits_anybody = config.admits_anybody(self.listener)
+        self._insecure = config.server.insecure
+
+    def who_may(self) -> str:
+        """Who comes in here, in words."""
+        if self._admits_anybody and self.access.identities.anyone(self.listener) is None:
+            where = "from anywhere (insecure)" if self._insecure else "on this machine"
+            return f"anybody {where} may do everything"
+        ways = ", ".join(self.ways)
+        if not self.is_governed:
+            return f"whoever has a certificate of the authority may do everything (by {ways})"
+        count = sum(one.counts_at(self.listener) for one in self.access.identities.names.values())
+        return f"{count} identities, each what its line says (by {ways})"
+
+    def arrive(self, peer: str, certificate: Sequence[str]) -> Identity | None:
+        """Who has come, as far as is known without a key."""
+        identities, ways = self.access.identities, self.ways
+        if certificate and CERTIFICATE in ways:
+            if not self.is_governed:  # the authority alone says who may come
+                return Identity(certificate[0], manage=EVERYTHING, certificates=(certificate[0],))
+            if (found := identities.by_certificate(certificate, self.listener)) is not None:
+                return found
+        if NETWORK in ways and (found := identities.by_network(host_of(peer), self.listener)) is not None:
+            return found
+        if ANYONE not in ways:
+            return None
+        anyone = identities.anyone(self.listener)
+        if anyone is not None:
+            return anyone
+        return ANYBODY if self._admits_anybody and (self._insecure or is_loopback(peer)) else None
+
+    def visit(self, peer: str, certificate: Sequence[str], on_change: OnChange) -> Visitor:
+        """Somebody has come; ``on_change`` is called with who he was and who he is when that changes later."""
+        visitor = Visitor(self, peer, certificate, on_change)
+        self.access.visitors[visitor] = None
+        return visitor
+
+
+class Access:
+    """All of a server's access control: one object, in the event loop's thread.
+
+    Attributes:
+        identities: everybody who is known.
+        visitors: everybody who is there.
+
+    Raises:
+        ConfigError: the access file cannot be used.
+    """
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.identities = _identities(config)
+        self.guard = Guard()
+        self.audit = Audit(_audit_path(config))
+        self.visitors: dict[Visitor, None] = {}
+        self._config = config
+        self._doors: dict[str, Door] = {}
+        self.identities.listen(self._changed)
+
+    def door(self, listener: str) -> Door:
+        """A listener's."""
+        found = self._doors.get(listener)
+        if found is None:
+            found = self._doors[listener] = Door(self, listener)
+            found.take_over(self._config)
+        return found
+
+    def prepare(self, config: ServerConfig) -> Callable[[], None]:
+        """Read what a new configuration names; the result takes it over.
+
+        Raises:
+            ConfigError: nothing changes.
+        """
+        prepared = _identities(config)
+
+        def take_over() -> None:
+            self._config = config
+            self.audit.reopen(_audit_path(config))
+            for door in self._doors.values():
+                door.take_over(config)
+            self.identities.replace(prepared)
+
+        return take_over
+
+    def who_may(self, listeners: Iterable[str]) -> list[str]:
+        """Who may do what at which listener, in words, for the start."""
+        told: dict[str, list[str]] = {}
+        for listener in listeners:
+            told.setdefault(self.door(listener).who_may(), []).append(listener)
+        return [f"who may: {', '.join(names)}: {text}" for text, names in told.items()]
+
+    def _changed(self) -> None:
+        call_each("a change of the rights", [visitor.look_again for visitor in self.visitors])
+
+
+def _identities(config: ServerConfig) -> Identities:
+    path = config.access_file
+    own = ("blipmq",) if not config.access.file else ()
+    return Identities(config.blipmq.allowed_api_keys, Path(path) if path else None, own)
+
+
+def _audit_path(config: ServerConfig) -> Path | None:
+    return Path(config.access.audit) if config.access.audit else None
+
+
+def _gone(_old: Identity | None, _new: Identity | None) -> None:
+    """Nobody is there to be told."""
+
+
+def host_of(peer: str) -> str:
+    """The host of ``host:port``."""
+    return peer.rpartition(":")[0].strip("[]")
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether ``host:port`` is this machine."""
+    address = address_of(host_of(peer))
+    return address is not None and address.is_loopback

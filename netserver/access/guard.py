@@ -1,0 +1,46 @@
+"""Wrong keys: whoever sends some waits for the answer, longer with each, and so does whoever sends the same one again.
+
+A right key is never kept waiting. A wrong one costs a hash; while its answer is awaited its connection is not read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from netserver.access.identities import PROCESS_SALT
+from netserver.access.key_file import digest_of
+from netserver.limits import (
+    WRONG_KEY_DELAY_MAX_S,
+    WRONG_KEY_DELAY_S,
+    WRONG_KEY_HALF_LIFE_S,
+    WRONG_KEYS_FREE,
+    WRONG_KEYS_REMEMBERED_MAX,
+)
+
+
+class Guard:
+    """How long each has to wait.
+
+    Args:
+        clock_s: a clock that nobody sets.
+    """
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._failures: dict[bytes, tuple[float, float]] = {}  # how many, when; the longest unchanged first
+
+    def failed(self, host: str, key: str) -> float:
+        """A host has sent a wrong key: the seconds that it waits for the answer."""
+        raw = key.encode("utf-8", "surrogatepass")
+        return max(self._count(host.encode("utf-8", "replace")), self._count(digest_of(raw, PROCESS_SALT)))
+
+    def _count(self, who: bytes) -> float:
+        now = self._clock_s()
+        count, at = self._failures.pop(who, (0.0, now))
+        count = count * 0.5 ** ((now - at) / WRONG_KEY_HALF_LIFE_S) + 1
+        self._failures[who] = count, now
+        if len(self._failures) > WRONG_KEYS_REMEMBERED_MAX:
+            del self._failures[next(iter(self._failures))]
+        beyond = count - WRONG_KEYS_FREE
+        return 0.0 if beyond < 0 else min(WRONG_KEY_DELAY_S * 2.0 ** min(beyond, 32), WRONG_KEY_DELAY_MAX_S)

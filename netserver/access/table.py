@@ -1,0 +1,176 @@
+"""The one table of what every request needs: the right, and how a refusal looks. Nothing is served without an entry.
+
+Sessions take the right of a request from here when they are imported (`right_of`), the admin listener takes its routes.
+``docs/access.md`` shows the table, the tests try every entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from netserver.access.identity import Right, Role
+
+PUBLISH, SUBSCRIBE, CREATE, MANAGE = Right.PUBLISH, Right.SUBSCRIBE, Right.CREATE, Right.MANAGE
+
+
+class Request(NamedTuple):
+    """A request of a protocol.
+
+    Attributes:
+        right: to the topic that it names; None: whoever was let in may send it.
+        refusal: what a client is told that has not the right.
+        creates: it makes the topic that it names when there is none: then it needs ``create``, too.
+    """
+
+    right: Right | None = None
+    refusal: str = ""
+    creates: bool = False
+
+
+FREE: Final = Request()
+_BLIPMQ: Final = "NACK 401"
+_FUJIN: Final = "error text"
+_RELIABLY: Final = "error line"
+
+REQUESTS: Final[dict[str, dict[str, Request]]] = {
+    "figg": {
+        "ATTACH": Request(SUBSCRIBE, "no ATTACHED, closed after 5 s", creates=True),
+        "DETACH": FREE,
+        "PUBLISH": Request(PUBLISH, "no ACK, closed after 30 s", creates=True),
+        "PING": FREE,
+    },
+    "reliably": {
+        "StatelessRequest": FREE,
+        "StartRequest": Request(SUBSCRIBE, _RELIABLY),
+        "ResumeRequest": Request(SUBSCRIBE, _RELIABLY),
+        "AckRequest": FREE,
+    },
+    "tank": {
+        "PRODUCE": Request(PUBLISH, "code 0xFF, unknown topic"),
+        "PRODUCE_WITH_SEQ": Request(PUBLISH, "code 0xFF, unknown topic"),
+        "CONSUME": Request(SUBSCRIBE, "unknown topic"),
+        "PING": FREE,
+        "DISCOVER_PARTITIONS": Request(SUBSCRIBE, "no partitions, as of an unknown topic"),
+        "CREATE_TOPIC": Request(CREATE, "code 5, read only"),
+        "RELOAD_CONF": Request(MANAGE, "code 11, unknown topic"),
+        "STATUS": FREE,
+        "DISCOVER_TOPICS": Request(None, "topics without any right to them are left out"),
+        "DISCOVER_TOPOLOGY": FREE,
+    },
+    "blipmq": {
+        "HELLO": FREE,
+        "AUTH": FREE,
+        "PUBLISH": Request(PUBLISH, _BLIPMQ, creates=True),
+        "SUBSCRIBE": Request(SUBSCRIBE, _BLIPMQ, creates=True),
+        "ACK": Request(SUBSCRIBE, _BLIPMQ),
+        "NACK": FREE,
+        "PING": FREE,
+        "PONG": FREE,
+        "POLL": Request(SUBSCRIBE, _BLIPMQ),
+    },
+    "fujin": {
+        "CONNECT_WRITER": FREE,
+        "CONNECT_READER": Request(SUBSCRIBE, _FUJIN, creates=True),
+        "WRITE": Request(PUBLISH, _FUJIN, creates=True),
+        "BEGIN": FREE,
+        "COMMIT": Request(PUBLISH, _FUJIN),
+        "ROLLBACK": FREE,
+        "FETCH": Request(SUBSCRIBE, _FUJIN),
+        "ACK": Request(SUBSCRIBE, _FUJIN),
+        "NACK": Request(SUBSCRIBE, _FUJIN),
+        "DISCONNECT": FREE,
+    },
+}
+
+
+def right_of(protocol: str, request: str) -> Right:
+    """The right that a request needs. Raises KeyError: it is not in the table."""
+    right = REQUESTS[protocol][request].right
+    assert right is not None, f"{protocol} {request} needs no right"
+    return right
+
+
+# --- admin HTTP
+
+
+DATA: Final = frozenset({"records", "staged", "commits", "test", "drop"})
+
+
+class Route(NamedTuple):
+    """A route of the admin listener under ``/v1/``.
+
+    Attributes:
+        path: its parts; NAME stands for any, TOPIC for the name of a topic.
+        role: who has this role may use it, whatever topics it is about.
+        right: who has none may use it with this right to the topic of the path, or of the body's ``name``.
+    """
+
+    method: str
+    path: tuple[str, ...]
+    role: Role
+    right: Right | None = None
+
+    @property
+    def changes(self) -> bool:
+        """It changes something other than that there are more records: the audit has it."""
+        return self.method != "GET" and self.path[-1] not in DATA
+
+
+def _route(method: str, path: str, role: Role, right: Right | None = None) -> Route:
+    return Route(method, tuple(path.split("/")), role, right)
+
+
+PUBLIC: Final = ("/healthz", "/readyz", "/directory", "/metrics", "/metrics/topics")
+"""Paths that need nothing: they tell of no records, and answer GET only."""
+
+ROUTES: Final = (
+    _route("GET", "status", Role.VIEWER),
+    _route("GET", "topics", Role.VIEWER),
+    _route("POST", "topics", Role.OPERATOR, CREATE),
+    _route("GET", "topics/TOPIC", Role.VIEWER, SUBSCRIBE),
+    _route("PATCH", "topics/TOPIC", Role.OPERATOR, MANAGE),
+    _route("DELETE", "topics/TOPIC", Role.OPERATOR, MANAGE),
+    _route("POST", "topics/TOPIC/trim", Role.OPERATOR, MANAGE),
+    _route("POST", "topics/TOPIC/records", Role.OPERATOR, PUBLISH),
+    _route("POST", "staged", Role.OPERATOR),
+    _route("POST", "staged/drop", Role.OPERATOR),
+    _route("POST", "commits", Role.OPERATOR),
+    _route("GET", "commits", Role.VIEWER),
+    _route("GET", "commits/NAME", Role.VIEWER),
+    _route("POST", "commits/NAME/abandon", Role.OPERATOR),
+    _route("GET", "connections", Role.VIEWER),
+    _route("DELETE", "connections/NAME", Role.OPERATOR),
+    _route("GET", "sessions", Role.VIEWER),
+    _route("GET", "sessions/NAME", Role.VIEWER),
+    _route("DELETE", "sessions/NAME", Role.OPERATOR),
+    _route("GET", "subscriptions", Role.VIEWER),
+    _route("GET", "subscriptions/NAME", Role.VIEWER),
+    _route("GET", "subscriptions/NAME/pending", Role.VIEWER),
+    _route("POST", "subscriptions/NAME/reset", Role.OPERATOR),
+    _route("POST", "subscriptions/NAME/redrive", Role.OPERATOR),
+    _route("DELETE", "subscriptions/NAME", Role.OPERATOR),
+    _route("GET", "keys", Role.OPERATOR),
+    _route("POST", "keys", Role.OPERATOR),
+    _route("DELETE", "keys/NAME", Role.OPERATOR),
+    _route("POST", "keys/NAME/rotate", Role.OPERATOR),
+    _route("POST", "keys/NAME/test", Role.OPERATOR),
+)
+ANY_PART: Final = frozenset(("NAME", "TOPIC"))
+
+
+def route_of(method: str, parts: Sequence[bytes]) -> Route | None:
+    """The entry of a request; None: there is no such route."""
+    for route in ROUTES:
+        if (
+            route.method == method
+            and len(route.path) == len(parts)
+            and all(want in ANY_PART or want.encode() == part for want, part in zip(route.path, parts, strict=True))
+        ):
+            return route
+    return None
+
+
+def topic_of(route: Route, parts: Sequence[bytes]) -> bytes | None:
+    """The topic that a request names in its path."""
+    return parts[route.path.index("TOPIC")] if "TOPIC" in route.path else None

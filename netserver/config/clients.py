@@ -1,0 +1,69 @@
+"""The section ``[access]``, and what a listener's ``clients`` mean: the ways to be known that it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from netserver.config.settings import ListenerSection, text_setting
+from netserver.errors import ConfigError
+
+CERTIFICATE: Final = "certificate"
+NETWORK: Final = "network"
+KEY: Final = "key"
+ANYONE: Final = "anyone"
+WAYS: Final = (CERTIFICATE, NETWORK, KEY, ANYONE)
+KEY_LISTENERS: Final = frozenset({"blipmq", "admin"})
+"""Those whose protocol has room for a key."""
+
+
+@dataclass(frozen=True)
+class AccessSection:
+    """Who may do what, for all listeners."""
+
+    file: str = text_setting(
+        "", "File of identities and their rights, kept by `logtool keys`; empty: see clients of each listener."
+    )
+    audit: str = text_setting(
+        "", "File that gets a JSON line for each change and each refused attempt; empty: they go to the log."
+    )
+
+
+def ways_of(name: str, section: ListenerSection, is_governed: bool) -> tuple[str, ...]:
+    """How clients of a listener may be known, in the order in which it is tried."""
+    if section.clients:
+        return tuple(way for way in WAYS if way in section.clients)
+    if not is_governed:
+        return (CERTIFICATE,) if section.tls_client_ca else (ANYONE,)
+    return tuple(
+        way for way in WAYS if (way != CERTIFICATE or section.tls_client_ca) and (way != KEY or name in KEY_LISTENERS)
+    )
+
+
+def admits_anybody(section: ListenerSection, is_governed: bool) -> bool:
+    """Whether somebody of whom nothing is known may do everything."""
+    if section.clients:
+        return ANYONE in section.clients
+    return not (is_governed or section.tls_client_ca)
+
+
+def needs_certificate(section: Any) -> bool:
+    """Whether a client of a listener (or of admin HTTP) without a certificate ends in the handshake already."""
+    return bool(section.tls_client_ca) and set(getattr(section, "clients", ())) <= {CERTIFICATE}
+
+
+def check_clients(name: str, section: ListenerSection, is_governed: bool) -> None:
+    """Check a listener's ``clients``.
+
+    Raises:
+        ConfigError: they cannot be known in that way.
+    """
+    for way in section.clients:
+        if way not in WAYS:
+            raise ConfigError(f"[{name}] clients: no way {way!r}; there are {', '.join(WAYS)}")
+    if CERTIFICATE in section.clients and not section.tls_client_ca:
+        raise ConfigError(f"[{name}] clients = certificate needs tls_client_ca: whose certificates count")
+    if KEY in section.clients and name not in KEY_LISTENERS:
+        raise ConfigError(f"[{name}] clients = key: the protocol has no room for a key; use certificate or network")
+    if {KEY, NETWORK} & set(section.clients) and not is_governed:
+        raise ConfigError(f"[{name}] clients = {', '.join(section.clients)} needs [access] file: who they are")
