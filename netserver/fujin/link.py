@@ -93,7 +93,8 @@ class ClientStream:
         self._link.resume_output()
 
     def broken(self, reason: str) -> None:
-        self.over(ConnectionFailed(reason))
+        if not self._link.is_ending:  # else the connection's own end says better why
+            self.over(ConnectionFailed(reason))
 
     def over(self, error: QuintlogError) -> None:
         """Nothing more comes."""
@@ -180,6 +181,11 @@ class Link:
             self._keep_alive(idle_timeout_s / 3)
             return
         raise problem or ConnectionFailed(f"{host} has no address")
+
+    @property
+    def is_ending(self) -> bool:
+        """The connection ends, and ``gone`` follows at once."""
+        return self._peer is not None and self._peer.closing
 
     def open(self, first: bytes, receiver: Receiver, decoder: AnswerDecoder) -> ClientStream:
         """Open a stream with its first command.
