@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"log/slog"
@@ -35,11 +36,27 @@ func number(text string) int {
 	return value
 }
 
+// tlsSettings knows the server by an authority and shows a certificate, where the environment names files.
+func tlsSettings() *tls.Config {
+	settings := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"fujin"}}
+	if file := os.Getenv("QUINTLOG_CA"); file != "" {
+		authority, err := os.ReadFile(file)
+		check(err)
+		settings.InsecureSkipVerify = false
+		settings.RootCAs = x509.NewCertPool()
+		settings.RootCAs.AppendCertsFromPEM(authority)
+		own, err := tls.LoadX509KeyPair(os.Getenv("QUINTLOG_CERT"), os.Getenv("QUINTLOG_KEY"))
+		check(err)
+		settings.Certificates = []tls.Certificate{own}
+	}
+	return settings
+}
+
 func main() {
 	address, command, arguments := os.Args[1], os.Args[2], os.Args[3:]
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	settings := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"fujin"}}
+	settings := tlsSettings()
 	quiet := client.WithLogger(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	conn, err := client.Connect(ctx, address, settings, nil, quiet)
 	check(err)
