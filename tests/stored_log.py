@@ -72,7 +72,11 @@ class StoredPartition:
         for row, value in enumerate(values):
             assert chunk.writer.put_record(value, keys[row] if keys else b"", now_ms)
         chunk.close()
-        self.segment.append(FILES, self.handles, [chunk])
+        position = self.segment.position
+        end = self.segment.seal_at_tail([chunk])
+        with self.handles.use(self.segment.path) as fd:
+            FILES.write(fd, [memoryview(chunk.buffer)[: chunk.end]], position)
+        self.segment.mark_written([chunk], end)
         self.next_seq = chunk.last_seq + 1
 
     def mark(self) -> None:

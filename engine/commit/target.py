@@ -7,9 +7,10 @@ from typing import Protocol
 
 from engine.config import TopicConfig
 from engine.errors import EngineError, ReadOnly
-from engine.segments.active import ActiveSegment, SealedSegment, State
+from engine.files.descriptors import Handle
+from engine.segments.active import ActiveSegment, SealedSegment
 from engine.segments.chunk import Chunk, ChunkGroup
-from engine.segments.watermarks import Owner
+from engine.segments.watermarks import Owner, Watermark
 from engine.state.topics import Topic
 
 
@@ -107,7 +108,7 @@ class CommitTarget(Protocol):
 
     # --- outcomes
 
-    def round_done(self, part: Part) -> None:
+    def round_done(self, part: PartitionCommit) -> None:
         """Takes the outcome of a round: chunks become visible or fail."""
 
     def settle(self, chunk: Chunk, state: int, error: EngineError | None) -> None:
@@ -120,8 +121,8 @@ class CommitTarget(Protocol):
         """A watermark that says `log_start` was written, or was not (any thread, one at a time)."""
 
 
-@dataclass(slots=True)
-class Part:
+@dataclass(slots=True, eq=False)
+class PartitionCommit:
     """What one round does to one partition."""
 
     partition: CommitTarget
@@ -132,15 +133,26 @@ class Part:
     """Of the chunks, as `records`."""
     sync: bool = True
     """The acknowledgement waits for the disk (durability "always")."""
-    transaction: ChunkGroup | None = None
     transaction_id: int = 0
     """Of one whose marker is to be written before the watermark."""
     roll: bool = False
     """Begin a new segment even if there is nothing to write."""
-    sealed: list[SealedSegment] = field(default_factory=list)
-    state: State | None = None
-    """Of `active`, before the chunks were written."""
+    sealed: SealedSegment | None = None
+    """The segment that came to its end."""
     error: EngineError | None = None
+    """Why nothing of it is stored."""
+    owner: Owner | None = None
+    """Whose watermark this is: once it is prepared."""
+    mark: Watermark | None = None
+    """As it will be when the chunks are committed."""
+    handle: Handle | None = None
+    """Of the file, in use until the round is executed."""
+    is_locked: bool = False
+    """The round has the segment's `sync_lock`."""
+    problem: OSError | None = None
+    """Why it failed; what it wrote is not taken back yet."""
+    mark_problem: OSError | None = None
+    """Why the watermark was not written."""
 
     def add(self, chunk: Chunk) -> None:
         """Has the round write a further chunk."""

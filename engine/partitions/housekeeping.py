@@ -14,7 +14,8 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 
-from engine.commit.committer import Committer, is_aged
+from engine.commit.committer import Committer
+from engine.commit.rounds import is_aged
 from engine.context import EngineContext
 from engine.errors import LogLocked, ReadOnly
 from engine.files.lock import LOCK_FILE

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from engine.callbacks import call_each
-from engine.commit.target import Part
+from engine.commit.target import PartitionCommit
 from engine.config import TopicConfig
 from engine.context import EngineContext
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
@@ -21,7 +21,7 @@ from engine.formats.batch import BatchWriter
 from engine.formats.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
 from engine.formats.bundle import BundleInfo
 from engine.formats.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
-from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RECORD_OVERHEAD_BYTES
+from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RECORD_OVERHEAD_BYTES, SEQ_RESERVATION
 from engine.partitions import reads as reading
 from engine.partitions import retention
 from engine.partitions.context import PartitionContext
@@ -42,10 +42,7 @@ NO_FILES, MAKING, OPEN, OPENING, CLOSED, DELETED = range(6)  # up to OPEN number
 
 
 class Partition:
-    """One partition of a topic; see the module's text. Made by `Log.partition` alone.
-
-    It is a `CommitTarget`, which documents what rounds need of it.
-    """
+    """One partition of a topic, made by `Log.partition` alone. `CommitTarget` documents what rounds need of it."""
 
     __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
         "__weakref__", "_active", "_append_ms", "_chunk_bytes", "_context", "_open_callbacks", "_open_chunk",
@@ -147,7 +144,8 @@ class Partition:
             return False  # it comes with its transaction; the committer adds the partition again after that
         if self.sync_each_round:
             return True
-        self._reservation.extend(self.last_seq, self._reserved)
+        if self._reservation.bound - self.last_seq < SEQ_RESERVATION // 2:
+            self._reservation.extend(self.last_seq + SEQ_RESERVATION, self._reserved)
         chunk = self._pending[0] if self._pending else self._open_chunk
         return chunk is None or chunk.writer.next_seq <= self._reservation.bound
 
@@ -266,8 +264,8 @@ class Partition:
         if not self.is_open:
             raise NotStored(f"{self.title} is not open yet")
         buffer = self._context.buffers.take(max(self._chunk_bytes, need))
-        self._open_chunk = Chunk(self, buffer, self.last_seq + 1)
-        return self._open_chunk
+        chunk = self._open_chunk = Chunk(self, buffer, self.last_seq + 1)
+        return chunk
 
     def appended(self, waiter: Waiter | None, size_bytes: int) -> Chunk:
         """After puts into the writer: gives out the numbers and registers the chunk for the next round.
@@ -423,16 +421,17 @@ class Partition:
             return None
         return self._pending.pop(0)
 
-    def round_done(self, part: Part) -> None:
+    def round_done(self, part: PartitionCommit) -> None:
         self._active = part.active
-        self.sealed.extend(part.sealed)
-        self.leaves_out_numbers &= not (part.sealed and part.chunks)
+        if part.sealed is not None:
+            self.sealed.append(part.sealed)
+            self.leaves_out_numbers &= not part.chunks
         if part.error is not None:
             for chunk in part.chunks:
                 self.settle(chunk, FAILED, part.error)
             if isinstance(part.error, ReadOnly):
                 self.stop_writing(part.error)
-            if part.sealed:
+            if part.sealed is not None:
                 self.committed_end = SEGMENT_HEADER_BYTES
             self.failing = part.error
             self._tell_failure(str(part.error))

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.errors import EngineError
-from engine.limits import SEQ_RESERVATION
 from engine.state.store import Put, StateStore
 from engine.state.topics import reserved_key
 
@@ -27,12 +26,11 @@ class Reservation:
         self.bound = bound
         """Numbers up to here are reserved, durably."""
 
-    def extend(self, last_seq: int, done: Callable[[EngineError | None], None]) -> None:
-        """Asks for a higher bound when few numbers after `last_seq` are left; `done` when it is durable or refused."""
-        if self._is_asked or self.bound - last_seq >= SEQ_RESERVATION // 2:
+    def extend(self, bound: int, done: Callable[[EngineError | None], None]) -> None:
+        """Asks for a higher bound, unless that is done already; `done` when it is durable or refused."""
+        if self._is_asked:
             return
         self._is_asked = True
-        bound = last_seq + SEQ_RESERVATION
 
         def answered(error: EngineError | None) -> None:
             self._is_asked = False

@@ -16,25 +16,17 @@ COMPACT_ENTRIES = 512
 class Tail:
     """Committed chunks of one partition that are still in memory, oldest first. Owner's thread only."""
 
-    __slots__ = ("_chunks", "_head", "_next")
+    __slots__ = ("_head", "_next", "chunks")
 
     def __init__(self) -> None:
-        self._chunks: list[Chunk | None] = []  # None before `_head`: the cache gave them up
+        self.chunks: list[Chunk | None] = []
+        """Appended to by the cache; None before `_head`, what it gave up."""
         self._head = 0
         self._next = 0  # where the chunk that follows the one read last may be
 
-    @property
-    def last(self) -> Chunk | None:
-        """The newest chunk."""
-        return self._chunks[-1] if self._chunks else None
-
-    def append(self, chunk: Chunk) -> None:
-        """Takes the chunk that follows all others."""
-        self._chunks.append(chunk)
-
     def drop_oldest(self) -> Chunk:
         """Lets go of the oldest chunk, which is returned."""
-        chunks, head = self._chunks, self._head
+        chunks, head = self.chunks, self._head
         chunk = chunks[head]
         assert chunk is not None, "there is one for each time that the tail stands in the cache's queue"
         chunks[head] = None
@@ -46,7 +38,7 @@ class Tail:
 
     def find(self, seq: int) -> Chunk | None:
         """The chunk that holds the committed number `seq`, or the next one in a gap; None: it is not in memory."""
-        chunks, head = self._chunks, self._head
+        chunks, head = self.chunks, self._head
         if head >= len(chunks):
             return None
         at = self._next  # right for a sequential reader, and cheaper than a search where chunks are small
@@ -87,7 +79,8 @@ class TailCache:
 
     def add(self, tail: Tail, chunk: Chunk) -> None:
         """Puts a chunk that was just committed at the end of its partition's tail."""
-        last = tail.last
+        chunks = tail.chunks
+        last = chunks[-1] if chunks else None
         if chunk.end <= TAIL_SMALL_BYTES:
             if last is not None and _fits(last, chunk):
                 self._merge(last, chunk)
@@ -98,7 +91,7 @@ class TailCache:
             self._move(chunk, self._buffers.take(size_bytes))
         elif 2 * chunk.end < len(chunk.buffer):
             self._move(chunk, bytearray(chunk.end))
-        tail.append(chunk)
+        chunks.append(chunk)
         self._tails.append(tail)
         self.size_bytes += len(chunk.buffer)
         while self.size_bytes > self._size_bytes_max:

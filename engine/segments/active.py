@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from engine.errors import Corrupt
 from engine.files.descriptors import Handles
@@ -104,20 +103,8 @@ class ActiveSegment:
         self.index.append(entry)
         return entry
 
-    def append(self, files: Files, handles: Handles, chunks: Sequence[Chunk]) -> None:
-        """Seals `chunks` for their place and writes them behind the last batch with one call.
-
-        Raises:
-            OSError: nothing is counted as written; the file may hold part of the chunks behind `position`.
-        """
-        end = self.place(chunks)
-        with handles.use(self.path) as fd:
-            self.has_rest = True
-            files.write(fd, [memoryview(chunk.buffer)[: chunk.end] for chunk in chunks], self.position)
-        self.take(chunks, end)
-
-    def place(self, chunks: Sequence[Chunk]) -> int:
-        """Seals `chunks` for their place behind the last batch; the position behind them."""
+    def seal_at_tail(self, chunks: Sequence[Chunk]) -> int:
+        """Seals `chunks` for their place after the last batch; the position after them."""
         position = self.position
         for chunk in chunks:
             seal(
@@ -134,7 +121,7 @@ class ActiveSegment:
             position += chunk.end
         return position
 
-    def take(self, chunks: Sequence[Chunk], end: int) -> None:
+    def mark_written(self, chunks: Sequence[Chunk], end: int) -> None:
         """Counts `chunks`, which were written up to `end`, as part of the segment."""
         self.has_rest = False
         for chunk in chunks:
@@ -146,13 +133,13 @@ class ActiveSegment:
             self.last_append_ms = chunk.append_time_ms
         self.position = end
 
-    def sync(self, files: Files, handles: Handles) -> None:
-        """Makes all that was written durable. Raises OSError: nothing may be taken as durable any more."""
-        with self.sync_lock:
-            self._sync_all(files, handles)
-
     def sync_if_idle(self, files: Files, handles: Handles) -> bool:
-        """`sync`, unless another thread syncs the file right now; False: it does, and tells if that fails."""
+        """Makes all that counts durable, unless another thread syncs the file right now; False: it does, and tells if
+        that fails.
+
+        Raises:
+            OSError: nothing may be taken as durable any more.
+        """
         if not self.sync_lock.acquire(blocking=False):
             return False
         try:
@@ -165,7 +152,7 @@ class ActiveSegment:
         position = self.position
         with handles.use(self.path) as fd:
             self._sync(files, fd)
-        self.durable_position = min(position, self.position)  # a failed round may have been cut off meanwhile
+        self.durable_position = max(position, self.durable_position)
 
     def _sync(self, files: Files, fd: int) -> None:
         """Only with `sync_lock`."""
@@ -176,31 +163,6 @@ class ActiveSegment:
         except OSError:
             self.sync_failed = True
             raise
-
-    def state(self) -> State:
-        """What `take_back` needs to come back to here."""
-        return State(
-            self.position,
-            self.last_seq,
-            self.records,
-            self.batches,
-            self.max_timestamp_ms,
-            self.last_append_ms,
-            len(self.index),
-        )
-
-    def take_back(self, state: State) -> None:
-        """Forgets what a failed round wrote: counts as they were at `state`. The file still has to be `cut`."""
-        with self.sync_lock:  # a sync under way would call durable what is forgotten here
-            self.has_rest |= self.position != state.position
-            self.position = state.position
-            self.last_seq = state.last_seq
-            self.records = state.records
-            self.batches = state.batches
-            self.max_timestamp_ms = state.max_timestamp_ms
-            self.last_append_ms = state.last_append_ms
-            self.durable_position = min(self.durable_position, self.position)
-            self.index = self.index[: state.index_entries]  # another list: a reader may be searching this one
 
     def cut(self, files: Files, handles: Handles) -> None:
         """Cuts off what a failed round has left behind `position`, if anything. Raises OSError."""
@@ -245,18 +207,6 @@ class ActiveSegment:
             created_ms=self.header.created_ms,
             appended_steady_ms=self.appended_steady_ms,
         )
-
-
-class State(NamedTuple):
-    """An active segment at the beginning of a round."""
-
-    position: int
-    last_seq: int
-    records: int
-    batches: int
-    max_timestamp_ms: int
-    last_append_ms: int
-    index_entries: int
 
 
 def create_segment(

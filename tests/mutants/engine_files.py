@@ -108,7 +108,7 @@ MUTANTS = (
     ),
     Mutant(
         "call everything durable that was written",
-        "engine/segments/active.py::ActiveSegment.place",
+        "engine/segments/active.py::ActiveSegment.seal_at_tail",
         "self.durable_position",
         "1 << 40",
         f"{RECOVERY} {POWER_CUT}",
@@ -122,9 +122,9 @@ MUTANTS = (
     ),
     Mutant(
         "sync a file beside another sync of it",
-        "engine/segments/active.py::ActiveSegment.sync",
-        "with self.sync_lock:",
-        "if True:",
+        "engine/commit/rounds.py::RoundSteps.prepare",
+        "if is_synced:",
+        "if False:",
         "tests/unit/engine/commit/test_sync_races.py",
     ),
     Mutant(
@@ -133,13 +133,6 @@ MUTANTS = (
         "files.truncate(fd, self.position)",
         "pass",
         FAULTS,
-    ),
-    Mutant(
-        "do not take durability back with a failed round",
-        "engine/segments/active.py::ActiveSegment.take_back",
-        "self.durable_position = min(self.durable_position, self.position)",
-        "pass",
-        RECOVERY_DAMAGE,
     ),
     Mutant(
         "take the last round of a publish for all of them",

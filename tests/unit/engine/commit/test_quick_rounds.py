@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.commit.committer import Committer, Part
-from engine.commit.native_rounds import QuickRounds
+from engine.commit.native_rounds import NativeRounds
 from engine.commit.round_writer import COMPILED
+from engine.commit.rounds import Round
+from engine.commit.thread_rounds import ThreadRounds
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import NotStored, ReadOnly
 from engine.files.system import SystemFiles
@@ -125,10 +126,8 @@ def test_what_waits_for_no_disk_is_written_on_the_owners_thread(
 ) -> None:
     config = TopicConfig(durability=durability, segment_bytes=1 << 20)
     usual: list[int] = []
-    begin = Committer._begin
-    monkeypatch.setattr(
-        Committer, "_begin", lambda self, parts, size_bytes: usual.append(size_bytes) or begin(self, parts, size_bytes)
-    )
+    begin = ThreadRounds.begin
+    monkeypatch.setattr(ThreadRounds, "begin", lambda self, this: usual.append(this.size_bytes) or begin(self, this))
     with QuickLog(tmp_path / "log", config) as engine:
         values = [b"%d" % number * 100 for number in range(100)]
         engine.append([b"first"])
@@ -194,19 +193,19 @@ def test_many_small_chunks_go_the_usual_way(tmp_path: Path) -> None:
         engine.append([b"first"])
         partition = engine.partition()
         sizes = []
-        monkey = QuickRounds._begin
+        monkey = NativeRounds._is_prepared
 
-        def begin(self: QuickRounds, parts: list[Part], size_bytes: int) -> bool:
-            begun = monkey(self, parts, size_bytes)
-            sizes.append((len(parts[0].chunks), begun))
+        def is_prepared(self: NativeRounds, this: Round) -> bool:
+            begun = monkey(self, this)
+            sizes.append((len(this.parts[0].chunks), begun))
             return begun
 
-        QuickRounds._begin = begin  # type: ignore[method-assign]
+        NativeRounds._is_prepared = is_prepared  # type: ignore[method-assign]
         try:
             chunks = [partition.append([b"y" * 3000]) for _ in range(400)]
             engine.settle(chunks[-1])
         finally:
-            QuickRounds._begin = monkey  # type: ignore[method-assign]
+            NativeRounds._is_prepared = monkey  # type: ignore[method-assign]
         assert {chunk.state for chunk in chunks} == {COMMITTED}
         assert all(begun == (count <= ROUND_PIECES_MAX) for count, begun in sizes)
         assert len(engine.values()) == 401
@@ -272,11 +271,11 @@ def test_a_sync_of_housekeeping_that_fails_beside_a_round_fails_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of two syncs at a time the kernel tells one that it failed: the quick round, whose own succeeds, waits for it."""
-    reached, written = threading.Event(), threading.Event()
+    reached, begun = threading.Event(), threading.Event()
 
-    def fail_when_written(files: SystemFiles, fd: int) -> None:
+    def fail_when_begun(files: SystemFiles, fd: int) -> None:
         reached.set()
-        assert written.wait(30)
+        assert begun.wait(30)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with QuickLog(tmp_path / "log") as engine:
@@ -285,16 +284,15 @@ def test_a_sync_of_housekeeping_that_fails_beside_a_round_fails_the_round(
         path = segments(tmp_path / "log")[0]
         size = path.stat().st_size
         with monkeypatch.context() as patch:
-            patch.setattr(SystemFiles, "sync_data", fail_when_written)
+            patch.setattr(SystemFiles, "sync_data", fail_when_begun)
             syncing = threading.Thread(
                 target=engine.log.committer.interval_syncs.sync, args=(partition, partition.active_segment)
             )
             syncing.start()
             assert reached.wait(30)
             chunk = partition.append([b"x"])
-            while path.stat().st_size == size:
-                threading.Event().wait(0.001)
-            written.set()
+            assert path.stat().st_size == size, "it waits before it writes"
+            begun.set()
             syncing.join()
             assert type(engine.settle(chunk).error) is ReadOnly
         assert engine.values() == [b"before"]

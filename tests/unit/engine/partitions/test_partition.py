@@ -168,7 +168,7 @@ def test_numbers_are_reserved_once_at_a_time_and_rounds_wait_for_it(tmp_path: Pa
 
 def test_a_bound_that_is_durable_when_nothing_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is raised when half of it is used up, long before a record has to wait."""
-    monkeypatch.setattr("engine.partitions.reservation.SEQ_RESERVATION", 10)
+    monkeypatch.setattr("engine.partitions.partition.SEQ_RESERVATION", 10)
     with EngineLog(tmp_path / "d", topic=TopicConfig(durability="never")) as engine:
         for number in range(30):
             engine.append([b"%d" % number])

@@ -36,9 +36,9 @@ def test_old_chunks_leave_the_tail_in_their_order(tmp_path: Path) -> None:
         partition = engine.partition()
         for number in range(2 * COMPACT_ENTRIES):
             engine.append([b"%d" % number + b"." * 5000])  # too large to be put together
-            assert len(partition.tail._chunks) <= COMPACT_ENTRIES + (1 << 20) // 5000
-        assert 0 < len(partition.tail._chunks) - partition.tail._head <= 1 + (1 << 20) // 5000
-        assert len(partition.tail._chunks) < 2 * COMPACT_ENTRIES
+            assert len(partition.tail.chunks) <= COMPACT_ENTRIES + (1 << 20) // 5000
+        assert 0 < len(partition.tail.chunks) - partition.tail._head <= 1 + (1 << 20) // 5000
+        assert len(partition.tail.chunks) < 2 * COMPACT_ENTRIES
         assert [record.seq for record in engine.read()] == list(range(1, 2 * COMPACT_ENTRIES + 1))
 
 
@@ -54,7 +54,7 @@ def test_small_chunks_become_one_in_memory(tmp_path: Path) -> None:
             assert (slab.first_seq, slab.last_seq) == (number, number)
             held.append((slab, bytes(slab.buffer)))
         assert all(bytes(slab.buffer) == content for slab, content in held), "what a reader holds does not change"
-        chunks = [chunk for chunk in partition.tail._chunks if chunk is not None]
+        chunks = [chunk for chunk in partition.tail.chunks if chunk is not None]
         assert len(chunks) < 20
         assert (
             engine.log.parts.tail_cache.size_bytes == sum(len(chunk.buffer) for chunk in chunks) < 3 * TAIL_MERGED_BYTES
@@ -73,6 +73,6 @@ def test_small_chunks_of_several_segments_stay_apart(tmp_path: Path) -> None:
             if number % 2 == 0:
                 engine.log.committer.roll_next(partition)
             engine.append([b"%d" % number])
-        chunks = [chunk for chunk in partition.tail._chunks if chunk is not None]
+        chunks = [chunk for chunk in partition.tail.chunks if chunk is not None]
         assert [(chunk.first_seq, chunk.last_seq) for chunk in chunks] == [(1, 2), (3, 4), (5, 6)]
         assert engine.values() == [b"%d" % number for number in range(6)]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.errors import DiskFull
 from engine.files.descriptors import Handles
 from engine.files.system import SystemFiles
 from engine.formats.segment import HEADER_BYTES, TRAILER_BYTES, parse_header
@@ -20,6 +21,7 @@ from engine.segments.discovery import Place
 from engine.segments.recovery import SET_ASIDE, Known, recover_partition
 from tests.damage import UnsyncedFiles, flip, make, mark_of, read_beside, recover
 from tests.engine_log import SMALL, EngineLog, segments
+from tests.hooked_files import HookedFiles
 
 # --- headers
 
@@ -302,17 +304,25 @@ def test_a_header_or_footer_that_cannot_be_read_costs_nothing_more(tmp_path: Pat
 
 def test_counts_of_the_active_segment_stay_right_over_a_cut(tmp_path: Path) -> None:
     """A batch that names a durable position beyond its own place would make a torn tail look committed."""
-    with EngineLog(tmp_path / "d") as engine:
+
+    def counts(active: ActiveSegment) -> tuple[object, ...]:
+        return (
+            active.position, active.durable_position, active.last_seq, active.records, active.batches,
+            active.max_timestamp_ms, active.last_append_ms, len(active.index), active.path.stat().st_size,
+        )  # fmt: skip
+
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
         engine.append([b"kept"])
-        active: ActiveSegment = engine.partition().active_segment
-        before = active.state()
-        engine.append([b"taken back"] * 10)
-        assert active.durable_position == active.position
-        active.take_back(before)
-        active.cut(engine.log.files, engine.log.handles)
-        assert active.state() == before
-        assert active.durable_position == before.position
-        active.position = before.position
+        active = engine.partition().active_segment
+        before = counts(active)
+        files.failing("write", ".log", errno.ENOSPC)
+        with pytest.raises(DiskFull):
+            engine.append([b"taken back"] * 10)
+        assert counts(active) == before
+        files.hook = lambda call, path: None
+        engine.append([b"more"])
+        assert active.durable_position == active.position > before[0]
 
 
 def test_a_footer_that_cannot_be_read_for_another_reason_stops_the_opening(tmp_path: Path) -> None:
