@@ -234,6 +234,7 @@ class Server:
         except BaseException:
             made.undo()
             raise
+        self.access.exists = lambda name: self.log.catalog.get(name) is not None
         server, engine = self.config.server, self.config.engine
         self.shell = Shell(
             loop,

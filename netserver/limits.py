@@ -205,6 +205,9 @@ KEY_GLOBS_MAX: Final = 1000
 RIGHTS_REMEMBERED_MAX: Final = 4096
 """Answers that an identity's rights are remembered for, 0.5 MiB of them with names of usual length."""
 
+QUOTA_BURST_S: Final = 0.25
+"""An identity with a rate may go beyond it by so much of it at once: clients send in bursts."""
+
 WRONG_KEYS_FREE: Final = 4
 """Wrong keys of an address, or tries of one wrong key, until the answer to the next one is put off."""
 

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.callbacks import call_each
-from engine.errors import EngineError
+from engine.errors import EngineError, LimitReached
 from netserver.access.audit import Audit
 from netserver.access.guard import Guard
 from netserver.access.identities import Identities, address_of
-from netserver.access.identity import ANYBODY, EVERYTHING, Identity, Right
+from netserver.access.identity import ANYBODY, EVERYTHING, UNLIMITED, Identity, Right
+from netserver.access.quotas import Meter
 from netserver.config.clients import ANYONE, CERTIFICATE, KEY, KEY_LISTENERS, NETWORK
 from netserver.limits import AUDIT_NAME_CHARS_MAX
 
@@ -37,9 +38,21 @@ class Visitor:
     Attributes:
         peer: ``host:port``.
         identity: who he is; None: he has not said it yet.
+        meter: what his identity uses; None: it has no quotas.
+        why_nobody: what he is told, if anything can be told, when he is nobody.
     """
 
-    __slots__ = ("_certificate", "_door", "_on_change", "_with_key", "identity", "peer")
+    __slots__ = (
+        "_certificate",
+        "_door",
+        "_on_change",
+        "_subscriptions",
+        "_with_key",
+        "identity",
+        "meter",
+        "peer",
+        "why_nobody",
+    )
 
     def __init__(self, door: Door, peer: str, certificate: Sequence[str], on_change: OnChange) -> None:
         self.peer = peer
@@ -47,7 +60,11 @@ class Visitor:
         self._certificate = tuple(certificate)
         self._on_change = on_change
         self._with_key = False
-        self.identity: Identity | None = door.arrive(peer, self._certificate)
+        self._subscriptions = 0
+        self.identity: Identity | None = None
+        self.meter: Meter | None = None
+        self.why_nobody = ""
+        self._become(door.arrive(peer, self._certificate))
 
     @property
     def name(self) -> str:
@@ -87,17 +104,84 @@ class Visitor:
 
     def check(self, request: str, right: Right, topic: bytes, *, is_there: bool = True) -> bool:
         """Whether a request may be carried out; if not, the audit has it. ``is_there`` False: it makes the topic."""
-        if self.may(right, topic) and (is_there or self.may_make(topic)):
+        if is_there and self.may(right, topic):
             return True
-        self.refused(request, topic)
-        return False
+        try:
+            self.demand(request, right, topic, is_there=is_there)
+        except (Forbidden, LimitReached):
+            return False
+        return True
 
     def demand(self, request: str, right: Right, topic: bytes, *, is_there: bool = True) -> None:
-        """As `check`. Raises Forbidden."""
-        if not self.check(request, right, topic, is_there=is_there):
-            shown = topic.decode("utf-8", "backslashreplace")[:AUDIT_NAME_CHARS_MAX]
-            wanted = right if self.may(right, topic) is False else Right.CREATE
-            raise Forbidden(f"{self.name} may not {wanted} {shown!r}")
+        """As `check`.
+
+        Raises:
+            Forbidden: he has not the right. LimitReached: his quota of topics is used up.
+        """
+        wanted = right
+        if self.may(right, topic):
+            if is_there:
+                return
+            if self.may(Right.CREATE, topic):
+                self.make_topic(request, topic)
+                return
+            wanted = Right.CREATE
+        self.refused(request, topic)
+        shown = topic.decode("utf-8", "backslashreplace")[:AUDIT_NAME_CHARS_MAX]
+        raise Forbidden(f"{self.name} may not {wanted} {shown!r}")
+
+    # --- quotas
+
+    def make_topic(self, request: str, topic: bytes, partitions: int = 1) -> None:
+        """He is about to make a topic. Raises LimitReached."""
+        self._had(request, topic, lambda meter: meter.make_topic(topic, partitions))
+
+    def make_session(self, request: str, uuid: str, is_there: Callable[[str], bool]) -> None:
+        """He is about to make a session. Raises LimitReached."""
+        self._had(request, uuid, lambda meter: meter.make_session(uuid, is_there))
+
+    def subscribe(self, request: str, topic: bytes) -> None:
+        """He has one subscription more, until `unsubscribe` or his end. Raises LimitReached."""
+        self._had(request, topic, Meter.subscribe)
+        self._subscriptions += 1
+
+    def unsubscribe(self) -> None:
+        """He has one less."""
+        self._subscriptions -= 1
+        if self.meter is not None:
+            self.meter.unsubscribe()
+
+    def _had(self, request: str, on: bytes | str, take: Callable[[Meter], object]) -> None:
+        if self.meter is not None:
+            try:
+                take(self.meter)
+            except LimitReached:
+                self.refused(request, on)
+                raise
+
+    def _become(self, identity: Identity | None) -> None:
+        """He is known as this from now on, unless it has too many connections: then he is nobody."""
+        self.identity = identity
+        meter, old = self._door.access.meter_of(identity), self.meter
+        if meter is old:
+            return
+        self.meter = meter
+        if old is not None:
+            old.disconnect()
+            old.unsubscribe(self._subscriptions)
+        if meter is None:
+            return
+        meter.subscriptions += self._subscriptions
+        if not meter.connect():
+            self._leave_meter()
+            self.identity = None
+            self.why_nobody = f"too many connections of {meter.name}"
+
+    def _leave_meter(self) -> None:
+        if self.meter is not None:
+            self.meter.disconnect()
+            self.meter.unsubscribe(self._subscriptions)
+            self.meter = None
 
     def refused(self, request: str, topic: bytes | str = "") -> None:
         """He was refused something."""
@@ -116,8 +200,13 @@ class Visitor:
         door = self._door
         found = door.access.identities.check(key, door.listener) if KEY in door.ways else None
         if found is not None:
-            self.identity, self._with_key = found, True
+            self._with_key = True
+            self._become(found)
         if self.identity is not None:
+            return 0.0
+        if self.why_nobody:
+            self._with_key = False
+            door.access.audit.refuse("nobody", self.peer, door.listener, "AUTH", self.why_nobody)
             return 0.0
         door.access.audit.refuse("nobody", self.peer, door.listener, "AUTH")
         return door.access.guard.failed(host_of(self.peer), key)
@@ -143,6 +232,7 @@ class Visitor:
     def leave(self) -> None:
         """He is gone."""
         self._on_change = _gone  # which breaks the circle with his connection: see `netserver.collection`
+        self._leave_meter()
         self._door.access.visitors.pop(self, None)
 
 
@@ -210,6 +300,8 @@ class Access:
     Attributes:
         identities: everybody who is known.
         visitors: everybody who is there.
+        meters: what identities with quotas use, by name.
+        exists: whether there is a topic of a name; set once the log is open.
 
     Raises:
         ConfigError: the access file cannot be used.
@@ -220,6 +312,8 @@ class Access:
         self.guard = Guard()
         self.audit = Audit(_audit_path(config))
         self.visitors: dict[Visitor, None] = {}
+        self.meters: dict[str, Meter] = {}
+        self.exists: Callable[[bytes], bool] = lambda _topic: True
         self._config = config
         self._doors: dict[str, Door] = {}
         self.identities.listen(self._changed)
@@ -256,7 +350,19 @@ class Access:
             told.setdefault(self.door(listener).who_may(), []).append(listener)
         return [f"who may: {', '.join(names)}: {text}" for text, names in told.items()]
 
+    def meter_of(self, identity: Identity | None) -> Meter | None:
+        """What an identity uses; None: it has no quotas."""
+        if identity is None or identity.quotas == UNLIMITED:
+            return None
+        meter = self.meters.get(identity.name)
+        if meter is None:
+            meter = self.meters[identity.name] = Meter(identity.name, identity.quotas, lambda name: self.exists(name))
+        meter.quotas = identity.quotas
+        return meter
+
     def _changed(self) -> None:
+        known = {ANYBODY.name, *self.identities.names}
+        self.meters = {name: meter for name, meter in self.meters.items() if name in known or meter.connections}
         call_each("a change of the rights", [visitor.look_again for visitor in self.visitors])
 
 

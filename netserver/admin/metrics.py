@@ -143,6 +143,7 @@ class ServerCollector(Collector):
         started = time.perf_counter()
         yield from self._process()
         yield from self._protocols(list(self._server.counters.values()), self._server.admin_published)
+        yield from self._identities()
         yield from self._commits()
         yield from self._storage()
         yield from self._cursors()
@@ -209,6 +210,27 @@ class ServerCollector(Collector):
         yield histogram("publish_ack_seconds", text, ("protocol", "durability"), acks)
         delays = [((c.name,), c.delivery_delay) for c in all_counters if any(c.delivery_delay.counts)]
         yield histogram("delivery_delay_seconds", "Time from commit to the socket, live readers.", label, delays)
+
+    def _identities(self) -> Iterator[Metric]:
+        access = self._server.access
+        meters = list(access.meters.values())
+        label = ("identity",)
+        both = ("identity", "direction")
+        paces = [((one.name, "in"), one.incoming) for one in meters]
+        paces += [((one.name, "out"), one.outgoing) for one in meters]
+        text = "Requests and connections that were refused for want of rights."
+        yield counter("access_refusals", text, (), [((), access.audit.refused)])
+        text = "Bytes of identities with quotas: published, and sent to them."
+        yield counter("identity_bytes", text, both, [(labels, pace.size_bytes) for labels, pace in paces])
+        text = "Records of identities with quotas: published, and sent to them."
+        yield counter("identity_records", text, both, [(labels, pace.records) for labels, pace in paces])
+        text = "Time that connections of an identity were told to wait for its rate."
+        yield counter("identity_waited_seconds", text, both, [(labels, pace.waited_s) for labels, pace in paces])
+        counts = [((one.name,), float(one.connections)) for one in meters]
+        yield gauge("identity_connections", "Open connections of identities with quotas.", label, counts)
+        text = "Things that an identity did not get because its quota was used up."
+        refused = [((one.name, quota), count) for one in meters for quota, count in one.refused.items()]
+        yield counter("identity_quota_refusals", text, ("identity", "quota"), refused)
 
     def _commits(self) -> Iterator[Metric]:
         server = self._server

@@ -301,6 +301,7 @@ class ConsumingSession:
         else:
             cursor.delivered(plan, first, last, now_ms)
         self.counters.records_delivered += taken
+        self.connection.delivered(taken)
         self.counters.delivered_bytes += end - start
         if out is self._buffer:
             self._used = end

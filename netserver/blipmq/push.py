@@ -342,6 +342,7 @@ class Pusher:
             if not cursor.is_volatile:
                 push.note(first, last)
         counters.records_delivered += taken
+        self._connection.delivered(taken)
         counters.delivered_bytes += end - used
         if out is not self._node.out:
             self._connection.write(out)

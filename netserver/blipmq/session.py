@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from engine.errors import DiskFull, EngineError, NotStored, too_large
+from engine.errors import DiskFull, EngineError, LimitReached, NotStored, too_large
 from engine.formats.batch_header import QOS0_ATTRIBUTE
 from netserver.access.table import right_of
 from netserver.blipmq import codec, codec_v2
@@ -264,7 +264,7 @@ class BlipmqSession(ConsumingSession):
         delay_s = visitor.log_in(codec.parse_auth(payload))
         if visitor.identity is None:
             self.counters.auth_failures += 1
-            refusal = PayloadError("invalid API key", codec.UNAUTHORIZED)
+            refusal = PayloadError(visitor.why_nobody or "invalid API key", codec.UNAUTHORIZED)
             if not delay_s:
                 raise refusal
             self.connection.hold(WRONG_KEY)
@@ -391,6 +391,7 @@ class BlipmqSession(ConsumingSession):
                 return position
             if len(self.node.cursors) >= SUBSCRIPTIONS_MAX:
                 raise PayloadError("too many subscriptions")
+            self.count_subscription(request.topic)
         except PayloadError as error:
             self.nack(cid, error.code, error.text)
             return behind
@@ -408,6 +409,13 @@ class BlipmqSession(ConsumingSession):
         )
         self.subscribing(promise, cid, cursor.id)
         return behind
+
+    def count_subscription(self, topic: bytes) -> None:
+        """One more, until the connection ends. Raises PayloadError: the client's identity has as many as it may."""
+        try:
+            self.connection.visitor.subscribe("SUBSCRIBE", topic)
+        except LimitReached as problem:
+            raise PayloadError(str(problem)) from None
 
     def subscribing(self, promise: Promise, cid: int, subscription_id: int) -> None:
         """A SUBSCRIBE is answered when ``promise`` is settled."""

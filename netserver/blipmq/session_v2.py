@@ -123,10 +123,12 @@ class VersionTwo:
         if self.pusher.count >= CONNECTION_CURSORS_MAX or len(self.topics) >= CONNECTION_TOPICS_MAX:
             raise PayloadError("too many subscriptions")
         if is_pattern(request.topic):
+            session.count_subscription(request.topic)
             return self._subscribe_pattern(cid, request)
         partition = session.route(request.topic, "SUBSCRIBE", SUBSCRIBE)
         if not session.is_open(partition):
             return False
+        session.count_subscription(request.topic)
         if not request.group:
             cursor = cursors.volatile(OWNER, partition, after_seq=_after(request, partition), qos=request.qos)
             session.answer(codec.ack(cid, cursor.id))

@@ -288,6 +288,9 @@ class FiggSession:
         """Start it as soon as its topic can be read; ATTACHED is not written yet when this returns."""
         try:
             self._demand("ATTACH", ATTACH_RIGHT, subscription.topic)
+            if not subscription.is_counted:
+                self.connection.visitor.subscribe("ATTACH", subscription.topic)
+                subscription.is_counted = True
             partition = self._shared.partition(subscription.topic, self.connection.maker, create=create)
         except EngineError as problem:
             self._shared.unreadable(self, subscription, problem)
@@ -323,6 +326,8 @@ class FiggSession:
         subscription = self._subscriptions.pop(topic, None)
         if subscription is not None:
             subscription.stop()
+            if subscription.is_counted:
+                self.connection.visitor.unsubscribe()
             self._shared.forget(subscription)
 
     def _enqueue(self, subscription: Subscription) -> None:
@@ -372,6 +377,7 @@ class FiggSession:
                 self._enqueue(subscription)
                 if framed.count:
                     connection.write(framed.frames)
+                    connection.delivered(framed.count)
                     left_bytes -= len(framed.frames)
 
     def _deliver_later(self) -> None:

@@ -98,6 +98,7 @@ class Subscription:
         next_seq: number of the record that it reads next.
         stopped: it is over.
         is_costly: what it was given last took long.
+        is_counted: its client's quota has it.
         attached, queued: marks of its connection: ATTACHED was answered (for a topic made anew: again);
             it stands in the queue.
     """
@@ -112,6 +113,7 @@ class Subscription:
         "_value_bytes_max",
         "attached",
         "is_costly",
+        "is_counted",
         "next_seq",
         "queued",
         "stopped",
@@ -132,6 +134,7 @@ class Subscription:
         self.topic = topic
         self.next_seq = 0
         self.attached = False
+        self.is_counted = False
         self.queued = False
         self.stopped = False
         self.is_costly = False

@@ -52,6 +52,7 @@ class Reader:
         self._ending: bytes | None = None
         self._paused = False
         self._gone = False
+        self._is_counted = False
         self._is_connecting = True
         stream.hold(CONNECTING)
         self._connect()
@@ -62,6 +63,8 @@ class Reader:
         try:
             stream = self._stream
             partition = self._node.reader_partition(self._options.topic, stream.visitor, stream.maker)
+            stream.visitor.subscribe("CONNECT_READER", self._options.topic)
+            self._is_counted = True
         except EngineError as error:
             self._refuse(str(error))
             return
@@ -103,6 +106,7 @@ class Reader:
     def _refuse(self, text: str) -> None:
         """The answer to CONNECT READER is an error; FIN follows in a packet of its own, see ``session.refuse``."""
         self._gone = True
+        self._uncount()
         self._stream.write(codec.connected(text))
         self._stream.stop_reading()
         self._stream.when_acknowledged(self._stream.finish, ACKNOWLEDGED_S, READ_GRACE_S)
@@ -145,7 +149,13 @@ class Reader:
         """The client reads again."""
         self._want()
 
+    def _uncount(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._stream.visitor.unsubscribe()
+
     def _leave(self, reason: str) -> None:
+        self._uncount()
         self._drop_fetches(reason)
         group, self._group = self._group, None
         if group is not None:
@@ -173,6 +183,7 @@ class Reader:
 
     def give(self, frames: bytes, count: int) -> None:
         self._stream.write(frames)
+        self._stream.delivered(count)
 
     def given(self) -> None:
         return
@@ -228,6 +239,7 @@ class Reader:
         """A FETCH has found something."""
         self._drop(waiting)
         self._stream.write(codec.fetched(waiting.cid, count, messages))
+        self._stream.delivered(count)
 
     def failed(self, waiting: _Fetch, text: str) -> None:
         """A FETCH cannot read."""

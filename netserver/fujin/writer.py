@@ -230,6 +230,7 @@ class Writer:
         before = transaction.size_bytes
         transaction.append(partition, command.message, headers=command.headers)
         self._node.transaction_bytes += transaction.size_bytes - before
+        self._stream.received(len(command.message), 1)
         self._answer(codec.done(Answer.WRITE, command.cid))
 
     def _commit(self, cid: int) -> None:

@@ -24,6 +24,7 @@ from netserver.quic.udp import Datagram
 from netserver.shell.backpressure import PublishPressure, ReceiveBudget
 from netserver.shell.counters import Counters
 from netserver.shell.makers import maker_of
+from netserver.shell.pacing import Brakes
 
 log = logging.getLogger(__name__)
 Args = ParamSpec("Args")
@@ -167,6 +168,7 @@ class QuicStream:
         self.written_bytes = 0
         self.incoming: list[bytes] = []
         self.incoming_eof = False
+        self.brakes: Brakes | None = None
         self.is_queued = False
         self._holds: dict[str, float] = {}
         self._resuming = False
@@ -209,6 +211,8 @@ class QuicStream:
 
         A stream of which nothing waits is writable whatever waits on others: who reads it may never read those.
         """
+        if self.brakes is not None and self.brakes.output.is_on:
+            return False
         size = self.queued_bytes
         if not size or (size < OUTPUT_HIGH_BYTES and self.peer.queued_bytes < PEER_OUTPUT_BYTES):
             return True
@@ -219,6 +223,8 @@ class QuicStream:
         """Send ``data``, which must never be changed afterwards; ignored once the stream is closed or ending."""
         if self.closed or self._ending or not data:
             return
+        if self.peer.visitor is not None and self.peer.visitor.meter is not None:
+            self._paced().sent(len(data), 0)
         self._output.append(data)
         self.queued_bytes += len(data)
         self.written_bytes += len(data)
@@ -269,9 +275,34 @@ class QuicStream:
             self._resuming = True
             self.loop.call_soon(self._resume)
 
-    def charge(self, size_bytes: int) -> None:
+    def charge(self, size_bytes: int, records: int = 0) -> None:
         """``size_bytes`` of publishes were appended; each charge needs its ``discharge``."""
         self.peer.bounds.pressure.charge(self, size_bytes)
+        if records:
+            self.received(size_bytes, records)
+
+    def received(self, size_bytes: int, records: int) -> None:
+        """So much was published, or will be by a transaction."""
+        if self.peer.visitor is not None and self.peer.visitor.meter is not None:
+            self._paced().received(size_bytes, records)
+
+    def delivered(self, records: int) -> None:
+        """So many records are in what was written."""
+        if self.peer.visitor is not None and self.peer.visitor.meter is not None:
+            self._paced().sent(0, records)
+
+    def stop_output(self) -> None:
+        """See ``netserver.shell.pacing.Paced``: ``writable`` says it."""
+
+    def resume_output(self) -> None:
+        """See ``netserver.shell.pacing.Paced``."""
+        if not self.closed and self.writable:
+            self.call(self.session.resume_output)
+
+    def _paced(self) -> Brakes:
+        if self.brakes is None:
+            self.brakes = Brakes(self)
+        return self.brakes
 
     def discharge(self, size_bytes: int) -> None:
         """They were stored or refused."""

@@ -179,6 +179,7 @@ class ReliablySession:
             self._resume(request)
         elif isinstance(request.params, NumbersParams):
             state = NumbersState(request.params.count, self._node.random_seed(), 0)
+            self._count_session(request.uuid)
             self._node.sessions.register(request.uuid, state, self)
             self._start(request.uuid, NumbersStream(self, self._node, request.uuid, 0))
         else:
@@ -250,8 +251,13 @@ class ReliablySession:
             if after > partition.last_seq:
                 raise RequestError(beyond_the_end(after, partition), "offset")
         state = RecordsState(partition.topic.id, after, params.count)
+        self._count_session(uuid)
         self._node.sessions.register(uuid, state, self)
         self._start(uuid, TopicStream(self, self._node, uuid, 0, partition))
+
+    def _count_session(self, uuid: str) -> None:
+        """Raises LimitReached: the client's identity has as many as it may."""
+        self.connection.visitor.make_session("StartRequest", uuid, self._node.sessions.__contains__)
 
     # --- the stream
 

@@ -72,7 +72,9 @@ class StatelessSender:
         lines = self._stream.lines(TURN_BYTES, 1 if node.interval_s else TURN_BYTES)
         self._connection.write(lines)
         counters = self._connection.counters
-        counters.records_delivered += lines.count(b"\n")
+        count = lines.count(b"\n")
+        counters.records_delivered += count
+        self._connection.delivered(count)
         counters.delivered_bytes += len(lines)
         now = node.loop.time()
         pause_s = node.interval_s or len(lines) / node.stateless_bytes_per_s

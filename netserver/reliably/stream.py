@@ -216,6 +216,7 @@ class SessionStream(ABC):
         self.sent += count
         counters = self._connection.counters
         counters.records_delivered += count
+        self._connection.delivered(count)
         counters.delivered_bytes += len(lines)
         if self._node.interval_s:
             self._due = self._node.loop.time() + self._node.interval_s

@@ -27,7 +27,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, cast
+from typing import Any, Final, ParamSpec, cast
 
 from netserver.errors import ProtocolError
 from netserver.limits import (
@@ -47,11 +47,9 @@ from netserver.limits import (
 from netserver.shell.admission import rights_changed, turn_away
 from netserver.shell.backpressure import RECEIVE
 from netserver.shell.makers import maker_of
+from netserver.shell.pacing import Pacing
 from netserver.shell.services import GONE, Services, Session, SessionFactory, Shell
 from netserver.shell.tls import certificate_names
-
-if TYPE_CHECKING:
-    from netserver.access.access import Visitor
 
 __all__ = ["Connection", "ProtocolError", "Services", "Session", "SessionFactory", "Shell"]
 
@@ -64,12 +62,11 @@ TURN: Final = "others have their turn"
 QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(Pacing, asyncio.BufferedProtocol):
     """One accepted TCP connection. Everything here runs in the event loop's thread.
 
     Attributes:
         peer: ``host:port`` of the other end.
-        visitor: who that is, and what he may do.
         writable: output is below the high-water mark; after it was false ``session.resume_output()`` is called.
         closed: the connection is closing or gone; writes are ignored.
         on_narrowed: set by a session that itself ends what its client may no longer do.
@@ -80,7 +77,6 @@ class Connection(asyncio.BufferedProtocol):
 
     session: Session
     transport: asyncio.Transport
-    visitor: Visitor
 
     def __init__(
         self, services: Services, factory: SessionFactory, on_lost: Callable[[Connection], None] | None = None
@@ -158,6 +154,8 @@ class Connection(asyncio.BufferedProtocol):
         if self.closed or self._output_ended:
             return
         self.bytes_out += len(data)
+        if self.visitor.meter is not None:
+            self.paced().sent(len(data), 0)
         try:
             self.transport.write(data)
         except RuntimeError:  # uvloop: the transport failed and connection_lost is on its way
@@ -211,13 +209,15 @@ class Connection(asyncio.BufferedProtocol):
                 slices.later(partial(self.in_slices, steps))
                 return
 
-    def charge(self, size_bytes: int) -> None:
+    def charge(self, size_bytes: int, records: int = 0) -> None:
         """``size_bytes`` of publishes were appended; reading stops above this connection's share.
 
         Each charge needs its ``discharge``, also when the connection is gone by then: the bytes are in memory until
         they are stored, and a peer must not get rid of its bound by connecting anew. ``Outstanding`` does both.
         """
         self.shell.pressure.charge(self, size_bytes)
+        if records and self.visitor.meter is not None:
+            self.paced().received(size_bytes, records)
 
     def discharge(self, size_bytes: int) -> None:
         """They were stored or refused."""
@@ -409,10 +409,18 @@ class Connection(asyncio.BufferedProtocol):
         return not self.closed and self.transport.get_extra_info("sslcontext") is None
 
     def pause_writing(self) -> None:
+        self._is_full = True
         self.writable = False
 
     def resume_writing(self) -> None:
         self.shell.turns.mark(self)
+        self._is_full = False
+        self.resume_output()
+
+    def resume_output(self) -> None:
+        """See ``netserver.shell.pacing.Paced``."""
+        if self._is_full or (self.brakes is not None and self.brakes.output.is_on):
+            return
         self.writable = True
         self.release(OUTPUT)
         if not self.closed:
@@ -429,6 +437,7 @@ class Connection(asyncio.BufferedProtocol):
         shell.budget.leave(self)
         shell.pressure.leave(self)
         self.visitor.leave()
+        self.brakes = None
         self.counters.connections -= 1
         self.counters.closed[self._close_kind] += 1
         self.call(self.session.closed)

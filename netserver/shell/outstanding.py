@@ -29,8 +29,8 @@ class Owner(Protocol):
     closed: bool
     received_at: float
 
-    def charge(self, size_bytes: int) -> None:
-        """``size_bytes`` of publishes were appended."""
+    def charge(self, size_bytes: int, records: int = 0) -> None:
+        """``size_bytes`` of publishes were appended, in so many records."""
 
     def discharge(self, size_bytes: int) -> None:
         """They were stored or refused."""
@@ -90,7 +90,7 @@ class Outstanding:
         connection = self._connection
         self._queue.append((chunk, token, size_bytes, count, connection.received_at, None))
         self.pending_bytes += size_bytes
-        connection.charge(size_bytes)
+        connection.charge(size_bytes, count)
         if chunk.state != PENDING:  # finished while it was being appended
             self.look_soon()
 

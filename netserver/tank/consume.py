@@ -493,7 +493,9 @@ class ConsumeJob:
         if self.state != READING:
             return
         counters = self.connection.counters
-        counters.records_delivered += sum(cut.records for _, cut in pieces)
+        records = sum(cut.records for _, cut in pieces)
+        counters.records_delivered += records
+        self.connection.delivered(records)
         counters.delivered_bytes += self.size_bytes
         self._finish()
         yield from self._take_apart()

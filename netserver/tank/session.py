@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from engine.errors import LimitReached
 from netserver.access.table import right_of
 from netserver.errors import ProtocolError
 from netserver.limits import READ_BUFFER_BYTES
@@ -267,6 +268,11 @@ class TankSession:
                 self._unanswered += 1
                 if not visitor.check("CREATE_TOPIC", CREATE, request.topic):
                     self._created(request, CreateCode.READ_ONLY)
+                    return
+                try:
+                    visitor.make_topic("CREATE_TOPIC", request.topic, request.partition_count)
+                except LimitReached:
+                    self._created(request, CreateCode.SYSTEM_ERROR)
                     return
                 self.node.create_topic(request, self.connection.maker, partial(self._created, request))
             case ReloadConfRequest():

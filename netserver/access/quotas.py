@@ -1,0 +1,141 @@
+"""What an identity uses, all its connections together, and what it may.
+
+Rates are met by waiting: whatever was read or sent is counted, and the connection goes on when the rate allows. A
+burst of `QUOTA_BURST_S` is free. Numbers of things are met by refusing one more.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from engine.errors import LimitReached
+from netserver.access.identity import Quotas
+from netserver.limits import QUOTA_BURST_S
+
+
+class Pace:
+    """One direction of an identity's records: bytes and records a second.
+
+    Attributes:
+        size_bytes, records: that went through.
+        waited_s: that connections were told to wait.
+    """
+
+    __slots__ = ("_bytes_at", "_clock_s", "_records_at", "records", "size_bytes", "waited_s")
+
+    def __init__(self, clock_s: Callable[[], float]) -> None:
+        self._clock_s = clock_s
+        self._bytes_at = self._records_at = -QUOTA_BURST_S  # up to when the rate is used up
+        self.size_bytes = 0
+        self.records = 0
+        self.waited_s = 0.0
+
+    def took(self, size_bytes: int, records: int, bytes_per_s: int, records_per_s: int) -> float:
+        """So much went through: the seconds until more may; 0: at once."""
+        self.size_bytes += size_bytes
+        self.records += records
+        now = self._clock_s()
+        wait_s = 0.0
+        if bytes_per_s:
+            self._bytes_at = max(self._bytes_at, now - QUOTA_BURST_S) + size_bytes / bytes_per_s
+            wait_s = self._bytes_at - now
+        if records_per_s and records:
+            self._records_at = max(self._records_at, now - QUOTA_BURST_S) + records / records_per_s
+            wait_s = max(wait_s, self._records_at - now)
+        if wait_s <= 0:
+            return 0.0
+        self.waited_s += wait_s
+        return wait_s
+
+
+class Meter:
+    """One identity.
+
+    Args:
+        exists: whether there is a topic of a name.
+
+    Attributes:
+        quotas: those in force.
+        connections, subscriptions: at present.
+        topics: those made since the server started that are there still, and their partitions.
+        refused: things that were not had for the quota, by its name.
+    """
+
+    __slots__ = ("connections", "exists", "incoming", "name", "outgoing", "quotas", "refused", "sessions",
+                 "subscriptions", "topics")  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        quotas: Quotas,
+        exists: Callable[[bytes], bool] = lambda _topic: True,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.name = name
+        self.quotas = quotas
+        self.exists = exists
+        self.incoming = Pace(clock_s)
+        self.outgoing = Pace(clock_s)
+        self.connections = 0
+        self.subscriptions = 0
+        self.topics: dict[bytes, int] = {}
+        self.sessions: set[str] = set()
+        self.refused: dict[str, int] = {}
+
+    def received(self, size_bytes: int, records: int) -> float:
+        """It has published so much: the seconds until it is read again."""
+        return self.incoming.took(size_bytes, records, self.quotas.bytes_in_per_s, self.quotas.records_in_per_s)
+
+    def sent(self, size_bytes: int, records: int) -> float:
+        """It was sent so much: the seconds until it is sent more."""
+        return self.outgoing.took(size_bytes, records, self.quotas.bytes_out_per_s, self.quotas.records_out_per_s)
+
+    def connect(self) -> bool:
+        """One connection more; False: that is one too many (it counts all the same, until it leaves)."""
+        self.connections += 1
+        allowed = self.quotas.connections
+        if allowed and self.connections > allowed:
+            self._count("connections")
+            return False
+        return True
+
+    def disconnect(self) -> None:
+        """One connection less."""
+        self.connections -= 1
+
+    def subscribe(self) -> None:
+        """One subscription more. Raises LimitReached: that is one too many."""
+        self._check("subscriptions", self.subscriptions + 1)
+        self.subscriptions += 1
+
+    def unsubscribe(self, count: int = 1) -> None:
+        """So many less."""
+        self.subscriptions -= count
+
+    def make_topic(self, topic: bytes, partitions: int = 1) -> None:
+        """A topic is about to be made. Raises LimitReached: that is one too many, or has too many partitions."""
+        if not (self.quotas.topics or self.quotas.partitions):
+            return
+        self.topics = {name: count for name, count in self.topics.items() if name != topic and self.exists(name)}
+        self._check("topics", len(self.topics) + 1)
+        self._check("partitions", sum(self.topics.values()) + partitions)
+        self.topics[topic] = partitions
+
+    def make_session(self, uuid: str, is_there: Callable[[str], bool]) -> None:
+        """A session is about to be made. Raises LimitReached: that is one too many."""
+        if not self.quotas.sessions or uuid in self.sessions:
+            return
+        if len(self.sessions) >= self.quotas.sessions:
+            self.sessions = {known for known in self.sessions if is_there(known)}
+        self._check("sessions", len(self.sessions) + 1)
+        self.sessions.add(uuid)
+
+    def _check(self, quota: str, wanted: int) -> None:
+        allowed = getattr(self.quotas, quota)
+        if allowed and wanted > allowed:
+            self._count(quota)
+            raise LimitReached(f"{self.name} may have {allowed} {quota}, and has them")
+
+    def _count(self, quota: str) -> None:
+        self.refused[quota] = self.refused.get(quota, 0) + 1

@@ -1,0 +1,134 @@
+"""Keeps connections to the rates of their identity: by not reading, and by not writing for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from netserver.access.access import Visitor
+
+QUOTA: Final = "its identity is at its rate"
+
+
+class Paced(Protocol):
+    """A connection, or a stream of one."""
+
+    loop: asyncio.AbstractEventLoop
+    closed: bool
+
+    @property
+    def visitor(self) -> Visitor:
+        """Whose it is."""
+
+    def hold(self, reason: str) -> None:
+        """Stop reading."""
+
+    def release(self, reason: str) -> None:
+        """Read on."""
+
+    def stop_output(self) -> None:
+        """The session writes nothing more by itself."""
+
+    def resume_output(self) -> None:
+        """It may again, as far as this is the reason."""
+
+
+class Brake:
+    """Stops something until a time; times that come meanwhile add to it.
+
+    Attributes:
+        is_on: it is stopped.
+    """
+
+    __slots__ = ("_go", "_loop", "_stop", "_until", "is_on")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], Any], go: Callable[[], Any]) -> None:
+        self.is_on = False
+        self._loop = loop
+        self._stop = stop
+        self._go = go
+        self._until = 0.0
+
+    def wait(self, seconds: float) -> None:
+        """Stop for so long from now on at least."""
+        self._until = max(self._until, self._loop.time() + seconds)
+        if not self.is_on:
+            self.is_on = True
+            self._stop()
+            self._loop.call_at(self._until, self._look)
+
+    def _look(self) -> None:
+        if self._until > self._loop.time():
+            self._loop.call_at(self._until, self._look)
+        else:
+            self.is_on = False
+            self._go()
+
+
+class Brakes:
+    """Those of a connection whose identity has quotas."""
+
+    __slots__ = ("_paced", "input", "output")
+
+    def __init__(self, paced: Paced) -> None:
+        self._paced = paced
+        self.input = Brake(paced.loop, lambda: paced.hold(QUOTA), lambda: paced.release(QUOTA))
+        self.output = Brake(paced.loop, paced.stop_output, paced.resume_output)
+
+    def received(self, size_bytes: int, records: int) -> None:
+        """So much was published."""
+        meter = self._paced.visitor.meter
+        if meter is not None and (wait_s := meter.received(size_bytes, records)):
+            self.input.wait(wait_s)
+
+    def sent(self, size_bytes: int, records: int) -> None:
+        """So much was sent."""
+        meter = self._paced.visitor.meter
+        if meter is not None and (wait_s := meter.sent(size_bytes, records)):
+            self.output.wait(wait_s)
+
+
+class Pacing:
+    """The part of a TCP connection that keeps to the rates of its identity.
+
+    Attributes:
+        brakes: made when they are needed first.
+        visitor: who the peer is, and what he may do.
+        writable: see ``netserver.shell.connection``.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    closed: bool
+    visitor: Visitor
+    writable: bool
+    brakes: Brakes | None = None
+    _is_full = False
+
+    def hold(self, reason: str) -> None:
+        """See ``Paced``."""
+        raise NotImplementedError
+
+    def release(self, reason: str) -> None:
+        """See ``Paced``."""
+        raise NotImplementedError
+
+    def resume_output(self) -> None:
+        """See ``Paced``."""
+        raise NotImplementedError
+
+    def delivered(self, records: int) -> None:
+        """So many records are in what was written, or will be soon."""
+        if self.visitor.meter is not None:
+            self.paced().sent(0, records)
+
+    def stop_output(self) -> None:
+        """See ``Paced``."""
+        self.writable = False
+
+    def paced(self) -> Brakes:
+        """Those of this connection."""
+        if self.brakes is None:
+            self.brakes = Brakes(self)
+        return self.brakes
