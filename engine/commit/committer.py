@@ -73,13 +73,13 @@ class Committer:
                 self.add(partition)
         self._context.call_soon_threadsafe(lambda: transaction.finish(error))
 
-    def touch(self, partition: CommitTarget) -> None:
+    def request_watermark(self, partition: CommitTarget) -> None:
         """Has the next round write the partition's watermark."""
         if partition.has_files and partition.error is None:
             self.add(partition)
 
     def roll_next(self, partition: CommitTarget) -> None:
-        """Has the next round of a partition begin a new segment; `touch` it unless it has records to write."""
+        """Has the next round of a partition begin a new segment; `request_watermark` unless it has records to write."""
         self._roll_wanted.add(partition)
 
     def look_up(self) -> None:

@@ -52,7 +52,7 @@ class Job:
     """Whether every record is synced before it is acknowledged."""
 
 
-Made: TypeAlias = ActiveSegment | None
+Created: TypeAlias = ActiveSegment | None
 """The first segment; None: there are files already, to be recovered."""
 Problems: TypeAlias = dict[Path, EngineError]
 """Of the directories of topics."""
@@ -72,7 +72,7 @@ def attempt(work: Callable[[], Result]) -> Result | EngineError:
         return DataDirectoryError(f"internal error while opening: {problem!r}")
 
 
-class Maker:
+class PartitionCreator:
     """Used by the opener's thread alone; helpers of its own do parts of what it is asked for."""
 
     def __init__(self, context: EngineContext) -> None:
@@ -89,7 +89,7 @@ class Maker:
         """Ends the helpers; blocking."""
         self._helpers.stop()
 
-    def make(self, jobs: Sequence[Job]) -> list[Made | EngineError]:
+    def make(self, jobs: Sequence[Job]) -> list[Created | EngineError]:
         """The first segments of partitions, durable, with their watermarks, in the order of `jobs`."""
         self._attempts_left = DESCRIPTOR_ATTEMPTS if len(jobs) > 1 else 0
         descriptions = {job.place.topic_directory: job.description for job in jobs}
@@ -164,14 +164,14 @@ class Maker:
     def _sync_dir(self, directory: Path) -> None:
         self._patiently(partial(self._context.files.sync_dir, directory))
 
-    def _begin(self, job: Job) -> Made:
+    def _begin(self, job: Job) -> Created:
         context, place = self._context, job.place
         context.index.drop(place.number)  # a former owner of the number may have left something at a crash
         if not context.files.make_dir(place.directory) and context.files.list_dir(place.directory):
             return None  # left by a crash before the first record, or nobody knew of it
         return begin_partition(context.files, context.handles, place, context.now_ms())
 
-    def _synced(self, of: tuple[Job, Made | EngineError]) -> Made | EngineError:
+    def _synced(self, of: tuple[Job, Created | EngineError]) -> Created | EngineError:
         job, begun = of
         if isinstance(begun, ActiveSegment):
             files, handles = self._context.files, self._context.handles
@@ -184,7 +184,7 @@ class Maker:
             self._context.files.sync_dir(self._context.data_dir / "topics")
             self._has_new_topics = False
 
-    def _marked(self, job: Job, made: Made | EngineError, problems: Problems) -> Made | EngineError:
+    def _marked(self, job: Job, made: Created | EngineError, problems: Problems) -> Created | EngineError:
         problem = problems.get(job.place.topic_directory)
         if problem is not None or not isinstance(made, ActiveSegment):
             return problem or made

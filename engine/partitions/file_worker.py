@@ -19,7 +19,7 @@ from engine.directory_layout import TOPIC_FILE
 from engine.errors import EngineError
 from engine.files.system import write_new_file
 from engine.limits import PARTITIONS_MADE_TOGETHER
-from engine.partitions.creation import Job, Maker, attempt
+from engine.partitions.creation import Job, PartitionCreator, attempt
 from engine.reports import report
 from engine.segments.discovery import Place
 from engine.segments.recovery import Known, Recovered, Report, recover_partition
@@ -52,7 +52,7 @@ class FileWorker:
         self._jobs: SimpleQueue[_Item | None] = SimpleQueue()
         self._ahead: list[_Item | None] = []
         """What was taken out of `_jobs`, and comes next."""
-        self._maker = Maker(context)
+        self._creator = PartitionCreator(context)
         self._thread = threading.Thread(target=self._run, name="quintlog-opener", daemon=True)
         self._thread.start()
 
@@ -113,7 +113,7 @@ class FileWorker:
 
     def _remove_topic(self, directory: Path, numbers: list[int]) -> None:
         files = self._context.files
-        self._maker.forget_topic(directory)
+        self._creator.forget_topic(directory)
         if not files.is_link(directory):
             for name in files.list_dir(directory):
                 if name.isdigit():
@@ -162,7 +162,7 @@ class FileWorker:
         """Ends the thread after the jobs so far; blocking."""
         self._jobs.put(None)
         self._thread.join()
-        self._maker.stop()
+        self._creator.stop()
 
     # --- the thread
 
@@ -190,7 +190,7 @@ class FileWorker:
     def _make(self, waiting: list[_Making]) -> None:
         def make() -> list[Any]:
             self._context.check_directory()
-            return self._maker.make([making.job for making in waiting])
+            return self._creator.make([making.job for making in waiting])
 
         made = attempt(make)
         for at, making in enumerate(waiting):
@@ -204,7 +204,7 @@ class FileWorker:
 
     def _recover(self, job: Job) -> Recovered:
         context, place, number = self._context, job.place, job.place.number
-        self._maker.make_topic(job)
+        self._creator.make_topic(job)
         known = Known(
             mark=context.watermarks.read(Owner(number, place.topic_id, place.partition)),
             entry=context.index.floor(number, HIGHEST),
@@ -217,7 +217,7 @@ class FileWorker:
         if recovered.report.lost:
             gaps = recovered.gaps()
             context.figures.lost_records += gaps.most((lost.first_seq, lost.last_seq) for lost in recovered.report.lost)
-        self._maker.mark(place, recovered.active, recovered.log_start, recovered.committed_seq)
+        self._creator.mark(place, recovered.active, recovered.log_start, recovered.committed_seq)
         self._index(number, recovered)
         return recovered
 

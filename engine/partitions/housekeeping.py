@@ -40,7 +40,7 @@ PARTITIONS_PER_TURN = 500
 
 
 class Housekeeping:
-    """Made and stopped by the log; everything but what `_run` calls is on the owner's thread."""
+    """Created and stopped by the log; everything but what `_run` calls is on the owner's thread."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class Housekeeping:
                     self._tell(f"housekeeping of {topic} partition {index}", problem, told)
                 yield
         try:
-            self._removal.remove_due()
+            self._removal.unlink_due()
         except Exception as problem:  # noqa: BLE001 - one grave must not stop all that follows, for good
             failing["removal of old segments"] = str(problem)
             self._tell("removal of old segments", problem, told)
@@ -172,9 +172,9 @@ class Housekeeping:
         created_ms = partition.active_segment.header.created_ms
         if partition.committed_end > HEADER_BYTES and is_aged(partition.config, created_ms, now_ms):
             self._committer.roll_next(partition)
-            self._committer.touch(partition)
+            self._committer.request_watermark(partition)
         elif partition.mark_failed:
-            self._committer.touch(partition)
+            self._committer.request_watermark(partition)
         partition.apply_retention(self._context.steady_ms() - self._context.clock.held_ms)
 
     def _topic_changed(self, topic: Topic, change: Change) -> None:
@@ -200,7 +200,7 @@ class Housekeeping:
                 break
             try:
                 for partition in self._syncs.sync_due():
-                    context.call_soon_threadsafe(partial(self._committer.touch, partition))
+                    context.call_soon_threadsafe(partial(self._committer.request_watermark, partition))
                 now = time.monotonic()
                 if now >= next_marks:
                     next_marks = now + marks_s

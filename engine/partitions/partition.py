@@ -542,7 +542,7 @@ class Partition:
             return 0
         self.log_start = before_seq
         removed = retention.take_below(self.sealed, before_seq)
-        self._parts.committer.touch(self)
+        self._parts.committer.request_watermark(self)
         self._parts.removal.add(self, removed)
         return len(removed)
 

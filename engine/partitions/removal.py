@@ -17,7 +17,7 @@ from engine.segments.active import SealedSegment
 
 
 @dataclass(slots=True)
-class _Grave:
+class _PendingUnlink:
     """Files below the start of the log, to be removed when nobody reads them any more."""
 
     due_s: float
@@ -34,51 +34,51 @@ class SegmentRemoval:
         self._context = context
         self._committer = committer
         self._file_worker = file_worker
-        self._graves: list[_Grave] = []
+        self._pending: list[_PendingUnlink] = []
         self.failing: dict[CommitTarget, str] = {}
         """Partitions whose files could not be removed, and why."""
 
     def __len__(self) -> int:
-        return len(self._graves)
+        return len(self._pending)
 
     def add(self, partition: CommitTarget, segments: list[SealedSegment]) -> None:
         """Removes files of segments that are no longer in the log after the grace time."""
         if segments:
             due_s = time.monotonic() + self._context.config.retention_grace_ms / 1000
-            self._graves.append(_Grave(due_s, partition, segments, partition.log_start))
+            self._pending.append(_PendingUnlink(due_s, partition, segments, partition.log_start))
 
     def forget(self, partition: CommitTarget) -> None:
         """Its topic was deleted: its files go with it."""
         self.failing.pop(partition, None)
 
-    def remove_due(self) -> None:
+    def unlink_due(self) -> None:
         """Has those files removed whose time has come."""
         now, marks = time.monotonic(), self._context.watermarks
-        graves, self._graves = self._graves, []
-        for grave in graves:
-            partition = grave.partition
+        pending, self._pending = self._pending, []
+        for one in pending:
+            partition = one.partition
             if partition.is_deleted:
                 continue  # its files go with it
-            if grave.due_s > now:
-                self._graves.append(grave)
-            elif partition.marked_log_start < grave.log_start or not marks.covers(partition.number):
-                self._graves.append(grave)
-                self._committer.touch(partition)
+            if one.due_s > now:
+                self._pending.append(one)
+            elif partition.marked_log_start < one.log_start or not marks.covers(partition.number):
+                self._pending.append(one)
+                self._committer.request_watermark(partition)
             else:
-                self._remove(grave)
+                self._remove(one)
 
-    def _remove(self, grave: _Grave) -> None:
-        partition = grave.partition
+    def _remove(self, one: _PendingUnlink) -> None:
+        partition = one.partition
 
         def done(result: object) -> None:
             if isinstance(result, EngineError):
                 self.failing[partition] = f"cannot remove old segments: {result}"
                 report(f"{partition.title}: cannot remove old segments: {result}")
-                self._graves.append(grave)
+                self._pending.append(one)
             else:
                 self.failing.pop(partition, None)
 
-        self._file_worker.submit(lambda: remove_files(self._context, partition.number, grave.segments), done)
+        self._file_worker.submit(lambda: remove_files(self._context, partition.number, one.segments), done)
 
 
 def remove_files(context: EngineContext, number: int, segments: Sequence[SealedSegment]) -> None:

@@ -313,7 +313,7 @@ class Life:
     def roll(self, _: int) -> None:
         partition = self.any_partition()
         self.log.committer.roll_next(partition)
-        self.log.committer.touch(partition)
+        self.log.committer.request_watermark(partition)
 
     def delete(self, _: int) -> None:
         topic = self.log.catalog.get(self.dice.choice(SYNCED_TOPICS + LOOSE_TOPICS))

@@ -164,7 +164,7 @@ class LogMachine(RuleBasedStateMachine):
         partition = self.partition(topic)
         if partition.has_files:
             self.life.log.committer.roll_next(partition)
-            self.life.log.committer.touch(partition)
+            self.life.log.committer.request_watermark(partition)
 
     @rule(topic=st.sampled_from(TOPICS), part=st.floats(0, 1.2))
     def trim(self, topic: bytes, part: float) -> None:

@@ -243,8 +243,8 @@ def test_no_round_begins_once_the_log_is_closed(tmp_path: Path, caplog: pytest.L
     log.inbox.run_until(lambda: unsynced.config.durability == "never")
     log.append([b"1"], "t")
     log.append([b"1"], "u")
-    log.log.committer.touch(synced)
-    log.log.committer.touch(unsynced)  # waits for the round of the other
+    log.log.committer.request_watermark(synced)
+    log.log.committer.request_watermark(unsynced)  # waits for the round of the other
     log.log.close()
     log.inbox.run_posted()
     assert caplog.text == ""

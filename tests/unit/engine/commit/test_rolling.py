@@ -65,7 +65,7 @@ def test_a_failed_new_segment_that_cannot_even_be_removed(tmp_path: Path) -> Non
 
         files.hook = hook
         rounds = engine.log.committer.counters.rounds
-        engine.log.committer.touch(partition)
+        engine.log.committer.request_watermark(partition)
         engine.inbox.run_until(lambda: engine.log.committer.counters.rounds > rounds)
         files.hook = lambda call, path: None
         engine.log.committer.roll_next(partition)

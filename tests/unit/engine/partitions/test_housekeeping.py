@@ -51,14 +51,14 @@ def test_a_defect_in_the_removal_of_segments_is_told_and_stops_nothing(
         def broken() -> None:
             raise RuntimeError("a defect")
 
-        engine.log.parts.removal.remove_due = broken  # type: ignore[method-assign]
+        engine.log.parts.removal.unlink_due = broken  # type: ignore[method-assign]
         keeping.last_success_ms = 0
         with caplog.at_level(logging.CRITICAL):
             keeping.clean()
         assert keeping.failing == {"removal of old segments": "a defect"}
         assert "internal error in removal of old segments" in caplog.text
         assert keeping.last_success_ms > 0
-        del engine.log.parts.removal.remove_due  # type: ignore[method-assign]
+        del engine.log.parts.removal.unlink_due  # type: ignore[method-assign]
         keeping.clean()
         assert keeping.failing == {}
 

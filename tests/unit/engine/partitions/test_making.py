@@ -158,7 +158,7 @@ def test_a_defect_is_told_to_everybody_who_waits(tmp_path: Path, monkeypatch: py
         def broken(*_: object) -> None:
             raise RuntimeError("a defect")
 
-        monkeypatch.setattr("engine.partitions.creation.Maker.make", broken)
+        monkeypatch.setattr("engine.partitions.creation.PartitionCreator.make", broken)
         chunks = burst(engine, 3)
         assert [engine.settle(chunk).state for chunk in chunks] == [FAILED] * 3
         assert "a defect" in str(chunks[0].error)

@@ -390,7 +390,7 @@ def test_a_damaged_footer_behind_an_empty_segment_is_told_once(tmp_path: Path) -
         engine.append([b"1"] * 10)
         partition = engine.partition()
         engine.log.committer.roll_next(partition)
-        engine.log.committer.touch(partition)
+        engine.log.committer.request_watermark(partition)
         engine.inbox.run_until(lambda: bool(partition.sealed))
     file = segments(path)[0]
     content = bytearray(file.read_bytes())

@@ -86,7 +86,7 @@ def test_a_gap_before_an_empty_segment_is_no_loss(tmp_path: Path) -> None:
         engine.append([b"11"])
         partition.last_seq = 20
         engine.log.committer.roll_next(partition)
-        engine.log.committer.touch(partition)
+        engine.log.committer.request_watermark(partition)
         engine.inbox.run_until(lambda: len(partition.sealed) == 2)
     for _ in range(2):
         with EngineLog(path) as engine:
@@ -130,7 +130,7 @@ def test_numbers_that_were_reserved_for_nothing_are_no_loss(tmp_path: Path, apar
     assert first >= SEQ_RESERVATION
     assert (partition.log_start, partition.committed_seq) == (1, 0)
     life.log.committer.roll_next(partition)
-    life.log.committer.touch(partition)  # a round without records, to no avail
+    life.log.committer.request_watermark(partition)  # a round without records, to no avail
     life.settle()
     if apart:
         transaction = life.log.transaction()
@@ -226,7 +226,7 @@ def test_an_empty_active_segment_takes_the_new_number_of_its_partition(tmp_path:
         engine.append([b"1"])
         partition = engine.partition()
         engine.log.committer.roll_next(partition)
-        engine.log.committer.touch(partition)
+        engine.log.committer.request_watermark(partition)
         engine.inbox.run_until(lambda: bool(partition.sealed))
     active = segments(path)[-1]
     assert parse_header(active.read_bytes(), active).number == 1

@@ -309,7 +309,7 @@ def test_append_times_do_not_go_back_where_a_restart_finds_an_empty_segment(tmp_
         engine.append([b"before"])
         partition = engine.partition()
         engine.log.committer.roll_next(partition)
-        engine.log.committer.touch(partition)
+        engine.log.committer.request_watermark(partition)
         engine.inbox.run_until(lambda: bool(partition.sealed))
     time.offset_ms -= DAY
     with EngineLog(tmp_path / "d") as engine:
