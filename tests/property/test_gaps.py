@@ -17,11 +17,11 @@ from engine.cursors.policies import CursorPolicy
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
 from engine.limits import STRETCHES_MAX
+from engine.positions import parse
 from engine.reader import DirectoryReader
 from engine.segments import gaps as gaps_module
 from engine.segments.gaps import Gaps
 from tests.cursor_log import CursorLog
-from tools.positions import parse
 
 EXAMPLES = 2000 if os.environ.get("QUINTLOG_NIGHTLY") == "1" else 60
 GAP = st.one_of(st.just(0), st.just(0), st.integers(1, 5), st.integers(1, 1 << 40))

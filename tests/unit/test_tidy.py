@@ -81,7 +81,7 @@ WALL_TIME = frozenset(
         "tools/logtool/lib/copying.py",
         "tools/logtool/debug.py",
         "tools/logtool/repair.py",
-        "tools/positions.py",
+        "engine/positions.py",
     ]
 )
 """Files that read the system's clock or times of files; docs/clocks.md says for each what for."""

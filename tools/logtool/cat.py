@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from engine.errors import UnknownTopic
+from engine.positions import EARLIEST, LATEST, Position
 from engine.reader import DirectoryReader, Loss, PartitionReader
 from tools.logtool.cli import Command, Settings
 from tools.logtool.lib.completing import complete_topic
@@ -18,7 +19,6 @@ from tools.logtool.lib.errors import NOT_FOUND, USAGE, Failure, Finding
 from tools.logtool.lib.output import Output
 from tools.logtool.lib.positions import POSITION
 from tools.logtool.lib.records import DECODES, Filter, Printer, parse_where, topic_and_partition
-from tools.positions import EARLIEST, LATEST, Position
 
 TAIL_RECORDS = 10
 """What `tail` begins with when it is told nothing else, as tail of files does."""

@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 import click
 
+from engine.positions import Position
 from tools.logtool.cli import Group, Settings
 from tools.logtool.lib import errors
 from tools.logtool.lib.address import admin_of
@@ -18,7 +19,6 @@ from tools.logtool.lib.output import Column, Output, count_text, name_text, numb
 from tools.logtool.lib.positions import POSITION
 from tools.logtool.lib.stored_subscriptions import StoredSubscriptions
 from tools.logtool.topics import confirm, extent, topic_of
-from tools.positions import Position
 
 if TYPE_CHECKING:
     from engine.cursors.entries import Entry

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import click
 
+from engine.positions import Extent, Position
 from tools.logtool.cli import Group, Settings
 from tools.logtool.lib import errors
 from tools.logtool.lib.address import admin_of
@@ -21,7 +22,6 @@ from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.output import Column, Output, count_text, name_text, number, say, size_text, time_text
 from tools.logtool.lib.positions import POSITION
 from tools.logtool.lib.records import topic_and_partition
-from tools.positions import Extent, Position
 
 LIST_COLUMNS = (
     Column("name", "TOPIC"),

@@ -22,7 +22,6 @@ SOURCES = (
     "tools/__init__.py",
     "tools/checks.py",
     "tools/limits.py",
-    "tools/positions.py",
     "tools/serving.py",
     "tools/signals.py",
     "tools/stored_topics.py",

@@ -1,4 +1,4 @@
-"""Positions (`tools.positions`) as options of commands."""
+"""Positions (`engine.positions`) as the type of an option."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from tools.positions import Position, parse
+from engine.positions import Position, parse
 
 
 class PositionType(click.ParamType[Position]):

@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from engine.positions import EARLIEST, LATEST, parse
 from engine.reader import DirectoryReader
 from tools.logtool.lib.errors import BUG, NOT_FOUND, UNREACHABLE, Failure, explain
-from tools.positions import EARLIEST, LATEST, parse
 from tools.spark.source.options import parse as parse_options
 from tools.spark.source.options import topic_pattern
 from tools.spark.source.plan import Key, Planner

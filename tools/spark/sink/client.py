@@ -102,7 +102,7 @@ class Client:
             document = json.loads(content)
             if status < 300:
                 return dict(document)
-            code, message = str(document["error"]["code"]), str(document["error"]["message"])
+            code, message = str(document["code"]), str(document["detail"])
         except (ValueError, TypeError, KeyError):
             text = f"{self._place} is no admin address of this server: HTTP {status}"
             raise (_Again if self._place.server is None else SinkError)(text) from None

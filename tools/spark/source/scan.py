@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import pyarrow as pa
 
-from tools.positions import Position, parse
+from engine.positions import Position, parse
 from tools.spark.source.arrow import TYPES, arrow_schema
 from tools.spark.source.options import OptionError, Options, as_documented
 from tools.spark.source.options import parse as parse_options

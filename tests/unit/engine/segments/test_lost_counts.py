@@ -12,13 +12,13 @@ import quintlog
 from engine.formats.batch_header import MAGIC_BYTES
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
+from engine.positions import Position
 from engine.reader import DirectoryReader
 from netserver.testing import server
 from tests.engine_log import EngineLog, segments
 from tools.logtool.lib.copying import Backup
 from tools.logtool.lib.errors import Failure
 from tools.logtool.topics import ServerExtent
-from tools.positions import Position
 
 GAP = 1 << 40
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from tools.positions import EARLIEST, LATEST, Position, parse
+from engine.positions import EARLIEST, LATEST, Position, parse
 
 NOW_MS = 1_795_822_592_000
 
