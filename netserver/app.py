@@ -192,8 +192,7 @@ class Server:
         self.gate = ConnectionGate(self._connections_max(config))
         self.admin: AdminServer | None = None
         self.admin_address: Address | None = None
-        self.admin_published = [0, 0]
-        """Records and bytes published through the admin API."""
+        self.http = Counters("http")
         self._further = dict(protocols or {})
         self._timers: list[asyncio.TimerHandle] = []
         self._ticks = 0

@@ -125,6 +125,7 @@ PUBLIC: Final = ("/healthz", "/readyz", "/directory", "/metrics", "/metrics/topi
 """Paths that need nothing: they tell of no records, and answer GET only."""
 
 ROUTES: Final = (
+    _route("GET", "openapi.json", Role.VIEWER),
     _route("GET", "status", Role.VIEWER),
     _route("GET", "topics", Role.VIEWER),
     _route("POST", "topics", Role.OPERATOR, CREATE),
@@ -132,6 +133,7 @@ ROUTES: Final = (
     _route("PATCH", "topics/TOPIC", Role.OPERATOR, MANAGE),
     _route("DELETE", "topics/TOPIC", Role.OPERATOR, MANAGE),
     _route("POST", "topics/TOPIC/trim", Role.OPERATOR, MANAGE),
+    _route("GET", "topics/TOPIC/records", Role.READER, SUBSCRIBE),
     _route("POST", "topics/TOPIC/records", Role.OPERATOR, PUBLISH),
     _route("POST", "staged", Role.OPERATOR),
     _route("POST", "staged/drop", Role.OPERATOR),

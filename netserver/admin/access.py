@@ -16,8 +16,9 @@ from engine.errors import Corrupt, EngineError
 from engine.reports import report
 from netserver.access.identity import EVERYTHING, Right
 from netserver.access.key_file import FIELDS, add_identity, key_item, read_key_file, revoke_key, rotate_key
-from netserver.admin.api import Api, BadRequest, bytes_field, int_field
+from netserver.admin.api import Api, bytes_field, int_field
 from netserver.globs import matcher
+from netserver.http.errors import BadRequest
 
 if TYPE_CHECKING:
     from netserver.admin.served import Served

@@ -22,6 +22,7 @@ from engine.state.topics import Topic
 from netserver.admin.slices import Encoded, sliced
 from netserver.admin.stored_sizes import Key, look
 from netserver.globs import matcher
+from netserver.http.errors import BadRequest
 from netserver.limits import ADMIN_PUBLISHES
 from netserver.reliably.describe import session_item
 from netserver.version import product_version
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 Sizes = Mapping[Key, tuple[int, int]]
 NO_SIZES: Sizes = {}
-
-
-class BadRequest(Exception):
-    """The request's document is not what it should be."""
 
 
 class NotFound(Exception):
@@ -206,9 +203,8 @@ class Api:
         state, error = outcome(waiter.chunks)
         if state != COMMITTED:
             raise error or EngineError("not stored")
-        published = self._server.admin_published
-        published[0] += len(values)
-        published[1] += sum(map(len, values))
+        self._server.http.records_published += len(values)
+        self._server.http.published_bytes += sum(map(len, values))
         return {"partition": partition.index, "first_offset": last - len(values) + 1, "last_offset": last}
 
     # --- connections

@@ -13,7 +13,7 @@ from json.decoder import JSONArray, JSONObject  # type: ignore[attr-defined]
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import Any
 
-from netserver.admin.api import BadRequest
+from netserver.http.errors import BadRequest
 from netserver.limits import ADMIN_JSON_AT_ONCE_BYTES, ADMIN_JSON_VALUES_MAX
 
 

@@ -79,6 +79,19 @@ class Caller:
             return True
         return self._refuse(f"{identity.name} has neither the role {route.role} nor the right to {route.right} there")
 
+    def still_may(self, route: Route, parts: Sequence[bytes]) -> bool:
+        """Whether a request that was begun may go on: rights change while it lasts."""
+        identity = self.identity
+        if identity is None or identity is OPERATOR:
+            return identity is not None
+        current = self._access.identities.current(identity)
+        if current is None or not current.counts_at(LISTENER):
+            return self._refuse(f"{identity.name} is not known any more")
+        self.identity = current
+        topic = topic_of(route, parts)
+        may = topic is not None and route.right is not None and current.may(route.right, topic)
+        return may or current.has_role(route.role) or self._refuse(f"{current.name} may not go on")
+
     def done(self) -> None:
         """The request was carried out."""
         if self._is_change and self.identity is not None:

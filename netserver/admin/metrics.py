@@ -142,7 +142,7 @@ class ServerCollector(Collector):
         """All families."""
         started = time.perf_counter()
         yield from self._process()
-        yield from self._protocols(list(self._server.counters.values()), self._server.admin_published)
+        yield from self._protocols([*self._server.counters.values(), self._server.http])
         yield from self._identities()
         yield from self._commits()
         yield from self._storage()
@@ -172,7 +172,7 @@ class ServerCollector(Collector):
         yield single("loop_turn_seconds_max", text, turns.longest_s)
 
     @staticmethod
-    def _protocols(all_counters: list[Counters], admin: Sequence[int]) -> Iterator[Metric]:
+    def _protocols(all_counters: list[Counters]) -> Iterator[Metric]:
         label = ("protocol",)
 
         def each(name: str) -> list[tuple[Sequence[str], float]]:
@@ -185,10 +185,8 @@ class ServerCollector(Collector):
                 for word, value in getattr(counters, name).items()
             ]
 
-        records = [*each("records_published"), (("admin",), admin[0])]
-        yield counter("records_published", "Records stored.", label, records)
-        size_bytes = [*each("published_bytes"), (("admin",), admin[1])]
-        yield counter("published_bytes", "Their bytes as received.", label, size_bytes)
+        yield counter("records_published", "Records stored.", label, each("records_published"))
+        yield counter("published_bytes", "Their bytes as received.", label, each("published_bytes"))
         yield counter("records_delivered", "Records sent to readers.", label, each("records_delivered"))
         yield counter("delivered_bytes", "Their bytes as sent.", label, each("delivered_bytes"))
         text = "Records that a reader's protocol could not carry, or that damage or retention took."

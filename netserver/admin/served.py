@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Served(Protocol):
-    """A running server. ``admin_published`` counts records and bytes that came over HTTP."""
+    """A running server; ``http`` counts what comes and goes over HTTP."""
 
     log: Log
     access: Access
@@ -37,7 +37,7 @@ class Served(Protocol):
     loop_lag: Histogram
     reload_success: bool
     reload_time: float
-    admin_published: list[int]
+    http: Counters
     counters: dict[str, Counters]
     services: dict[str, Services]
     failed: dict[str, CertificateError]

@@ -7,6 +7,7 @@ GET    /readyz                         200 when publishing and reading work, els
 GET    /directory                      which data directory it has: ``DEVICE:INODE``
 GET    /metrics                        Prometheus text; no series per topic
 GET    /metrics/topics                 series per topic; ``?topic=GLOB&family=NAME``
+GET    /v1/openapi.json                this API as OpenAPI 3.1 describes it
 GET    /v1/status                      the server at a glance
 GET    /v1/topics                      all topics; ``?name=GLOB``
 POST   /v1/topics                      make one: ``{"name", "partitions", "config": {setting: text}}``
@@ -14,7 +15,9 @@ GET    /v1/topics/NAME                 one topic
 PATCH  /v1/topics/NAME                 ``{"config": {setting: text}}``; "default" takes a setting back
 DELETE /v1/topics/NAME                 delete it and its records
 POST   /v1/topics/NAME/trim            ``{"partition", "before": offset}``: raise the start of the log
-POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets
+POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets;
+                                       lines of JSON or a split body while they come (``netserver.http``)
+GET    /v1/topics/NAME/records         read or follow: lines, raw bytes, a document or a WebSocket (``netserver.http``)
 POST   /v1/staged                      keep rows for a commit (msgpack, ``netserver.admin.staging``); tells its name;
                                        ``?writer=NAME&batch=NUMBER``: for that batch, and needless once it is there
 POST   /v1/staged/drop                 ``{"names"}``: remove staged files
@@ -43,7 +46,8 @@ POST   /v1/keys/NAME/test              ``{"right", "topic"}``: whether it has th
 ``/v1`` needs ``Authorization: Bearer`` with the content of ``admin.token`` in the data directory, which may do
 everything, or with a key of the access file: `netserver.access.table` says what each may. NAME is percent-encoded, as
 topic names may be any bytes. In documents bytes are ``value`` when they are UTF-8, else ``value_base64`` (so for
-``name`` and ``key``). Lists are ``{"schema": 1, "items": [..]}``; errors are ``{"error": {"code", "message"}}``.
+``name`` and ``key``). Lists are ``{"schema": 1, "items": [..]}``; errors are problem documents (RFC
+9457), whose ``code`` programs tell them by.
 
 A request with ``Quintlog-Directory: DEVICE:INODE`` is refused when the server has another directory: who found its
 address in a file of a directory means that directory, and the file may be old or copied.
@@ -56,10 +60,13 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
 import logging
 import re
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import cache, partial
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
@@ -83,9 +90,10 @@ from engine.files.lock import identity_of
 from engine.files.system import SystemFiles, read_whole_file, write_new_file
 from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.sessions.types import UnknownSession
-from netserver.access.table import route_of
+from netserver.access.access import Forbidden
+from netserver.access.table import Route, route_of
 from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
-from netserver.admin.api import Api, BadRequest, Conflict, NotFound, int_field
+from netserver.admin.api import Api, Conflict, NotFound, int_field
 from netserver.admin.bodies import TooManyValues, read_document
 from netserver.admin.callers import Caller
 from netserver.admin.http import HttpServer, Tls
@@ -96,6 +104,9 @@ from netserver.admin.staging import Staging, batch_field, batch_parameters, name
 from netserver.config.settings import Address
 from netserver.errors import ConfigError, ServerError
 from netserver.globs import BadGlob, matcher
+from netserver.http.errors import BadRequest
+from netserver.http.openapi import openapi
+from netserver.http.records import RecordsApi, streams_in
 from netserver.limits import ADMIN_BODY_BYTES
 
 if TYPE_CHECKING:
@@ -109,6 +120,7 @@ HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[\w.
 STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (BadRequest, 400, "bad_request"),
     (BadGlob, 400, "bad_request"),
+    (Forbidden, 403, "forbidden"),
     (NotFound, 404, "not_found"),
     (Conflict, 409, "conflict"),
     (UnknownTopic, 404, "unknown_topic"),
@@ -160,6 +172,7 @@ class AdminServer:
         self._directory = identity_of(server.data_dir)
         self._metrics = Metrics(server)
         self._api = Api(server)
+        self._records = RecordsApi(server, self._api)
         self._subscriptions = SubscriptionsApi(server, self._api)
         self._keys = KeysApi(server)
         self._staging = Staging(server, self._api)
@@ -205,7 +218,7 @@ class AdminServer:
             return _error(401, "unauthorized", text, {"WWW-Authenticate": "Bearer"})
         if request.headers.get("Content-Encoding", "identity") != "identity":
             return _error(415, "content_encoding", "a request body must not be compressed")
-        if (request.content_length or 0) > ADMIN_BODY_BYTES:  # known before any of it has come
+        if (request.content_length or 0) > ADMIN_BODY_BYTES and not (path.endswith("/records") and streams_in(request)):
             return _too_large()
         try:
             return await self._call_api(request, path, caller)
@@ -215,7 +228,8 @@ class AdminServer:
             caller.failed(error)
             for kind, status, code in STATUS_OF_ERROR:
                 if isinstance(error, kind):
-                    return _error(status, code, str(error))
+                    notes = getattr(error, "__notes__", [])
+                    return _error(status, code, "; ".join([str(error), *notes]))
             if isinstance(error, web.HTTPRequestEntityTooLarge):
                 return _too_large()
             log.exception("admin: error in %s %s", request.method, path[:200])
@@ -242,13 +256,15 @@ class AdminServer:
             return _prometheus(await self._metrics.render_topics(matches, query.getall("family", [])))
         return _error(404, "not_found", f"no {path[:200]}")
 
-    async def _call_api(self, request: web.BaseRequest, path: str, caller: Caller) -> web.Response:
+    async def _call_api(self, request: web.BaseRequest, path: str, caller: Caller) -> web.StreamResponse:
         parts = [unquote_to_bytes(part) for part in path.removeprefix("/v1/").split("/")]
         entry = route_of(request.method, parts)
         if entry is None:
             return _error(404, "not_found", f"no {request.method} {path[:200]}")
         if not caller.may_begin(entry, parts):
             return _error(403, "forbidden", caller.why_not)
+        if parts[::2] == [b"topics", b"records"] and (request.method == "GET" or streams_in(request)):
+            return await self._call_records(request, parts, caller, entry)
         content = await request.read() if request.method in ("POST", "PATCH") else b""
         body = await read_document(content) if parts != [b"staged"] else {}
         if not caller.may(entry, parts, body, self._server.log.catalog):
@@ -257,6 +273,8 @@ class AdminServer:
         route: Callable[[], Awaitable[Any]] | None = None
         status = 200
         match parts:
+            case [b"openapi.json"]:
+                return web.Response(body=openapi_json(), content_type="application/json")
             case [b"status"] if method == "GET":
                 route = api.status
             case [b"topics"] if method == "GET":
@@ -305,6 +323,19 @@ class AdminServer:
         caller.done()
         return web.Response(body=content, status=status, content_type="application/json", charset="utf-8")
 
+    async def _call_records(
+        self, request: web.BaseRequest, parts: list[bytes], caller: Caller, entry: Route
+    ) -> web.StreamResponse:
+        """What is neither read nor answered in one piece."""
+        if not caller.may(entry, parts, {}, self._server.log.catalog):
+            return _error(403, "forbidden", caller.why_not)
+        still_may = partial(caller.still_may, entry, parts)
+        if request.method == "GET":
+            return await self._records.read(request, parts[1], still_may)
+        answer = await self._records.publish(request, parts[1], still_may)
+        caller.done()
+        return web.json_response(answer)
+
     def _host_allowed(self, headers: list[str]) -> bool:
         found = HOST.fullmatch(headers[0]) if len(headers) == 1 else None
         if found is None:
@@ -319,6 +350,12 @@ class AdminServer:
         return True
 
 
+@cache
+def openapi_json() -> bytes:
+    """The description of the API."""
+    return json.dumps(openapi()).encode()
+
+
 def _prometheus(content: bytes) -> web.Response:
     return web.Response(body=content, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
@@ -328,4 +365,7 @@ def _too_large() -> web.Response:
 
 
 def _error(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> web.Response:
-    return web.json_response({"error": {"code": code, "message": message}}, status=status, headers=headers)
+    """A problem document (RFC 9457); ``code`` is what programs tell errors by."""
+    title = HTTPStatus(status).phrase
+    problem = {"type": "about:blank", "title": title, "status": status, "detail": message, "code": code}
+    return web.json_response(problem, status=status, headers=headers, content_type="application/problem+json")

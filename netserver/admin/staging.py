@@ -41,7 +41,8 @@ from engine.files.system import NO_SPACE, Files, SystemFiles, read_whole_file, w
 from engine.limits import KEY_BYTES_MAX
 from engine.partitions.partition import Partition
 from engine.state.writer_ledger import STAGED, Entry, Ledger, content_hash, unusable
-from netserver.admin.api import Api, BadRequest, Conflict, NotFound, int_field
+from netserver.admin.api import Api, Conflict, NotFound, int_field
+from netserver.http.errors import BadRequest
 from netserver.limits import (
     ADMIN_BODY_BYTES,
     COMMIT_FILES_MAX,
@@ -289,9 +290,8 @@ class _Commit:
         transaction.also = (self._ledger.put(entry._replace(files=()) if is_last else entry),)
         size_bytes = transaction.size_bytes - rows * ROW_OVERHEAD_BYTES
         await self._api.durable(transaction.commit)
-        published = self._server.admin_published
-        published[0] += rows
-        published[1] += size_bytes
+        self._server.http.records_published += rows
+        self._server.http.published_bytes += size_bytes
         return entry
 
     async def _check(self, names: Sequence[str], file: int, row: int) -> None:

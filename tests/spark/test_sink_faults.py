@@ -74,7 +74,7 @@ class Relay:
             fault = plan.popleft() if plan else ""
             self.done[f"{name} {fault}"] += 1
             if fault == "refuse":
-                return 400, b'{"error": {"code": "bad_request", "message": "injected"}}'
+                return 400, b'{"code": "bad_request", "detail": "injected"}'
             if fault == "driver before":
                 self.kill_driver()
                 return None

@@ -12,6 +12,7 @@ import asyncio
 import http.client
 import ipaddress
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -102,24 +103,38 @@ class Admin:
         Raises:
             Failure: not reachable, no log server, refused, or an error that the answer names.
         """
-        status, content = self._request(method, path, body)
+        return self._answer(*self._request(method, path, body))
+
+    def lines(self, path: str) -> Iterator[bytes]:
+        """The lines of an answer as they come. Raises Failure as `call`; HTTPException: the answer is broken off."""
+        connection = self._connection()
+        try:
+            connection.request("GET", path, headers=self._headers)
+            response = connection.getresponse()
+            if response.status >= 300:
+                self._answer(response.status, response.read(ADMIN_ANSWER_BYTES_MAX))
+            yield from response
+        except OSError as error:
+            raise Unreachable(self.url, error) from error
+        finally:
+            connection.close()
+
+    def _answer(self, status: int, content: bytes) -> dict[str, Any]:
         try:
             answer = json.loads(content) if content.strip() else {}
         except ValueError:
             answer = None
-        error = answer.get("error") if isinstance(answer, dict) else None
-        if not isinstance(answer, dict) or (status >= 300 and not isinstance(error, dict)):
+        if not isinstance(answer, dict) or (status >= 300 and "code" not in answer):
             raise Failure(errors.UNREACHABLE, "wrong_server", f"{self.url} is no log server (HTTP status {status})")
         if status < 300:
             return answer
         if status == 401 and self._no_token is not None:
             raise self._no_token
         exit_code, code = _EXIT_CODES.get(status, (errors.UNREACHABLE, "server"))
-        fields = error if isinstance(error, dict) else {}
-        hint = str(fields.get("hint") or "")
-        if status == 401 and not hint:
+        hint = ""
+        if status == 401:
             hint = "--data-dir DIR finds the server's token there; --token-file FILE names another one"
-        raise Failure(exit_code, str(fields.get("code") or code), str(fields.get("message") or status), hint)
+        raise Failure(exit_code, str(answer["code"] or code), str(answer.get("detail") or status), hint)
 
     def text(self, path: str) -> str:
         """A page that needs no token. Raises Failure: not reachable, or there is no such page: it is no log server."""
@@ -133,8 +148,11 @@ class Admin:
         status, content = self._request("GET", "/readyz", None)
         return "" if status == 200 else content.decode("utf-8", "replace").strip() or f"HTTP status {status}"
 
+    def _connection(self) -> http.client.HTTPConnection:
+        return http_connection(self.url, self._timeout_s, self._tls, self._server_name)
+
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
-        connection = http_connection(self.url, self._timeout_s, self._tls, self._server_name)
+        connection = self._connection()
         headers, data = dict(self._headers), None
         if body is not None:
             data = json.dumps(body).encode()

@@ -23,6 +23,7 @@ from netserver.admin.server import read_token
 from netserver.app import Server
 from netserver.errors import ListenError, ServerError
 from netserver.testing import running
+from tests.api_schemas import check_answer
 from tests.echo import ALONE, Echo, frame, run, until
 
 
@@ -44,15 +45,16 @@ class Caller:
         data = None if body is None else io.BytesIO(body if isinstance(body, bytes) else json.dumps(body).encode())
         url = aiohttp.client.URL(self.base + path, encoded=True)
         async with self.http.request(method, url, data=data, headers=headers) as answer:
-            if answer.content_type == "application/json":
+            check_answer(method, path, answer.status, answer.content_type, await answer.read())
+            if answer.content_type in ("application/json", "application/problem+json"):
                 return answer.status, await answer.json()
             return answer.status, await answer.text()
 
     async def error(self, method: str, path: str, body: Any = None) -> tuple[int, str]:
         """(status, code) of an error."""
         status, document = await self(method, path, body)
-        assert document["error"]["message"]
-        return status, document["error"]["code"]
+        assert document["detail"]
+        return status, document["code"]
 
 
 def with_admin(
@@ -97,7 +99,7 @@ def test_the_api_needs_the_token() -> None:
         ):
             status, document = await call("GET", "/v1/status", headers=headers)
             assert status == 401
-            assert TOKEN_FILE in document["error"]["message"]
+            assert TOKEN_FILE in document["detail"]
         assert (await call("GET", "/v1/status"))[0] == 200
 
     with_admin(test)
@@ -206,8 +208,8 @@ def test_publishing_tells_offsets_and_survives_a_restart(tmp_path: Path) -> None
         answer = await call("POST", "/v1/topics/orders/records", {"records": [{"value": ""}]})
         assert answer == (200, {"partition": 0, "first_offset": 3, "last_offset": 3})
         _, text = await call("GET", "/metrics")
-        assert 'quintlog_records_published_total{protocol="admin"} 3.0' in text
-        assert 'quintlog_published_bytes_total{protocol="admin"} 4.0' in text
+        assert 'quintlog_records_published_total{protocol="http"} 3.0' in text
+        assert 'quintlog_published_bytes_total{protocol="http"} 4.0' in text
 
     async def second(call: Caller) -> None:
         _, topic = await call("GET", "/v1/topics/orders")

@@ -278,8 +278,8 @@ def test_a_lost_file_is_replaced_by_one_of_the_same_content(
         before = values(writer.data_dir)
         status, document = await writer.try_commit(4, await writer.stage(*reversed(ROWS)))
         assert status == 409
-        assert f"partly in the log ({len(before)} records)" in document["error"]["message"]
-        assert kept[1] in document["error"]["message"]
+        assert f"partly in the log ({len(before)} records)" in document["detail"]
+        assert kept[1] in document["detail"]
         assert (await writer.try_commit(5, await writer.stage(row(b"next"))))[0] == 409
         found = await writer.commit(4, await writer.stage(*ROWS[:20]), await writer.stage(*ROWS[20:]))
         assert (found["records"], found["complete"]) == (40, True)

@@ -1,0 +1,143 @@
+"""Bodies of publishes on their way into the log, taken as they come: lines of JSON, values after their lengths, others.
+
+The hot loops take what is of the usual form; what they leave is decoded one by one (``rows``, ``splitting``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+from netserver.http.dispatch import pack_lengths, pack_lines
+from netserver.http.errors import BadRequest
+from netserver.http.limits import HTTP_LINE_BYTES_MAX, HTTP_PIECE_BYTES, HTTP_RECORDS_PIECE
+from netserver.http.rows import Row, Rows, gather, read_lines
+from netserver.http.splitting import LENGTH, LENGTHS, Splitter
+from netserver.partitioning import partition_of
+
+if TYPE_CHECKING:
+    from engine.partitions.partition import Partition
+    from netserver.http.publishing import Publishing
+
+Chunks = AsyncIterator[bytes]
+LINES: Final = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines", "application/json-lines")
+
+
+async def append_values(
+    chunks: Chunks, splitter: Splitter, partition: Partition, key: bytes, publishing: Publishing
+) -> None:
+    """A body that is split into values. Raises BadRequest, EngineError."""
+    async for data in chunks:
+        await _append(splitter.take(data), partition, key, publishing)
+    await _append(splitter.end(), partition, key, publishing)
+
+
+async def append_lengths(chunks: Chunks, partition: Partition, publishing: Publishing) -> None:
+    """Values, each after its length. Raises BadRequest, EngineError."""
+    most = partition.config.record_bytes_max
+    rest = bytearray()
+    async for data in chunks:
+        rest += data
+        at = 0
+        while True:
+            after = await publishing.pack(partition, pack_lengths, rest, at, len(rest), most)
+            if after == at:
+                splitter = Splitter(LENGTHS, most)
+                one = splitter.take(bytes(rest[at : at + 4 + _length(rest, at)]))
+                if not one:  # the rest of it has not come
+                    break
+                await _append(one, partition, b"", publishing)
+                after += 4 + len(one[0])
+            at = after
+            await asyncio.sleep(0)
+        del rest[:at]
+    if rest:
+        raise BadRequest(f"the body ends within a record: {len(rest)} bytes are left")
+
+
+def _length(rest: bytearray, at: int) -> int:
+    return int(LENGTH.unpack_from(rest, at)[0]) if len(rest) - at >= 4 else 0
+
+
+class Lines:
+    """Lines of JSON; each may name its partition, or have a key that says where it belongs.
+
+    Args:
+        usual: where the others go.
+        named: the partition that the request names, whatever keys there are.
+        opened: gives a partition, ready for use.
+        now_ms: the time of records that have none of their own.
+    """
+
+    def __init__(
+        self,
+        usual: Partition,
+        *,
+        named: bool,
+        opened: Callable[[int], Awaitable[Partition]],
+        now_ms: Callable[[], int],
+        publishing: Publishing,
+    ) -> None:
+        self._usual = usual
+        self._count = 1 if named else usual.topic.partition_count
+        self._opened = opened
+        self._now_ms = now_ms
+        self._publishing = publishing
+        self._rest = bytearray()
+        self._number = 1
+
+    async def append(self, chunks: Chunks) -> None:
+        """A whole body. Raises BadRequest, which names the line; EngineError."""
+        async for data in chunks:
+            before = len(self._rest)
+            self._rest += data
+            newline = data.rfind(b"\n")
+            if newline >= 0:
+                await self._take(before + newline + 1)
+            if len(self._rest) > HTTP_LINE_BYTES_MAX:
+                raise BadRequest(f"line {self._number} has more than {HTTP_LINE_BYTES_MAX} bytes")
+        if self._rest:
+            self._rest += b"\n"
+            await self._take(len(self._rest))
+
+    async def _take(self, end: int) -> None:
+        rest, usual, at = self._rest, self._usual, 0
+        most = usual.config.record_bytes_max
+        while at < end:
+            after = await self._publishing.pack(usual, pack_lines, rest, at, end, most)
+            if after > at:
+                self._number += rest.count(b"\n", at, after)
+            else:
+                after = await self._take_others(at, end)
+            at = after
+            await asyncio.sleep(0)
+        del rest[:end]
+
+    async def _take_others(self, at: int, end: int) -> int:
+        """A piece of lines of whatever form; the position after it."""
+        after = self._rest.find(b"\n", min(at + HTTP_PIECE_BYTES, end - 1)) + 1
+        lines = bytes(self._rest[at:after]).split(b"\n", HTTP_RECORDS_PIECE)
+        left = lines.pop()
+        found: defaultdict[int, list[Row]] = defaultdict(list)
+        for row in read_lines(lines, self._number, self._now_ms()):
+            found[self._partition_of(row)].append(row)
+        self._number += len(lines)
+        for index, part in found.items():
+            await self._publishing.append(await self._opened(index), gather(part))
+        return after - len(left)
+
+    def _partition_of(self, row: Row) -> int:
+        if row.partition >= 0:
+            return row.partition
+        if row.key and self._count > 1:
+            return partition_of(row.key, self._count)
+        return self._usual.index
+
+
+async def _append(values: list[bytes], partition: Partition, key: bytes, publishing: Publishing) -> None:
+    for at in range(0, len(values), HTTP_RECORDS_PIECE):
+        piece = values[at : at + HTTP_RECORDS_PIECE]
+        await publishing.append(partition, Rows(piece, [key] * len(piece) if key else None))
+        await asyncio.sleep(0)

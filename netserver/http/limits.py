@@ -1,0 +1,53 @@
+"""Limits of records over HTTP."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from netserver.limits import KIB, MIB
+
+HTTP_LINE_BYTES_MAX: Final = 2 * MIB
+"""One line of a publish: it is decoded in one piece, which takes 10 ms when it consists of the smallest values. Larger
+records come as they are (``split=none`` or ``length``)."""
+
+HTTP_HEADERS_MAX: Final = 1000
+"""Headers of a record that comes as a line of JSON: each is an object of its own for a while."""
+
+HTTP_PIECE_BYTES: Final = 64 * KIB
+"""Lines of a publish that are decoded in one piece: 1 to 3 ms when they are as small as can be."""
+
+HTTP_RECORDS_PIECE: Final = 512
+"""Records that are appended, or written out, in one piece: 1 to 2 ms of work."""
+
+HTTP_RECORDS_FRAMED: Final = 4096
+"""Records that compiled code writes out in one piece: less than a millisecond of work."""
+
+HTTP_READ_BYTES: Final = 256 * KIB
+"""What a reader takes from the log at a time."""
+
+HTTP_WRITE_BYTES: Final = 64 * KIB
+"""An answer is sent in pieces of about this size."""
+
+HTTP_ITEMS_DEFAULT: Final = 1000
+"""Records in an answer that is one JSON document, unless ``limit`` says otherwise."""
+
+HTTP_ITEMS_MAX: Final = 10_000
+"""Records in an answer that is one JSON document; lines and raw bytes have no such bound."""
+
+HTTP_DOCUMENT_BYTES_MAX: Final = 32 * MIB
+"""Bytes of values in an answer that is one JSON document: it is in memory as a whole."""
+
+HTTP_HEARTBEAT_S: Final = 5.0
+"""A follower without a new record for so long gets an empty line, so that a dead connection is found."""
+
+HTTP_PARTITIONS_MAX: Final = 1024
+"""Partitions that one request reads together: each holds a piece of the log in memory."""
+
+HTTP_TIMESTAMP_MS_MAX: Final = 2**63 - 1
+"""What a record's time may be: what eight bytes with a sign hold, as other systems read it."""
+
+HTTP_CREDIT_MAX: Final = 1 << 31
+"""Records that a WebSocket may ask for in advance."""
+
+HTTP_SOCKET_MESSAGE_BYTES: Final = 1024
+"""What a WebSocket's peer may say in one message: its credit."""

@@ -1,0 +1,188 @@
+"""A publish over HTTP: records are appended as they come, and the answer says which numbers they have on disk.
+
+What is not yet on disk counts with the publishes of all protocols (``netserver.shell.backpressure``): above its share a
+request is not read on. A request that fails in its midst says how many of its records are stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from engine.errors import EngineError
+from engine.limits import RECORD_OVERHEAD_BYTES
+from engine.segments.chunk import COMMITTED, PENDING, outcome
+from netserver.http.limits import HTTP_RECORDS_PIECE
+from netserver.http.rows import Rows
+from netserver.shell.backpressure import PublishPressure
+
+if TYPE_CHECKING:
+    from engine.formats.batch import BatchWriter
+    from engine.partitions.partition import Partition
+    from engine.segments.chunk import Chunk
+
+
+class Pack(Protocol):
+    """`netserver.http.frames.pack_lengths` or `pack_lines`."""
+
+    def __call__(
+        self,
+        src: bytes | bytearray,
+        position: int,
+        end: int,
+        writer: BatchWriter,
+        value_bytes_max: int,
+        records_max: int,
+        /,
+    ) -> tuple[int, int, int, bool]: ...
+
+
+@dataclass(slots=True)
+class Stored:
+    """What of a request is on disk in one partition.
+
+    Attributes:
+        records: how many; when others publish at the same time, not all numbers from the first to the last are ours.
+    """
+
+    first_offset: int
+    last_offset: int
+    records: int
+
+
+class Publishing:
+    """The records of one request (a ``Waiter`` of the engine, a ``Publisher`` of the shell).
+
+    Attributes:
+        stored: by partition.
+        records: how many are on disk.
+        size_bytes: their values and keys.
+        error: why the first one that failed did.
+    """
+
+    def __init__(self, pressure: PublishPressure) -> None:
+        self.charged = 0
+        self.stored: dict[int, Stored] = {}
+        self.records = 0
+        self.size_bytes = 0
+        self.error: EngineError | None = None
+        self._pressure = pressure
+        self._holds: set[str] = set()
+        self._may_go_on = asyncio.Event()
+        self._may_go_on.set()
+        self._appended: deque[tuple[list[Chunk], int, int, int, int]] = deque()
+        self._is_settled = asyncio.Event()
+        pressure.join(self)
+
+    # --- of the shell
+
+    def hold(self, reason: str) -> None:
+        """Append no more."""
+        self._holds.add(reason)
+        self._may_go_on.clear()
+
+    def release(self, reason: str) -> None:
+        """Go on, unless something else is in the way."""
+        self._holds.discard(reason)
+        if not self._holds:
+            self._may_go_on.set()
+
+    # --- of the request
+
+    async def append(self, partition: Partition, rows: Rows, *, qos0: bool = False) -> None:
+        """Append records when there is room for them.
+
+        Raises:
+            EngineError: they are refused, or records before them were not stored.
+        """
+        await self._may_go_on.wait()
+        if self.error is not None:
+            raise self.error
+        chunks = partition.append_many(
+            rows.values,
+            keys=rows.keys,
+            timestamps_ms=rows.timestamps_ms,
+            headers=rows.headers,
+            qos0=qos0,
+            waiter=self,
+        )
+        self._note(chunks, partition, len(rows.values), rows.size_bytes)
+
+    async def pack(
+        self, partition: Partition, pack: Pack, src: bytes | bytearray, position: int, end: int, value_bytes_max: int
+    ) -> int:
+        """Append what a hot loop takes of ``src`` from ``position`` on when there is room; the position after it.
+
+        Raises:
+            EngineError: it is refused, or records before it were not stored.
+        """
+        await self._may_go_on.wait()
+        if self.error is not None:
+            raise self.error
+        writer = partition.writer()
+        position, count, size_bytes, _ = pack(src, position, end, writer, value_bytes_max, HTTP_RECORDS_PIECE)
+        if count:
+            chunk = partition.appended(self, size_bytes + count * RECORD_OVERHEAD_BYTES)
+            self._note([chunk], partition, count, size_bytes)
+        return position
+
+    def _note(self, chunks: list[Chunk], partition: Partition, count: int, size_bytes: int) -> None:
+        self._appended.append((chunks, partition.index, partition.last_seq, count, size_bytes))
+        self._pressure.charge(self, size_bytes)
+
+    async def finish(self) -> None:
+        """Wait until all of it is on disk or has failed. Raises EngineError: some of it has."""
+        self.round_done()
+        while self._appended:
+            self._is_settled.clear()
+            await self._is_settled.wait()
+        if self.error is not None:
+            raise self.error
+
+    def round_done(self) -> None:
+        """Called by the engine after each round that held some of it."""
+        while self._appended:
+            chunks, index, last_seq, count, size_bytes = self._appended[0]
+            state, error = outcome(chunks)
+            if state == PENDING:
+                break
+            self._appended.popleft()
+            if state == COMMITTED:
+                self._count(index, last_seq, count, size_bytes)
+            elif self.error is None:
+                self.error = error or EngineError("not stored")
+            self._pressure.discharge(self, size_bytes)
+        self._is_settled.set()
+
+    def _count(self, index: int, last_seq: int, count: int, size_bytes: int) -> None:
+        self.records += count
+        self.size_bytes += size_bytes
+        known = self.stored.get(index)
+        if known is None:
+            self.stored[index] = Stored(last_seq - count + 1, last_seq, count)
+        else:
+            known.last_offset = last_seq
+            known.records += count
+
+    def close(self) -> None:
+        """The request is over; what was appended goes on to the disk."""
+        self._pressure.leave(self)
+        self._may_go_on.set()
+
+    def document(self) -> dict[str, Any]:
+        """What is stored, for the answer."""
+        return {
+            "schema": 1,
+            "records": self.records,
+            "partitions": [
+                {
+                    "partition": index,
+                    "first_offset": one.first_offset,
+                    "last_offset": one.last_offset,
+                    "records": one.records,
+                }
+                for index, one in sorted(self.stored.items())
+            ],
+        }

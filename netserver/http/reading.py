@@ -1,0 +1,321 @@
+"""Reading partitions for a request: records in pieces that each take a millisecond or two, one partition or several.
+
+Several partitions are merged by time, as far as their records are there: a partition that is at its end holds nobody
+up, so that a follower gets each new record when it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from engine.errors import OutOfRange
+from engine.formats.batch import records
+from engine.formats.record import BatchError, BundleError, Record
+from netserver.access.access import Forbidden
+from netserver.http.limits import (
+    HTTP_HEARTBEAT_S,
+    HTTP_READ_BYTES,
+    HTTP_RECORDS_FRAMED,
+    HTTP_RECORDS_PIECE,
+    HTTP_WRITE_BYTES,
+)
+
+if TYPE_CHECKING:
+    from engine.partitions.partition import Partition
+    from engine.segments.chunk import Slab
+    from netserver.shell.counters import Counters
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Frame(Protocol):
+    """`netserver.http.frames.frame_lengths`, or `frame_lines` for a partition."""
+
+    def __call__(
+        self, slab: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int, /
+    ) -> tuple[Buffer, int, int]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Numbers that a reader does not get, and why."""
+
+    partition: int
+    first_offset: int
+    last_offset: int
+    text: str
+
+
+Item: TypeAlias = tuple[int, Record] | Remark
+"""(partition, record), or why there is none."""
+
+
+class Extent:
+    """What a position is resolved against: an open partition."""
+
+    def __init__(self, partition: Partition) -> None:
+        self._partition = partition
+        self.log_start = partition.log_start
+        self.committed_seq = partition.committed_seq
+
+    def seq_before_end(self, count: int) -> int:
+        """The number from which at least so many records follow."""
+        if count <= 0:
+            return self.committed_seq + 1
+        return self._partition.gaps.newest(self.log_start, self.committed_seq, count)
+
+    def seq_after_first(self, count: int) -> int:
+        """The number after the first so many records, or before it where it is not known how many there are."""
+        most = self._partition.gaps.count(self.log_start, self.committed_seq).most
+        return self.seq_before_end(most - count)
+
+    def seq_at_time(self, timestamp_ms: int) -> int:
+        """A number at or before the first record of that time or a later one."""
+        return self._partition.seq_at_time(timestamp_ms)
+
+
+class Source:
+    """One partition of a request.
+
+    Args:
+        end_seq: reading ends before this number; None: never.
+        since_ms: older records at the beginning are passed over: a position by time is exact to a piece of the index.
+        wake: called when reading again may give more.
+    """
+
+    def __init__(
+        self, partition: Partition, next_seq: int, end_seq: int | None, since_ms: int, wake: Callable[[], None]
+    ) -> None:
+        self.partition = partition
+        self.next_seq = next_seq
+        self.end_seq = end_seq
+        self.found: deque[Item] = deque()
+        self._since_ms = since_ms
+        self._wake = wake
+        self._records: Iterator[Record] | None = None
+        self._last_seq = 0  # of what `_records` goes over
+        self._slab: Slab | None = None  # what `frame` goes over
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing more comes from it."""
+        return not self.found and self.end_seq is not None and self.next_seq >= self.end_seq
+
+    @property
+    def is_at_end(self) -> bool:
+        """It has nothing more now."""
+        return self.is_over or self.next_seq > self.partition.committed_seq
+
+    def frame(self, frame: Frame, records_max: int) -> tuple[Buffer, int] | None:
+        """The next records as a hot loop writes them, and how many; None: there is nothing now, or not of that form.
+
+        For a source that nothing was taken of by `fill`, or all of that. Raises EngineError: it cannot be read.
+        """
+        if self.found or self._records is not None or self._since_ms or self.is_over:
+            return None
+        slab = self._slab
+        if slab is None or slab.last_seq < self.next_seq:
+            slab = self._slab = self._next_slab()
+            if slab is None or self.found:
+                return None
+        last_seq = slab.last_seq if self.end_seq is None else min(slab.last_seq, self.end_seq - 1)
+        try:
+            out, self.next_seq, count = frame(slab.buffer, self.next_seq, last_seq, HTTP_WRITE_BYTES, records_max)
+        except (BatchError, BundleError):
+            return None  # `fill` tells it
+        return (out, count) if count or self.next_seq > last_seq else None
+
+    def fill(self) -> bool:
+        """Take the next piece; False: there is none now. Raises EngineError: it cannot be read."""
+        if self.end_seq is not None and self.next_seq >= self.end_seq:
+            return False
+        if self._records is None and not self._read():
+            return False
+        self._decode()
+        return True
+
+    def _next_slab(self) -> Slab | None:
+        """The batches that come next; None: none for now, or a remark was made."""
+        if self.end_seq is not None and self.next_seq >= self.end_seq:
+            return None
+        try:
+            slab = self.partition.read(self.next_seq, HTTP_READ_BYTES, self._wake)
+        except OutOfRange as gap:
+            self._pass(self.next_seq, gap.first - 1, "removed by retention or trimmed")
+            return None
+        if slab is not None:
+            for first, last in slab.lost:
+                self._remark(first, last, "damaged")
+        return slab
+
+    def _read(self) -> bool:
+        slab, self._slab = self._slab, None
+        if slab is None or slab.last_seq < self.next_seq:
+            slab = self._next_slab()
+        if slab is None:
+            return bool(self.found)
+        self._last_seq = slab.last_seq
+        self._records = records(slab.buffer, 0, None, self.next_seq)
+        return True
+
+    def _decode(self) -> None:
+        if self._records is None:
+            return
+        index, since_ms, end_seq = self.partition.index, self._since_ms, self.end_seq
+        count = 0
+        try:
+            for record in islice(self._records, HTTP_RECORDS_PIECE):
+                count += 1
+                self.next_seq = record.seq + 1
+                if end_seq is not None and record.seq >= end_seq:
+                    self.next_seq = end_seq
+                    break
+                if record.timestamp_ms >= since_ms:
+                    self._since_ms = since_ms = 0
+                    self.found.append((index, record))
+        except (BatchError, BundleError) as problem:  # it passed its checksum, so it was written like that
+            self._pass(self.next_seq, self._last_seq, f"cannot be read: {problem}")
+            count = 0
+        if count < HTTP_RECORDS_PIECE:
+            self.next_seq = max(self.next_seq, self._last_seq + 1)
+            self._records = None
+
+    def _pass(self, first: int, last: int, why: str) -> None:
+        self._remark(first, last, why)
+        self.next_seq = last + 1
+
+    def _remark(self, first: int, last: int, why: str) -> None:
+        if self.partition.gaps.count(first, last).most:
+            self.found.append(Remark(self.partition.index, first, last, why))
+
+    def close(self) -> None:
+        """Nobody is called any more."""
+        self.partition.forget(self._wake)
+
+
+class Reader:
+    """Several partitions of one topic.
+
+    Args:
+        may: whether whoever reads has the right to go on; asked before each piece.
+        counters: of what is read for the request.
+        starts: (partition, first number, number before which it ends or None, milliseconds since 1970 or 0).
+    """
+
+    def __init__(
+        self, starts: Sequence[tuple[Partition, int, int | None, int]], may: Callable[[], bool], counters: Counters
+    ) -> None:
+        self._counters = counters
+        self._may = may
+        self._more = asyncio.Event()
+        self._sources = [Source(*start, self._more.set) for start in starts]
+
+    async def pieces(self, until_s: float | None) -> AsyncIterator[list[Item]]:
+        """What there is, piece by piece; an empty one before each wait, and when nothing came for a while.
+
+        Args:
+            until_s: ends then (time of the event loop); None: when all partitions are over.
+
+        Raises:
+            EngineError: a partition cannot be read, or is deleted.
+        """
+        loop = asyncio.get_running_loop()
+        while until_s is None or loop.time() < until_s:
+            self._check()
+            is_moving = False
+            for source in self._sources:
+                if not source.found:
+                    is_moving |= source.fill()
+            piece = self._merge()
+            if piece:
+                self._count(piece)
+                yield piece
+            elif all(source.is_over for source in self._sources):
+                return
+            elif not is_moving:
+                yield []
+                await self._wait(until_s)
+            await asyncio.sleep(0)
+
+    async def frames(self, frame: Frame, limit: int, until_s: float | None) -> AsyncIterator[Buffer | list[Item]]:
+        """As `pieces` for one partition, written by a hot loop as far as that can; items where it cannot.
+
+        Args:
+            limit: ends after so many records; below 0: never.
+        """
+        loop, source = asyncio.get_running_loop(), self._sources[0]
+        while limit and (until_s is None or loop.time() < until_s):
+            self._check()
+            framed = source.frame(frame, limit if limit >= 0 else HTTP_RECORDS_FRAMED)
+            if framed is not None:
+                limit -= framed[1]
+                self._counters.records_delivered += framed[1]
+                self._counters.delivered_bytes += len(framed[0])
+                yield framed[0]
+            elif source.fill():
+                items = list(source.found)[: limit if limit >= 0 else None]
+                source.found.clear()
+                limit -= self._count(items)
+                yield items
+            elif source.is_over:
+                return
+            else:
+                yield []
+                await self._wait(until_s)
+            await asyncio.sleep(0)
+
+    def _count(self, items: list[Item]) -> int:
+        """Counts records, which are returned, and what was left out."""
+        values = [item[1].value for item in items if not isinstance(item, Remark)]
+        self._counters.records_delivered += len(values)
+        self._counters.delivered_bytes += sum(map(len, values))
+        return len(values)
+
+    def _check(self) -> None:
+        """Begins a piece. Raises Forbidden."""
+        if not self._may():
+            raise Forbidden("the right to read was taken away")
+        self._more.clear()
+
+    async def _wait(self, until_s: float | None) -> None:
+        left_s = HTTP_HEARTBEAT_S
+        if until_s is not None:
+            left_s = min(left_s, until_s - asyncio.get_running_loop().time())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left_s):
+                await self._more.wait()
+
+    def _merge(self) -> list[Item]:
+        """The oldest of what was read, up to where a partition has to be read first."""
+        with_some = [source for source in self._sources if source.found]
+        if any(not source.found and not source.is_at_end for source in self._sources):
+            return []
+        if len(with_some) == 1:
+            piece = list(with_some[0].found)
+            with_some[0].found.clear()
+            return piece
+        piece = []
+        while with_some and len(piece) < HTTP_RECORDS_PIECE:
+            oldest = min(with_some, key=_time)
+            piece.append(oldest.found.popleft())
+            if not oldest.found:
+                if not oldest.is_at_end:
+                    break
+                with_some.remove(oldest)
+        return piece
+
+    def close(self) -> None:
+        """Reading is over."""
+        for source in self._sources:
+            source.close()
+
+
+def _time(source: Source) -> int:
+    first = source.found[0]
+    return 0 if isinstance(first, Remark) else first[1].timestamp_ms

@@ -1,0 +1,234 @@
+"""``/v1/topics/NAME/records``: publishing and reading in any amount, each request in a few kilobytes of memory.
+
+Bodies and answers flow: a publish is appended while it comes, what is read is sent as fast as the reader takes it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from engine.errors import EngineError, InvalidConfig, UnknownPartition
+from engine.positions import EARLIEST, LATEST
+from netserver.access.access import Forbidden
+from netserver.http.bodies import LINES, Lines, append_lengths, append_values
+from netserver.http.choosing import line_of_item, until_s, wanted
+from netserver.http.dispatch import frame_lengths, frame_lines
+from netserver.http.errors import BadRequest
+from netserver.http.limits import (
+    HTTP_DOCUMENT_BYTES_MAX,
+    HTTP_ITEMS_DEFAULT,
+    HTTP_ITEMS_MAX,
+    HTTP_PARTITIONS_MAX,
+    HTTP_WRITE_BYTES,
+)
+from netserver.http.publishing import Publishing
+from netserver.http.query import Publish, Read
+from netserver.http.reading import Buffer, Extent, Item, Reader, Remark
+from netserver.http.socket import serve_socket
+from netserver.http.splitting import JSONL, LENGTH, LENGTHS, NONE, Splitter
+from netserver.partitioning import partition_of
+
+if TYPE_CHECKING:
+    from engine.partitions.partition import Partition
+    from engine.state.topics import Topic
+    from netserver.admin.api import Api
+    from netserver.admin.served import Served
+
+RAW: Final = "application/octet-stream"
+
+
+def streams_in(request: web.BaseRequest) -> bool:
+    """Whether a request's body is taken while it comes, as its type or ``split`` says; one JSON document is not."""
+    return request.method == "POST" and (request.content_type in LINES or "split" in request.query)
+
+
+class RecordsApi:
+    """The operations; errors of the engine pass through."""
+
+    def __init__(self, server: Served, api: Api) -> None:
+        self._server = server
+        self._api = api
+        self._counters = server.http
+        self._turns = itertools.count()
+
+    # --- publishing
+
+    async def publish(self, request: web.BaseRequest, name: bytes, may: Callable[[], bool]) -> dict[str, Any]:
+        """Append a body's records; says what is stored.
+
+        Args:
+            may: whether the sender has the right to go on.
+
+        Raises:
+            BadRequest, EngineError: a note says how many records are stored all the same.
+        """
+        asked = Publish.of(request.query, JSONL if request.content_type in LINES else NONE)
+        topic = self._server.log.catalog.get_or_create(name)
+        publishing = Publishing(self._server.shell.pressure)
+        try:
+            await self._append(request, asked, topic, publishing, may)
+            await publishing.finish()
+        except (BadRequest, EngineError) as error:
+            with suppress(EngineError):  # the first error is the one that is told
+                await publishing.finish()
+            if publishing.records:
+                error.add_note(f"{publishing.records} records of this request are stored")
+            raise
+        finally:
+            publishing.close()
+            self._counters.records_published += publishing.records
+            self._counters.published_bytes += publishing.size_bytes
+        return publishing.document()
+
+    async def _append(
+        self,
+        request: web.BaseRequest,
+        asked: Publish,
+        topic: Topic,
+        publishing: Publishing,
+        may: Callable[[], bool],
+    ) -> None:
+        usual = await self._api.opened(topic, self._partition_of(asked, topic))
+        chunks = _while_allowed(request.content.iter_any(), may)
+        if asked.split == JSONL:
+            lines = Lines(
+                usual,
+                named=asked.partition is not None,
+                opened=lambda index: self._api.opened(topic, index),
+                now_ms=self._server.log.now_ms,
+                publishing=publishing,
+            )
+            await lines.append(chunks)
+        elif asked.split == LENGTHS and not asked.key:
+            await append_lengths(chunks, usual, publishing)
+        else:
+            splitter = Splitter(asked.split, topic.config.record_bytes_max)
+            await append_values(chunks, splitter, usual, asked.key, publishing)
+
+    def _partition_of(self, asked: Publish, topic: Topic) -> int:
+        """Where a record goes that says nothing of its own: by the request's key, else by turns over the requests."""
+        if asked.partition is not None:
+            return asked.partition
+        if asked.key:
+            return partition_of(asked.key, topic.partition_count)
+        return next(self._turns) % topic.partition_count
+
+    # --- reading
+
+    async def read(self, request: web.BaseRequest, name: bytes, may: Callable[[], bool]) -> web.StreamResponse:
+        """What a request asks for: one JSON document, lines, raw bytes, or a WebSocket.
+
+        Args:
+            may: whether the reader has the right to go on.
+        """
+        asked = Read.of(request.query, request.headers.get("Accept", ""))
+        topic = self._api.find(name)
+        starts = await self._starts(topic, asked)
+        reader = Reader(starts, may, self._counters)
+        try:
+            if request.headers.get("Upgrade", "").lower() == "websocket":
+                return await serve_socket(request, asked.credit, wanted(reader, asked))
+            if asked.form == "json":
+                return await _document(reader, asked)
+            response = web.StreamResponse(headers={"Cache-Control": "no-store"})
+            response.content_type = RAW if asked.form == "raw" else LINES[0]
+            await response.prepare(request)
+            try:
+                if len(starts) == 1 and asked.is_plain:
+                    await _write_framed(response, reader, asked, starts[0][0].index)
+                else:
+                    await _write(response, reader, asked)
+            except EngineError as error:
+                await _break_off(request, response, asked, error)
+            return response
+        finally:
+            reader.close()
+
+    async def _starts(self, topic: Topic, asked: Read) -> list[tuple[Partition, int, int | None, int]]:
+        indexes: Sequence[int] = range(topic.partition_count) if asked.partition is None else [asked.partition]
+        if asked.partition is not None and asked.partition >= topic.partition_count:
+            raise UnknownPartition(f"the topic has {topic.partition_count} partitions, the first one is 0")
+        if len(indexes) > HTTP_PARTITIONS_MAX:
+            raise InvalidConfig(f"more than {HTTP_PARTITIONS_MAX} partitions: name one by partition=N")
+        start = asked.start or (LATEST if asked.follow else EARLIEST)
+        found = []
+        for index in indexes:
+            partition = await self._api.opened(topic, index)
+            extent = Extent(partition)
+            first = start.resolve(extent)
+            end = None if asked.follow and asked.end is None else (asked.end or LATEST).resolve(extent)
+            found.append((partition, first, end, start.value if start.kind == "time" else 0))
+        return found
+
+
+async def _while_allowed(chunks: AsyncIterator[bytes], may: Callable[[], bool]) -> AsyncIterator[bytes]:
+    """A body as long as its sender may go on. Raises Forbidden."""
+    async for data in chunks:
+        if not may():
+            raise Forbidden("the right to go on was taken away")
+        yield data
+
+
+async def _break_off(request: web.BaseRequest, response: web.StreamResponse, asked: Read, error: EngineError) -> None:
+    """Reading has failed amid an answer: a line says why, and the answer is cut off: nobody takes it for whole."""
+    if asked.form != "raw":
+        await response.write(json.dumps({"error": str(error)}).encode() + b"\n")
+    if request.transport is not None:
+        request.transport.close()
+
+
+async def _document(reader: Reader, asked: Read) -> web.Response:
+    limit = min(asked.limit or HTTP_ITEMS_DEFAULT, HTTP_ITEMS_MAX)
+    most = min(asked.size_bytes_max or HTTP_DOCUMENT_BYTES_MAX, HTTP_DOCUMENT_BYTES_MAX)
+    bounded = replace(asked, limit=limit, size_bytes_max=most)
+    lines = [line_of_item(item)[:-1] async for item in wanted(reader, bounded) if item is not None]
+    body = b'{"schema":1,"items":[' + b",\n".join(lines) + b"]}\n"
+    return web.Response(body=body, content_type="application/json")
+
+
+async def _write_framed(response: web.StreamResponse, reader: Reader, asked: Read, partition: int) -> None:
+    """One partition, as it is: by the hot loops as far as they can."""
+    is_raw = asked.form == "raw"
+    shown = _raw if is_raw else line_of_item
+
+    def lines(slab: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int) -> tuple[Buffer, int, int]:
+        return frame_lines(slab, from_seq, last_seq, partition, bytes_max, records_max)
+
+    limit = -1 if asked.limit is None else asked.limit
+    async for framed in reader.frames(frame_lengths if is_raw else lines, limit, until_s(asked)):
+        if not isinstance(framed, list):
+            await response.write(framed)
+        elif framed or not is_raw:
+            await response.write(b"".join(map(shown, framed)) or b"\n")
+
+
+async def _write(response: web.StreamResponse, reader: Reader, asked: Read) -> None:
+    is_raw = asked.form == "raw"
+    shown = _raw if is_raw else line_of_item
+    out = bytearray()
+    async for item in wanted(reader, asked):
+        if item is not None:
+            out += shown(item)
+            if len(out) < HTTP_WRITE_BYTES:
+                continue
+        elif not is_raw:
+            out += b"\n"  # whoever follows has all that there is now
+        if out:
+            await response.write(bytes(out))
+            out.clear()
+    if out:
+        await response.write(bytes(out))
+
+
+def _raw(item: Item) -> bytes:
+    if isinstance(item, Remark):
+        return b""
+    value = item[1].value
+    return LENGTH.pack(len(value)) + value

@@ -1,0 +1,88 @@
+"""Records over a WebSocket: text frames of lines, as many records as the peer has given credit for."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+from aiohttp import WSMsgType, web
+
+from netserver.http.choosing import line_of_item
+from netserver.http.limits import HTTP_CREDIT_MAX, HTTP_HEARTBEAT_S, HTTP_RECORDS_PIECE, HTTP_SOCKET_MESSAGE_BYTES
+from netserver.http.reading import Item
+
+
+class Credit:
+    """How many records a peer takes."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self._is_open = True
+        self._more = asyncio.Event()
+
+    def add(self, count: int) -> None:
+        """It takes so many more."""
+        self.left = min(self.left + count, HTTP_CREDIT_MAX)
+        self._more.set()
+
+    def close(self) -> None:
+        """It is gone."""
+        self._is_open = False
+        self._more.set()
+
+    async def wait(self) -> bool:
+        """Until there is some; False: the peer is gone."""
+        while self.left <= 0 and self._is_open:
+            self._more.clear()
+            await self._more.wait()
+        return self._is_open
+
+
+async def serve_socket(request: web.BaseRequest, credit: int, items: AsyncIterator[Item | None]) -> web.StreamResponse:
+    """Send items until they end or the peer goes; ``{"credit": N}`` from it lets so many more records come."""
+    socket = web.WebSocketResponse(heartbeat=HTTP_HEARTBEAT_S, max_msg_size=HTTP_SOCKET_MESSAGE_BYTES, compress=False)
+    await socket.prepare(request)
+    left = Credit(credit)
+    listening = asyncio.create_task(_listen(socket, left))
+    try:
+        with suppress(ConnectionError):  # the peer is gone
+            await _send(socket, left, items)
+            await socket.close()
+    finally:
+        listening.cancel()
+    return socket
+
+
+async def _send(socket: web.WebSocketResponse, credit: Credit, items: AsyncIterator[Item | None]) -> None:
+    lines: list[bytes] = []
+    if not await credit.wait():
+        return
+    async for item in items:
+        if item is not None:
+            lines.append(line_of_item(item))
+            credit.left -= 1
+        if lines and (item is None or credit.left <= 0 or len(lines) >= HTTP_RECORDS_PIECE):
+            await socket.send_str(b"".join(lines).decode())
+            lines.clear()
+        if not await credit.wait():
+            return
+    if lines:
+        await socket.send_str(b"".join(lines).decode())
+
+
+async def _listen(socket: web.WebSocketResponse, credit: Credit) -> None:
+    try:
+        async for message in socket:
+            if message.type is not WSMsgType.TEXT:
+                break
+            try:
+                count = json.loads(message.data)["credit"]
+            except (ValueError, TypeError, KeyError, RecursionError):
+                break
+            if not isinstance(count, int) or isinstance(count, bool) or not 0 < count <= HTTP_CREDIT_MAX:
+                break
+            credit.add(count)
+    finally:
+        credit.close()

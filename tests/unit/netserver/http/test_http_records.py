@@ -1,0 +1,219 @@
+"""Records over HTTP in a running server: publishing, reading, following; each answer, each refusal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from netserver.http.limits import HTTP_RECORDS_PIECE
+from netserver.http.splitting import LENGTH
+from netserver.testing import running
+from tests.echo import ALONE, Echo, run
+from tests.unit.netserver.admin.test_admin import Caller
+
+LINES = {"Content-Type": "application/x-ndjson"}
+QUERIES = ["form=1", "from=x", "limit=0", "partition=-1", "follow=maybe", "where=a", "from=1&format=xml"]
+RAW = {"Content-Type": "application/octet-stream"}
+
+
+class Records(Caller):
+    """Calls one topic's records."""
+
+    async def publish(self, path: str, body: bytes, headers: dict[str, str] = LINES) -> tuple[int, Any]:
+        """(status, document)."""
+        return await self("POST", f"/v1/topics/{path}", body, headers=self.bearer | headers)
+
+    async def read(self, path: str, accept: str = "*/*") -> list[Any]:
+        """The lines of an answer; of other forms its bytes."""
+        async with self.http.get(f"{self.base}/v1/topics/{path}", headers=self.bearer | {"Accept": accept}) as answer:
+            content = await answer.read()
+            assert answer.status == 200, content
+            if answer.content_type == "application/x-ndjson":
+                return [json.loads(line) for line in content.splitlines() if line]
+            return [content]
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The token."""
+        return {"Authorization": f"Bearer {self.token}"}
+
+
+def with_records(test: Callable[[Records], Awaitable[None]], data_dir: Path | None = None) -> None:
+    async def main() -> None:
+        async with running(data_dir, ALONE, {"echo": Echo()}) as server, aiohttp.ClientSession() as http:
+            await test(Records(server, http))
+
+    run("uvloop", main())
+
+
+def test_lines_are_published_and_read() -> None:
+    async def test(call: Records) -> None:
+        body = b'{"value":"one"}\n\n{"value":"zw\xc3\xb6lf","key":"k","timestamp_ms":12}\n{"value_base64":"/w=="}'
+        status, stored = await call.publish("t/records", body)
+        assert status == 200
+        part = {"partition": 0, "first_offset": 1, "last_offset": 3, "records": 3}
+        assert stored == {"schema": 1, "records": 3, "partitions": [part]}
+        first, second, third = await call.read("t/records")
+        assert (first["offset"], first["value"]) == (1, "one")
+        assert second == {"partition": 0, "offset": 2, "timestamp_ms": 12, "key": "k", "value": "zwölf"}
+        assert (third["offset"], third["value_base64"]) == (3, "/w==")
+        assert [one["offset"] for one in await call.read("t/records?from=2&limit=1")] == [2]
+        assert [one["offset"] for one in await call.read("t/records?from=-1")] == [3]
+        assert [one["offset"] for one in await call.read("t/records?to=3")] == [1, 2]
+        assert [one["value"] for one in await call.read("t/records?key=k")] == ["zwölf"]
+        assert [one["offset"] for one in await call.read("t/records?contains=ne")] == [1]
+        (document,) = await call.read("t/records", "application/json")
+        assert [one["offset"] for one in json.loads(document)["items"]] == [1, 2, 3]
+
+    with_records(test)
+
+
+def test_raw_values() -> None:
+    async def test(call: Records) -> None:
+        values = [b"", b"\0\xff", b"x" * 300_000]
+        body = b"".join(LENGTH.pack(len(value)) + value for value in values)
+        status, stored = await call.publish("t/records?split=length", body, RAW)
+        assert (status, stored["records"]) == (200, 3)
+        assert await call.read("t/records", "application/octet-stream") == [body]
+        assert await call.read("t/records?format=raw&limit=1&from=2") == [b"\0\0\0\2\0\xff"]
+        assert (await call.publish("t/records?key=k&split=none", b"all\nof it", RAW))[1]["records"] == 1
+        assert (await call.publish("t/records?split=lines", b"a\nb", RAW))[1]["records"] == 2
+        last = await call.read("t/records?from=4")
+        assert [(one.get("key"), one["value"]) for one in last] == [("k", "all\nof it"), (None, "a"), (None, "b")]
+
+    with_records(test)
+
+
+def test_many_lines_in_any_portions() -> None:
+    """More than one piece, usual lines and others in between, and each comes back once and in order."""
+
+    async def test(call: Records) -> None:
+        count = 3 * HTTP_RECORDS_PIECE
+        lines = [json.dumps({"value": f"é{n}" if n % 7 == 0 else f"record {n}"}).encode() for n in range(count)]
+        body = b"\n".join(lines)
+
+        async def portions() -> Any:
+            for at in range(0, len(body), 997):
+                yield body[at : at + 997]
+
+        async with call.http.post(
+            f"{call.base}/v1/topics/t/records", data=portions(), headers=call.bearer | LINES
+        ) as answer:
+            assert (await answer.json())["records"] == count
+        found = await call.read("t/records")
+        assert [one["offset"] for one in found] == list(range(1, count + 1))
+        assert [one["value"] for one in found] == [json.loads(line)["value"] for line in lines]
+
+    with_records(test)
+
+
+def test_partitions_by_name_by_key_and_by_turns() -> None:
+    async def test(call: Records) -> None:
+        await call("POST", "/v1/topics", {"name": "t", "partitions": 3})
+        body = b"".join(b'{"value":"%d","key":"key-%d","timestamp_ms":%d}\n' % (n, n % 5, n) for n in range(60))
+        assert (await call.publish("t/records", body))[0] == 200
+        found = await call.read("t/records")
+        assert [one["timestamp_ms"] for one in found] == list(range(60)), "merged by time"
+        where = {one["key"]: one["partition"] for one in found}
+        assert all(where[one["key"]] == one["partition"] for one in found)
+        assert len(set(where.values())) > 1
+        await call.publish("t/records?partition=2", b'{"value":"here","key":"key-0"}\n')
+        assert (await call.read("t/records?partition=2&from=-1"))[0]["value"] == "here"
+        turns = [(await call.publish("t/records", b'{"value":"x"}\n'))[1]["partitions"][0] for _ in range(3)]
+        assert {turn["partition"] for turn in turns} == {0, 1, 2}
+
+    with_records(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "code"),
+    [
+        ("t/records", b'{"value":"a"}\n{"vlaue":"b"}\n', LINES, "bad_request"),
+        ("t/records", b'{"value":"a"}\nno json\n', LINES, "bad_request"),
+        ("t/records", b'{"value":"a"}\n{"value":"b","value_base64":""}\n', LINES, "bad_request"),
+        ("t/records", b'{"value":"a"}\n{"value":"b","partition":9}\n', LINES, "unknown_partition"),
+        ("t/records", b'{"value":"a"}\n{"value":"b","timestamp_ms":-1}\n', LINES, "bad_request"),
+        ("t/records", b'{"value":"a"}\n' + b"[" * 100_000 + b"\n", LINES, "bad_request"),
+        ("t/records", b'{"value":"a"}\n{"value_json":' + b"[0]," * 600_000, LINES, "bad_request"),
+        ("t/records", b'{"value":"a"}\n{"value":"b","headers":[' + b"{}," * 1000 + b"{}]}\n", LINES, "bad_request"),
+        ("t/records?split=length", b"\0\0\0\1a\0\0\0\2b", RAW, "bad_request"),
+        ("t/records?split=length", b"\0\0\0\1a\xff\xff\xff\xffb", RAW, "bad_request"),
+    ],
+)
+def test_what_is_refused_says_what_is_stored(path: str, body: bytes, headers: dict[str, str], code: str) -> None:
+    async def test(call: Records) -> None:
+        status, document = await call.publish(path, body, headers)
+        assert status in (400, 404)
+        assert document["code"] == code
+        left = await call.read("t/records")
+        assert [one["value"] for one in left] in ([], ["a"])
+        assert ("1 records of this request are stored" in document["detail"]) is bool(left)
+
+    with_records(test)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_parameters_are_checked(query: str) -> None:
+    async def test(call: Records) -> None:
+        await call.publish("t/records", b'{"value":"a"}\n')
+        assert await call.error("GET", f"/v1/topics/t/records?{query}") == (400, "bad_request")
+        assert await call.error("GET", "/v1/topics/t/records?partition=1") == (404, "unknown_partition")
+        assert await call.error("GET", "/v1/topics/none/records") == (404, "unknown_topic")
+
+    with_records(test)
+
+
+def test_a_follower_gets_each_record_when_it_is_there() -> None:
+    async def test(call: Records) -> None:
+        await call("POST", "/v1/topics", {"name": "t", "partitions": 2})
+        async with call.http.get(f"{call.base}/v1/topics/t/records?follow=true", headers=call.bearer) as answer:
+            for n in range(5):
+                await call.publish(f"t/records?partition={n % 2}", b'{"value":"%d"}\n' % n)
+                while not (line := (await answer.content.readline()).strip()):
+                    pass
+                assert json.loads(line)["value"] == str(n)
+        assert await call.read("t/records?follow=true&from=earliest&limit=5") != []
+        assert await call.read("t/records?follow=true&timeout_ms=20") == []
+
+    with_records(test)
+
+
+def test_a_websocket_gets_what_it_has_credit_for() -> None:
+    async def test(call: Records) -> None:
+        await call.publish("t/records", b"".join(b'{"value":"%d"}\n' % n for n in range(10)))
+        url = f"{call.base}/v1/topics/t/records?from=earliest&follow=true"
+        async with call.http.ws_connect(url, headers=call.bearer) as socket:
+            found: list[str] = []
+            for credit in (3, 4, 3):
+                await socket.send_json({"credit": credit})
+                expected = len(found) + credit
+                while len(found) < expected:
+                    text = await socket.receive_str()
+                    found += [json.loads(line)["value"] for line in text.splitlines()]
+                assert len(found) == expected
+            assert found == [str(n) for n in range(10)]
+            await socket.send_json({"credit": 1})
+            await call.publish("t/records", b'{"value":"new"}\n')
+            assert json.loads(await socket.receive_str())["value"] == "new"
+            await socket.send_str('{"credit": -1}')
+            assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+
+    with_records(test)
+
+
+def test_a_deleted_topic_ends_its_followers() -> None:
+    async def test(call: Records) -> None:
+        await call.publish("t/records", b'{"value":"a"}\n')
+        async with call.http.get(f"{call.base}/v1/topics/t/records?follow=true", headers=call.bearer) as answer:
+            await answer.content.readline()
+            await call("DELETE", "/v1/topics/t")
+            assert "deleted" in json.loads(await answer.content.readline())["error"]
+            with pytest.raises(aiohttp.ClientPayloadError):
+                await answer.content.read()
+
+    with_records(test)
