@@ -1,29 +1,29 @@
-"""`cat` and `tail`: committed records from the files, beside a running server."""
+"""`cat` and `tail`: committed records, from the files of a log or from a server."""
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from typing import Any
+from urllib.parse import quote
 
 import click
 
 from engine.errors import UnknownTopic
-from engine.positions import EARLIEST, LATEST, Position
-from engine.reader import DirectoryReader, Loss, PartitionReader
+from engine.positions import Position
+from engine.reader import DirectoryReader
+from netserver.http.query import Filter
 from tools.logtool.cli import Command, Settings
+from tools.logtool.lib.address import need_admin
 from tools.logtool.lib.completing import complete_topic
-from tools.logtool.lib.errors import NOT_FOUND, USAGE, Failure, Finding
-from tools.logtool.lib.output import Output
+from tools.logtool.lib.errors import USAGE, Failure, Finding
 from tools.logtool.lib.positions import POSITION
-from tools.logtool.lib.records import DECODES, Filter, Printer, parse_where, topic_and_partition
+from tools.logtool.lib.record_sources import Files, Gap, Item, Served, Source, limited, newest
+from tools.logtool.lib.records import DECODES, Printer, named_partition, where_option
 
 TAIL_RECORDS = 10
 """What `tail` begins with when it is told nothing else, as tail of files does."""
-POLL_S = 0.05
-"""How often `tail` looks at the watermarks: one read of 128 bytes."""
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -48,85 +48,83 @@ def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--decode", type=click.Choice(DECODES), default="auto", help="How keys and values are shown.")
     @wraps(function)
     def wrapped(key: str | None, contains: str | None, where: tuple[str, ...], **rest: Any) -> Any:
-        wanted = Filter(_bytes(key), _bytes(contains), tuple(map(parse_where, where)))
+        wanted = Filter(_bytes(key), _bytes(contains), tuple(map(where_option, where)))
         return function(wanted=wanted, **rest)
 
     return wrapped
 
 
 class _Run:
-    """One call: prints records of a partition, counts what was lost."""
+    """One call: where its records come from and how they are printed."""
 
-    def __init__(self, output: Output, partition: PartitionReader, wanted: Filter, printer: Printer) -> None:
-        self.output = output
-        self.partition = partition
-        self.wanted = wanted
-        self.printer = printer
-        self.losses = 0
-        self.next_seq = 0
+    def __init__(self, settings: Settings, topic: str, template: str | None, decode: str) -> None:
+        self.output = settings.output
+        name, index = named_partition(topic)
+        files = settings.data_dir is not None
+        count, self._source = (self._files if files else self._served)(settings, name, index)
+        if index is None and count > 1:
+            self.output.note(f"logtool: all {count} partitions, by time; {topic}:0 and so on name one")
+        self.printer = Printer(self.output, template, decode, tells_partition=index is None and count > 1)
+        self.has_losses = False
 
-    def span(self, first_seq: int, end_seq: int, limit: int | None) -> int:
-        """Prints the wanted records of a range; the number to go on with (`end_seq` or behind the limit)."""
-        self.next_seq = first_seq
-        while True:
-            self._pass_removed()
-            try:
-                return max(self._span(self.next_seq, end_seq, limit), self.next_seq)
-            except FileNotFoundError:  # a segment that retention removed
-                self.partition.refresh()
-                if self.partition.log_start <= self.next_seq:
-                    raise
+    def _files(self, settings: Settings, name: bytes, index: int | None) -> tuple[int, Source]:
+        reader = DirectoryReader(settings.need_directory())
+        for problem in reader.damaged:
+            self.output.warn(f"logtool: {problem}")
+        try:
+            stored = reader.topic(name)
+        except UnknownTopic:
+            from tools.logtool.lib.stored import find_topic  # one without a record is known to the state only
 
-    def _pass_removed(self) -> None:
-        """Says what retention has removed in front of the reader, once."""
-        log_start = self.partition.log_start
-        if log_start > self.next_seq:
-            self.output.flush()
-            self.output.warn(f"logtool: records {self.next_seq} to {log_start - 1} were removed meanwhile")
-            self.next_seq = log_start
+            stored = find_topic(reader, name)
+        indexes = range(stored.partition_count) if index is None else [index]
+        partitions = [reader.partition(stored, one) for one in indexes]
+        for partition in partitions:
+            for trouble in partition.unreadable:
+                self.output.warn(f"logtool: {trouble}")
+        return stored.partition_count, Files(partitions)
 
-    def _span(self, first_seq: int, end_seq: int, limit: int | None) -> int:
-        printer, write, render = self.printer, self.output.write, self.printer.render
-        wants = None if self.wanted.everything else self.wanted.wants
-        for item in self.partition.records(first_seq, end_seq):
-            if isinstance(item, Loss):
-                self.losses += 1
-                self.next_seq = item.damage.last_seq + 1
-                self.output.flush()
-                self.output.warn(f"logtool: {item.text}")
-                continue
-            self.next_seq = item.seq + 1
-            if wants is None or wants(item):
-                try:
-                    write(render(item))
-                except ValueError as error:
-                    raise Failure(
-                        USAGE, "decode", f"record {item.seq}: {error}", "--decode names another form"
-                    ) from error
-                printer.count += 1
-                if printer.count == limit:
-                    return item.seq + 1
-        return end_seq
+    def _served(self, settings: Settings, name: bytes, index: int | None) -> tuple[int, Source]:
+        admin = need_admin(settings)
+        topic = admin.call("GET", f"/v1/topics/{quote(name, safe='')}")
+        return int(topic["partitions"]), Served(admin, name, index)
 
+    def cat(self, start: Position, end: Position | None, wanted: Filter, limit: int | None) -> None:
+        """Prints what is there. Raises Finding: some records are damaged."""
+        self._print(self._source.records(start, end, wanted, limit, follow=False))
 
-def _open(settings: Settings, topic: str, template: str | None, decode: str, wanted: Filter) -> _Run:
-    output = settings.output
-    name, index = topic_and_partition(topic)
-    reader = DirectoryReader(settings.need_directory())
-    for problem in reader.damaged:
-        output.warn(f"logtool: {problem}")
-    try:
-        stored = reader.topic(name)
-    except UnknownTopic:
-        from tools.logtool.lib.stored import find_topic  # one without a record is known to the state only
+    def tail(self, start: Position | None, end: Position | None, wanted: Filter, limit: int | None) -> None:
+        """Prints the newest, or those from a position on, and what comes. Raises Finding: some are damaged."""
+        if start is not None:
+            self._print(self._source.records(start, end, wanted, limit, follow=True))
+            return
+        count = limit or TAIL_RECORDS
+        begin = Position("before_end", count, f"-{count}")
+        self._print(limited(newest(self._source.records(begin, end, wanted, None, follow=True), count), limit))
 
-        stored = find_topic(reader, name)
-    partition = reader.partition(stored, index)
-    for problem in partition.unreadable:
-        output.warn(f"logtool: {problem}")
-    if stored.partition_count > 1 and topic.encode("utf-8", "surrogateescape") == name:
-        output.note(f"logtool: partition 0 of {stored.partition_count}; {topic}:1 and so on name the others")
-    return _Run(output, partition, wanted, Printer(output, template, decode))
+    def _print(self, items: Iterator[Item]) -> None:
+        printer, write = self.printer, self.printer.write
+        try:
+            for item in items:
+                if isinstance(item, tuple):
+                    try:
+                        write(item[1], item[0])
+                    except ValueError as error:
+                        text = f"record {item[1].seq}: {error}"
+                        raise Failure(USAGE, "decode", text, "--decode names another form") from error
+                elif item is None:
+                    self.output.flush()
+                else:
+                    self.output.flush()
+                    self._tell(item)
+        finally:
+            printer.end()
+        if self.has_losses:
+            raise Finding
+
+    def _tell(self, gap: Gap) -> None:
+        self.has_losses |= gap.is_loss
+        (self.output.note if gap.is_note else self.output.warn)(f"logtool: {gap.text}")
 
 
 @click.command(cls=Command)
@@ -145,29 +143,16 @@ def cat(
     decode: str,
     fail_empty: bool,
 ) -> None:
-    """Print the records of TOPIC from the files, up to what is committed when it begins.
+    """Print the records of TOPIC, up to what is committed when it begins.
 
     The value and a newline for each record, so that a file published by lines comes back as it was. POS is earliest,
     latest, a number, +N (after the first), -N (before the end), @2026-11-27T10:00Z, @SECONDS or @-1h.
     Damaged batches are named on stderr, the records behind them follow, and the exit code is 1.
     """
-    run = _open(settings, topic, template, decode, wanted)
-    partition = run.partition
-    first = start.resolve(partition)
-    _check_range(run.output, start, partition)
-    try:
-        run.span(first, (to or LATEST).resolve(partition), limit)
-    finally:
-        run.printer.end()
-    if run.losses or (fail_empty and not run.printer.count):
+    run = _Run(settings, topic, template, decode)
+    run.cat(start, to, wanted, limit)
+    if fail_empty and not run.printer.count:
         raise Finding
-
-
-def _check_range(output: Output, start: Position, partition: PartitionReader) -> None:
-    if start.kind == "seq" and start.value < partition.log_start and start != EARLIEST and start.value:
-        output.note(f"logtool: records before {partition.log_start} are no longer there")
-    if start.kind == "seq" and start.value > partition.committed_seq + 1:
-        output.note(f"logtool: the log ends before {start.value}: its last record is {partition.committed_seq}")
 
 
 @click.command(cls=Command)
@@ -184,36 +169,9 @@ def tail(
     template: str | None,
     decode: str,
 ) -> None:
-    """Print the newest records of TOPIC from the files, then each new one as soon as it is committed.
+    """Print the newest records of TOPIC, then each new one as soon as it is committed.
 
     Follows until it is interrupted, or until --to or --limit is reached: --limit 3 prints the last three records.
     """
-    run = _open(settings, topic, template, decode, wanted)
-    partition = run.partition
-    next_seq = (start or Position("before_end", limit or TAIL_RECORDS)).resolve(partition)
-    end = None if to is None else to.resolve(partition)
-    try:
-        while True:
-            committed_end = partition.committed_seq + 1
-            stop = committed_end if end is None else min(end, committed_end)
-            if next_seq < stop:
-                next_seq = run.span(next_seq, stop, limit)
-                run.output.flush()
-            if (limit is not None and run.printer.count >= limit) or (end is not None and next_seq >= end):
-                break
-            _wait(partition)
-    finally:
-        run.printer.end()
-    if run.losses:
-        raise Finding
-
-
-def _wait(partition: PartitionReader) -> None:
-    """Until something more is committed. Raises Failure when the topic was deleted."""
-    committed_seq = partition.committed_seq
-    while partition.committed_seq == committed_seq:
-        time.sleep(POLL_S)
-        if partition.segments and not partition.directory.exists():
-            raise Failure(NOT_FOUND, "deleted", f"{partition.directory} is gone: the topic was deleted")
-        if partition.changed:
-            partition.refresh()
+    run = _Run(settings, topic, template, decode)
+    run.tail(start, to, wanted, limit)

@@ -6,13 +6,12 @@ import base64
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any
 
 import click
 
 from engine.formats.record import Record
+from netserver.http.query import parse_where
 from tools.logtool.lib.output import Output, bytes_fields, json_bytes, printable, time_text
 
 DECODES = ("auto", "text", "hex", "base64", "json", "msgpack")
@@ -20,12 +19,18 @@ _CSV_SPECIAL = frozenset(b'",\r\n')
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\", "\\r": "\r"}
 
 
-def topic_and_partition(text: str) -> tuple[bytes, int]:
-    """`T` or `T:P` (P a number) as the topic's name and the partition; `T` alone is partition 0."""
+def named_partition(text: str) -> tuple[bytes, int | None]:
+    """`T` or `T:P` (P a number) as the topic's name and the partition; None: none was named."""
     name, colon, index = text.rpartition(":")
     if colon and index.isascii() and index.isdigit() and len(index) <= 5:
         return name.encode("utf-8", "surrogateescape"), int(index)
-    return text.encode("utf-8", "surrogateescape"), 0
+    return text.encode("utf-8", "surrogateescape"), None
+
+
+def topic_and_partition(text: str) -> tuple[bytes, int]:
+    """The same where `T` alone is partition 0."""
+    name, index = named_partition(text)
+    return name, index or 0
 
 
 def _printable(value: bytes) -> bytes:
@@ -57,22 +62,23 @@ def decoder(name: str, *, on_terminal: bool) -> Callable[[bytes], bytes]:
     return as_json
 
 
-def formatter(template: str, decode: Callable[[bytes], bytes]) -> Callable[[Record], bytes]:
-    """A `--format`: %o number, %t time, %T milliseconds, %k key, %v value, %s size of the value, %% percent sign.
+def formatter(template: str, decode: Callable[[bytes], bytes]) -> Callable[[int, Record], bytes]:
+    """A `--format`: %p partition, %o number, %t time, %T milliseconds, %k key, %v value, %s its size, %% percent sign.
 
     Raises:
         click.BadParameter: an unknown letter behind %.
     """
-    letters: dict[str, tuple[bytes, Callable[[Record], Any]]] = {
-        "o": (b"%d", attrgetter("seq")),
-        "t": (b"%b", lambda record: time_text(record.timestamp_ms).encode()),
-        "T": (b"%d", attrgetter("timestamp_ms")),
-        "k": (b"%b", lambda record: decode(record.key)),
-        "v": (b"%b", attrgetter("value") if decode is bytes else lambda record: decode(record.value)),
-        "s": (b"%d", lambda record: len(record.value)),
+    letters: dict[str, tuple[bytes, Callable[[int, Record], Any]]] = {
+        "p": (b"%d", lambda partition, _: partition),
+        "o": (b"%d", lambda _, record: record.seq),
+        "t": (b"%b", lambda _, record: time_text(record.timestamp_ms).encode()),
+        "T": (b"%d", lambda _, record: record.timestamp_ms),
+        "k": (b"%b", lambda _, record: decode(record.key)),
+        "v": (b"%b", lambda _, record: decode(record.value)),
+        "s": (b"%d", lambda _, record: len(record.value)),
     }
     form = b""
-    getters: list[Callable[[Record], Any]] = []
+    getters: list[Callable[[int, Record], Any]] = []
     at = 0
     while at < len(template):
         pair = template[at : at + 2]
@@ -87,16 +93,17 @@ def formatter(template: str, decode: Callable[[bytes], bytes]) -> Callable[[Reco
             form += directive
             getters.append(getter)
         else:
-            raise click.BadParameter(f"{pair!r}: expected %o %t %T %k %v %s or %%", param_hint="--format")
+            raise click.BadParameter(f"{pair!r}: expected %p %o %t %T %k %v %s or %%", param_hint="--format")
         at += 2 if pair in _ESCAPES or pair[0] == "%" else 1
     if form == b"%b\n" and decode is bytes:
-        return lambda record: record.value + b"\n"  # the usual case
-    return lambda record: form % tuple([get(record) for get in getters])
+        return lambda _, record: record.value + b"\n"  # the usual case
+    return lambda partition, record: form % tuple([get(partition, record) for get in getters])
 
 
-def record_item(record: Record) -> dict[str, Any]:
-    """A record as a JSON item."""
-    item: dict[str, Any] = {"offset": record.seq, "timestamp": time_text(record.timestamp_ms)}
+def record_item(record: Record, partition: int | None = None) -> dict[str, Any]:
+    """A record as a JSON item; its partition where there are several."""
+    item: dict[str, Any] = {} if partition is None else {"partition": partition}
+    item |= {"offset": record.seq, "timestamp": time_text(record.timestamp_ms)}
     item["timestamp_ms"] = record.timestamp_ms
     if record.key:
         item |= bytes_fields("key", record.key)
@@ -107,93 +114,59 @@ def record_item(record: Record) -> dict[str, Any]:
     return item
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """Which records are wanted; None = any."""
-
-    key: bytes | None = None
-    contains: bytes | None = None
-    where: tuple[tuple[tuple[str, ...], str], ...] = ()
-    """(steps of a JSON pointer, text of the value that must be there)."""
-
-    @property
-    def everything(self) -> bool:
-        """Whether every record passes."""
-        return self == Filter()
-
-    def wants(self, record: Record) -> bool:
-        """Whether a record passes."""
-        if self.key is not None and record.key != self.key:
-            return False
-        if self.contains is not None and self.contains not in record.value:
-            return False
-        return not self.where or self._matches(record.value)
-
-    def _matches(self, value: bytes) -> bool:
-        try:
-            document = json.loads(value)
-        except ValueError:
-            return False
-        return all(_pointed(document, steps) == expected for steps, expected in self.where)
-
-
-def _pointed(document: Any, steps: tuple[str, ...]) -> str | None:
-    """What a JSON pointer (RFC 6901) leads to, as text: strings as they are, all else as JSON."""
-    for step in steps:
-        if isinstance(document, dict) and step in document:
-            document = document[step]
-        elif isinstance(document, list) and step.isascii() and step.isdigit() and int(step[:9]) < len(document):
-            document = document[int(step[:9])]
-        else:
-            return None
-    return document if isinstance(document, str) else json.dumps(document)
-
-
-def parse_where(text: str) -> tuple[tuple[str, ...], str]:
+def where_option(text: str) -> tuple[tuple[str, ...], str]:
     """`/pointer/into/json=value`. Raises click.BadParameter."""
-    pointer, equals, value = text.partition("=")
-    if not equals or (pointer and not pointer.startswith("/")):
-        raise click.BadParameter(f"{text!r}: expected /pointer=value", param_hint="--where")
-    steps = pointer.split("/")[1:]
-    return tuple(step.replace("~1", "/").replace("~0", "~") for step in steps), value
+    try:
+        return parse_where(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--where") from None
 
 
 class Printer:
-    """Writes records in the form that was asked for: lines by `--format`, JSON lines, one JSON document, or CSV."""
+    """Writes records in the form that was asked for: lines by `--format`, JSON lines, one JSON document, or CSV.
 
-    def __init__(self, output: Output, template: str | None, decode: str) -> None:
+    Args:
+        tells_partition: there are several.
+    """
+
+    def __init__(self, output: Output, template: str | None, decode: str, *, tells_partition: bool = False) -> None:
         self.output = output
         self.count = 0
         self.form = "lines" if template is not None or output.form == "table" else output.form
         self._decode = decoder(decode, on_terminal=sys.stdout.isatty())
-        self.render: Callable[[Record], bytes] = {"jsonl": _json_line, "json": self._json, "csv": self._csv}.get(
-            self.form, formatter("%v\\n" if template is None else template, self._decode)
-        )
-        """The bytes of one record, in the order of the calls."""
+        self._tells_partition = tells_partition
+        self._render: Callable[[int, Record], bytes] = {
+            "jsonl": self._json_line,
+            "json": self._json,
+            "csv": self._csv,
+        }.get(self.form, formatter("%v\\n" if template is None else template, self._decode))
         if self.form == "csv":
-            output.write(b"offset,timestamp,key,value\n")
+            output.write(b"partition," * tells_partition + b"offset,timestamp,key,value\n")
         elif self.form == "json":
             output.write(b'{"schema":1,"items":[')
 
-    def write(self, record: Record) -> None:
+    def write(self, record: Record, partition: int = 0) -> None:
         """One record. Raises ValueError: its value is not of the form that `--decode` asks for."""
-        self.output.write(self.render(record))
+        self.output.write(self._render(partition, record))
         self.count += 1
 
-    def _json(self, record: Record) -> bytes:
-        return (b",\n" if self.count else b"\n") + json_bytes(record_item(record))
+    def _item(self, partition: int, record: Record) -> bytes:
+        return json_bytes(record_item(record, partition if self._tells_partition else None))
 
-    def _csv(self, record: Record) -> bytes:
+    def _json_line(self, partition: int, record: Record) -> bytes:
+        return self._item(partition, record) + b"\n"
+
+    def _json(self, partition: int, record: Record) -> bytes:
+        return (b",\n" if self.count else b"\n") + self._item(partition, record)
+
+    def _csv(self, partition: int, record: Record) -> bytes:
         cells = [self._decode(record.key), self._decode(record.value)]
         quoted = [b'"' + cell.replace(b'"', b'""') + b'"' if set(cell) & _CSV_SPECIAL else cell for cell in cells]
-        return b",".join([b"%d" % record.seq, time_text(record.timestamp_ms).encode(), *quoted]) + b"\n"
+        first = [b"%d" % partition] if self._tells_partition else []
+        return b",".join([*first, b"%d" % record.seq, time_text(record.timestamp_ms).encode(), *quoted]) + b"\n"
 
     def end(self) -> None:
         """Finishes the document; also when the command is interrupted."""
         if self.form == "json":
             self.output.write(b"\n]}\n")
         self.output.flush()
-
-
-def _json_line(record: Record) -> bytes:
-    return json_bytes(record_item(record)) + b"\n"

@@ -9,8 +9,9 @@ import pytest
 
 from engine.formats.batch_header import decode_headers
 from engine.formats.record import BatchError, Record
+from netserver.http.query import Filter
 from tools.logtool.lib.output import Column, Output, name_text, number, size_text, time_text
-from tools.logtool.lib.records import Filter, Printer, decoder, formatter, parse_where, record_item, topic_and_partition
+from tools.logtool.lib.records import Printer, decoder, formatter, record_item, topic_and_partition, where_option
 
 RECORD = Record(7, 1_795_822_592_123, b"k1", b'{"a":{"b":[1,"x"]},"c/d":true}')
 
@@ -35,14 +36,14 @@ def test_topic_and_partition(text: str, expected: tuple[bytes, int]) -> None:
     ("template", "expected"),
     [
         ("%v\\n", RECORD.value + b"\n"),
-        ("%o %k %s\\t%T\\0", b"7 k1 30\t1795822592123\0"),
+        ("%p:%o %k %s\\t%T\\0", b"3:7 k1 30\t1795822592123\0"),
         ("%t|%%|", b"2026-11-27T23:36:32.123Z|%|"),
         ("\\\\n\\r", b"\\n\r"),
         ("\u00fc%o", "\u00fc7".encode()),
     ],
 )
 def test_format(template: str, expected: bytes) -> None:
-    assert formatter(template, bytes)(RECORD) == expected
+    assert formatter(template, bytes)(3, RECORD) == expected
 
 
 @pytest.mark.parametrize("template", ["%x", "%", "a%"])
@@ -79,10 +80,10 @@ def test_decode_on_a_terminal_lets_no_escape_sequence_through() -> None:
         (Filter(key=b""), False),
         (Filter(contains=b'"x"'), True),
         (Filter(contains=b"y"), False),
-        (Filter(where=(parse_where("/a/b/0=1"),)), True),
-        (Filter(where=(parse_where("/a/b/1=x"), parse_where("/c~1d=true"))), True),
-        (Filter(where=(parse_where("/a/b/2=x"),)), False),
-        (Filter(where=(parse_where('/a/b=[1, "x"]'),)), True),
+        (Filter(where=(where_option("/a/b/0=1"),)), True),
+        (Filter(where=(where_option("/a/b/1=x"), where_option("/c~1d=true"))), True),
+        (Filter(where=(where_option("/a/b/2=x"),)), False),
+        (Filter(where=(where_option('/a/b=[1, "x"]'),)), True),
     ],
 )
 def test_filter(wanted: Filter, expected: bool) -> None:
@@ -90,13 +91,13 @@ def test_filter(wanted: Filter, expected: bool) -> None:
 
 
 def test_filter_on_a_value_that_is_no_json() -> None:
-    assert not Filter(where=(parse_where("/a=1"),)).wants(Record(1, 0, b"", b"\xff"))
+    assert not Filter(where=(where_option("/a=1"),)).wants(Record(1, 0, b"", b"\xff"))
 
 
 @pytest.mark.parametrize("text", ["a", "a=1", "/a"])
 def test_where_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        parse_where(text)
+        where_option(text)
 
 
 def test_record_item() -> None:
