@@ -30,8 +30,8 @@ from netserver.figg.hot import pack_publishes
 from netserver.figg.limits import (
     COSTLY_S,
     HEADER_BYTES,
-    OTHERS_A_STEP,
     RESENT_S,
+    STEPS_A_LOOK,
     SUBSCRIPTIONS_MAX,
     TOPICS_REMEMBERED_MAX,
     TURN_BYTES,
@@ -95,7 +95,7 @@ class FiggSession:
     # --- input
 
     def received(self, data: memoryview, length: int) -> int:
-        position = others = 0
+        position = steps = 0
         connection = self.connection
         try:
             while not connection.held:
@@ -105,15 +105,15 @@ class FiggSession:
                         connection.expect(8 + int.from_bytes(data[position + 4 : position + 8], "big"))
                     break
                 kind, start, end = frame
+                steps += 1
+                if (kind == codec.ATTACH or not steps % STEPS_A_LOOK) and not connection.has_turn():
+                    break
                 if kind == codec.PUBLISH:
                     behind = self._publish(data, position, length, start, end)
                     if behind == position:
                         break  # held, and this frame comes again
                     position = behind
                     continue
-                others += 1
-                if (kind == codec.ATTACH or not others % OTHERS_A_STEP) and not connection.has_turn():
-                    break
                 if kind == codec.PING:
                     self._answers.append(codec.pong(codec.read_number(data, start, end)))
                 elif kind == codec.ATTACH:

@@ -8,6 +8,7 @@ and its other streams live on. Streams are never reset: the Go client's read loo
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from netserver.fujin import codec
@@ -107,15 +108,15 @@ class FujinStream:
 
     def _parse(self) -> None:
         stream, decoder = self._stream, self._decoder
-        left = COMMANDS_TURN_MAX
+        left, slices = COMMANDS_TURN_MAX, self._node.log.slices
         try:
             while not stream.held and not self._ended:
                 if not stream.writable:
                     stream.hold(OUTPUT)
                     return
-                if not left:
+                if not left or slices.is_over():
                     stream.hold(TURN)
-                    self._node.loop.call_soon(stream.release, TURN)
+                    slices.later(partial(stream.release, TURN))
                     return
                 left -= 1
                 command = self._kept
