@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from netserver import blipmq, errors, figg, fujin, reliably, tank, testing
-    from netserver.blocking import connect
+    from netserver.client.blocking import connect
     from tools.spark.source.scan import scan
 
 __all__ = ["blipmq", "connect", "errors", "figg", "fujin", "reliably", "scan", "tank", "testing"]
@@ -92,7 +92,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     check_packages()
     if name == "connect":
-        return import_module("netserver.blocking").connect
+        return import_module("netserver.client.blocking").connect
     if name == "scan":
         try:
             return import_module("tools.spark.source.scan").scan

@@ -48,8 +48,8 @@ from netserver.shell.connection import Connection, Services, SessionFactory, She
 from netserver.shell.counters import Counters
 from netserver.shell.listener import ConnectionGate, TcpListener, connections_allowed, raise_descriptor_limit
 from netserver.shell.tls import TLS_SECTIONS, TlsContexts, section_of
+from netserver.shell.watched_loop import WatchedLoop
 from netserver.version import product_version
-from netserver.watched_loop import WatchedLoop
 
 log = logging.getLogger(__name__)
 

@@ -142,7 +142,7 @@ class Process:
     async def _serve(self) -> int:
         """The exit code."""
         from netserver.app import Server
-        from netserver.collection import Collection
+        from netserver.shell.collection import Collection
 
         server = Server(self._config)
         self._loop = asyncio.get_running_loop()
@@ -309,13 +309,13 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         set_up(config.server.log_format, config.server.log_level)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         keep_freed_buffers()
-        gc.disable()  # until the server is ready, see `netserver.collection`
+        gc.disable()  # until the server is ready, see `netserver.shell.collection`
         if signals.KEPT.ask_for_end:
             log.info("asked to stop before anything was opened")
             return
         import uvloop
 
-        from netserver.watched_loop import WatchedLoop
+        from netserver.shell.watched_loop import WatchedLoop
 
         uvloop.run(Process(config, load).run(), loop_factory=WatchedLoop)
     except Exception as error:  # noqa: BLE001 - told

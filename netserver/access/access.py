@@ -231,7 +231,7 @@ class Visitor:
 
     def leave(self) -> None:
         """He is gone."""
-        self._on_change = _gone  # which breaks the circle with his connection: see `netserver.collection`
+        self._on_change = _gone  # which breaks the circle with its connection: see `netserver.shell.collection`
         self._leave_meter()
         self._door.access.visitors.pop(self, None)
 

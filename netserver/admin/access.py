@@ -17,7 +17,7 @@ from engine.reports import report
 from netserver.access.identity import EVERYTHING, Right
 from netserver.access.key_file import FIELDS, add_identity, key_item, read_key_file, revoke_key, rotate_key
 from netserver.admin.api import Api, bytes_field, int_field
-from netserver.globs import matcher
+from netserver.admin.globs import matcher
 from netserver.http.errors import BadRequest
 
 if TYPE_CHECKING:

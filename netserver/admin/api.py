@@ -19,9 +19,9 @@ from engine.segments.watermarks import Owner
 from engine.sessions.store import Sessions
 from engine.sessions.types import UnknownSession
 from engine.state.topics import Topic
+from netserver.admin.globs import matcher
 from netserver.admin.slices import Encoded, sliced
 from netserver.admin.stored_sizes import Key, look
-from netserver.globs import matcher
 from netserver.http.errors import BadRequest
 from netserver.limits import ADMIN_PUBLISHES
 from netserver.reliably.describe import session_item

@@ -126,7 +126,7 @@ class HttpServer(web.Server):
 
 
 class _Handler(RequestHandler):
-    """A connection, which goes away at once when it is over (see `netserver.collection`)."""
+    """A connection, which goes away at once when it is over (see `netserver.shell.collection`)."""
 
     __slots__ = ()
 

@@ -96,6 +96,7 @@ from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, Unknown
 from netserver.admin.api import Api, Conflict, NotFound, int_field
 from netserver.admin.bodies import TooManyValues, read_document
 from netserver.admin.callers import Caller
+from netserver.admin.globs import BadGlob, matcher
 from netserver.admin.http import HttpServer, Tls
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
@@ -103,7 +104,6 @@ from netserver.admin.slices import json_bytes
 from netserver.admin.staging import Staging, batch_field, batch_parameters, names_field
 from netserver.config.settings import Address
 from netserver.errors import ConfigError, ServerError
-from netserver.globs import BadGlob, matcher
 from netserver.http.errors import BadRequest
 from netserver.http.openapi import openapi
 from netserver.http.records import RecordsApi, streams_in

@@ -42,6 +42,7 @@ from engine.limits import KEY_BYTES_MAX
 from engine.partitions.partition import Partition
 from engine.state.writer_ledger import STAGED, Entry, Ledger, content_hash, unusable
 from netserver.admin.api import Api, Conflict, NotFound, int_field
+from netserver.client.partitioning import partition_of
 from netserver.http.errors import BadRequest
 from netserver.limits import (
     ADMIN_BODY_BYTES,
@@ -54,7 +55,6 @@ from netserver.limits import (
     STAGING_BYTES_MAX,
     WRITER_NAME_BYTES_MAX,
 )
-from netserver.partitioning import partition_of
 
 if TYPE_CHECKING:
     from engine.state.clock import DoubtedClock

@@ -10,12 +10,12 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from netserver.client.partitioning import partition_of
 from netserver.http.dispatch import pack_lengths, pack_lines
 from netserver.http.errors import BadRequest
 from netserver.http.limits import HTTP_LINE_BYTES_MAX, HTTP_PIECE_BYTES, HTTP_RECORDS_PIECE
 from netserver.http.rows import Row, Rows, gather, read_lines
 from netserver.http.splitting import LENGTH, LENGTHS, Splitter
-from netserver.partitioning import partition_of
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition

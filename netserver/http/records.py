@@ -17,6 +17,7 @@ from aiohttp import web
 from engine.errors import EngineError, InvalidConfig, UnknownPartition
 from engine.positions import EARLIEST, LATEST
 from netserver.access.access import Forbidden
+from netserver.client.partitioning import partition_of
 from netserver.http.bodies import LINES, Lines, append_lengths, append_values
 from netserver.http.choosing import line_of_item, until_s, wanted
 from netserver.http.dispatch import frame_lengths, frame_lines
@@ -33,7 +34,6 @@ from netserver.http.query import Publish, Read
 from netserver.http.reading import Buffer, Extent, Item, Reader, Remark
 from netserver.http.socket import serve_socket
 from netserver.http.splitting import JSONL, LENGTH, LENGTHS, NONE, Splitter
-from netserver.partitioning import partition_of
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition

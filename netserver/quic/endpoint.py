@@ -49,7 +49,7 @@ from netserver.quic.peer import QuicPeer
 from netserver.quic.stream import Bounds, PeerHandler
 from netserver.quic.udp import Datagram, UdpSocket
 from netserver.shell.listener import why_not
-from netserver.turns import Turns
+from netserver.shell.turns import Turns
 
 log = logging.getLogger(__name__)
 

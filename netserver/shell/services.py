@@ -10,7 +10,7 @@ from netserver.access.access import Access, Door
 from netserver.limits import FRAME_PROGRESS_BYTES, FRAME_STALL_S, FRAME_STALL_SHORT_S, READ_BUFFER_BYTES
 from netserver.shell.backpressure import PublishPressure, ReceiveBudget
 from netserver.shell.counters import Counters
-from netserver.turns import Turns
+from netserver.shell.turns import Turns
 
 if TYPE_CHECKING:
     from engine.log import Log

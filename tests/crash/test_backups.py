@@ -29,10 +29,11 @@ import pytest
 
 import engine.commit.transactions
 from engine.repair import Repair
-from netserver import blipmq, blocking, figg, fujin
+from netserver import blipmq, figg, fujin
 from netserver.admin.api import Api
 from netserver.admin.staging import Staging
 from netserver.app import Server
+from netserver.client import blocking
 from netserver.config import loading
 from netserver.testing import ServerProcess
 from tests.echo import until

@@ -23,7 +23,8 @@ import pytest
 from cryptography import x509
 
 from engine.reader import DirectoryReader
-from netserver import blipmq, blocking
+from netserver import blipmq
+from netserver.client import blocking
 from netserver.testing import Settings
 from tests.stepped_server import COMPILER, WAIT_S, Life, SteppedClock
 from tests.unit.netserver.admin.test_staging import stored

@@ -1,6 +1,6 @@
 """What a client leaves behind goes away with it: nothing waits for the interpreter to look for circles of objects.
 
-Such a look at all objects takes a turn of the event loop (`netserver.collection`), so none may be needed.
+Such a look at all objects takes a turn of the event loop (`netserver.shell.collection`), so none may be needed.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from netserver.client.partitioning import partition_of
 from netserver.errors import Refused
-from netserver.partitioning import partition_of
 from tools.logtool.lib import errors
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.splitting import Input
@@ -26,8 +26,8 @@ def sender(
     """The call that puts records into the client's window.
 
     Args:
-        partition: None: by each record's key (`netserver.partitioning`); it is told through `note` where those without
-            one go.
+        partition: None: by each record's key (`netserver.client.partitioning`). `note` is told where records without a
+            key go.
     """
     if protocol == "tank" and partition is None:
         return _ByKey(client, topic, note)

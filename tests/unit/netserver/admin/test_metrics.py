@@ -14,9 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from engine.config import TopicConfig
 from engine.histogram import Histogram
 from netserver.admin import metrics as metrics_module
+from netserver.admin.globs import matcher
 from netserver.admin.metrics import Metrics, Rounds, histogram
 from netserver.figg.codec import Attach, Attached
-from netserver.globs import matcher
 from netserver.shell.counters import Counters
 from netserver.testing import running
 from tests.echo import ALONE, Echo, frame, run, until

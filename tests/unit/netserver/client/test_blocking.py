@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from netserver import blocking
+from netserver.client import blocking
 from netserver.errors import Closed, ConnectionFailed, Refused, Timeout
 from netserver.testing import ServerProcess, server
 

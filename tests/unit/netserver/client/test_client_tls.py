@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from netserver import blocking, figg, fujin
+from netserver import figg, fujin
 from netserver.app import Server
+from netserver.client import blocking
 from netserver.client.recognition import Found, recognise
 from netserver.client.tls import ClientTls, TlsFiles, client_tls
 from netserver.errors import ConnectionFailed, TlsFailed, WrongServer

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from netserver import blipmq, blocking, figg, fujin, reliably, tank
+from netserver import blipmq, figg, fujin, reliably, tank
 from netserver.app import Server
+from netserver.client import blocking
 from netserver.testing import ServerProcess, running, server
 from tests.echo import run, until
 

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from netserver import blocking, figg, reliably
+from netserver import figg, reliably
+from netserver.client import blocking
 from netserver.client.probe import Proof
 from netserver.errors import Closed, ConnectionFailed, ProtocolError, WrongServer
 from netserver.testing import ServerProcess, running

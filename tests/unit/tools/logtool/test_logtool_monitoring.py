@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from netserver import blocking
+from netserver.client import blocking
 from netserver.testing import ServerProcess, server
 from tests.unit.conftest import Logtool
 from tools.logtool.lib.monitoring import alerts, dashboard

@@ -16,7 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from netserver.partitioning import partition_of
+from netserver.client.partitioning import partition_of
 from netserver.testing import ServerProcess, server
 from tests.disks import fill, tmpfs
 from tools.logtool.lib.output import count_text

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from netserver.globs import BadGlob, matcher
+from netserver.admin.globs import BadGlob, matcher
 from netserver.limits import GLOB_CHARS_MAX
 
 CHARS = st.text("ab*?[]!-\n\udc80", max_size=12)

@@ -14,7 +14,7 @@ from typing import Any, TypeVarTuple
 import uvloop
 
 from engine.slices import TurnCounter
-from netserver.turns import Turns
+from netserver.shell.turns import Turns
 
 Args = TypeVarTuple("Args")
 

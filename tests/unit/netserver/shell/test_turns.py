@@ -15,9 +15,9 @@ import uvloop
 
 from netserver.limits import SLOW_TURN_S
 from netserver.shell.connection import Connection, Services, SessionFactory
+from netserver.shell.turns import Turns
+from netserver.shell.watched_loop import WatchedLoop
 from netserver.testing import running
-from netserver.turns import Turns
-from netserver.watched_loop import WatchedLoop
 from tests.echo import ALONE, EchoSession, frame, until
 
 WORK_S = 2.5 * SLOW_TURN_S

@@ -2,9 +2,9 @@
 
 ::
 
-    from netserver import blocking
+    import quintlog
 
-    with blocking.connect("figg", "127.0.0.1:8119") as client:
+    with quintlog.connect("figg", "127.0.0.1:8119") as client:
         client.publish("orders", b"one")                        # on disk when this returns
         for record in client.subscribe("orders", start=0):      # Ctrl-C ends it
             print(record.offset, record.value)

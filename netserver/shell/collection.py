@@ -29,7 +29,7 @@ from netserver.limits import (
     COLLECT_YOUNG,
     QUIET_TURNS,
 )
-from netserver.watched_loop import WatchedLoop
+from netserver.shell.watched_loop import WatchedLoop
 
 log = logging.getLogger(__name__)
 

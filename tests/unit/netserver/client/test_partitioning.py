@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from netserver.partitioning import murmur2, partition_of
+from netserver.client.partitioning import murmur2, partition_of
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import uvloop
 
-from netserver import collection
-from netserver.collection import Collection
-from netserver.watched_loop import WatchedLoop
+from netserver.shell import collection
+from netserver.shell.collection import Collection
+from netserver.shell.watched_loop import WatchedLoop
 from tests.echo import until
 
 GROWTH = 20_000
