@@ -12,7 +12,7 @@ import pytest
 from engine.partitions.partition import Partition
 from netserver import blipmq
 from netserver.app import Server
-from netserver.blipmq.node import Node
+from netserver.blipmq.listener_state import ListenerState
 from netserver.testing import running
 from tests.blipmq_peer import AsyncPeer
 from tests.echo import ALONE, run, until
@@ -98,10 +98,10 @@ async def take(subscription: blipmq.Subscription, count: int, *, ack: bool = Tru
     return found
 
 
-def blipmq_node(place: Place) -> Node:
-    node = place.server.services["blipmq"].reloaders[0].__self__  # type: ignore[attr-defined]
-    assert isinstance(node, Node)
-    return node
+def blipmq_state(place: Place) -> ListenerState:
+    shared = place.server.services["blipmq"].reloaders[0].__self__  # type: ignore[attr-defined]
+    assert isinstance(shared, ListenerState)
+    return shared
 
 
 def delete(place: Place, name: bytes) -> Awaitable[None]:

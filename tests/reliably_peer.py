@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from netserver.app import Server
-from netserver.reliably.node import Node
+from netserver.reliably.listener_state import ListenerState
 from netserver.reliably.session import ReliablySession
 from netserver.shell.services import Services, SessionFactory
 from netserver.testing import running
@@ -92,12 +92,12 @@ class Peer:
 
 
 class Place:
-    """A running server, its node, and peers of it."""
+    """A running server, what its connections share, and peers of it."""
 
-    def __init__(self, server: Server, node: Node) -> None:
+    def __init__(self, server: Server, shared: ListenerState) -> None:
         self.server = server
-        self.node = node
-        self.sessions = node.sessions
+        self.shared = shared
+        self.sessions = shared.sessions
         self.peers: list[Peer] = []
 
     @property
@@ -146,19 +146,19 @@ async def place(
 
     Args:
         settings: of its section.
-        options: of ``Node``.
+        options: of ``ListenerState``.
     """
-    nodes = []
+    made = []
 
     def make(services: Services) -> SessionFactory:
-        node = Node(services, **{"end_wait_s": END_WAIT_S, **options})
-        nodes.append(node)
-        return lambda connection: ReliablySession(node, connection)
+        shared = ListenerState(services, **{"end_wait_s": END_WAIT_S, **options})
+        made.append(shared)
+        return lambda connection: ReliablySession(shared, connection)
 
     everything = {**ALONE, "reliably": {**ALONE["reliably"], **(settings or {})}}
     async with (
         running(data_dir, everything, protocols={"json": make}) as server,
-        Place(server, nodes[0]) as opened,
+        Place(server, made[0]) as opened,
     ):
         yield opened
 

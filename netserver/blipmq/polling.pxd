@@ -25,7 +25,7 @@ cdef class ConsumingSession:
     cdef public bint acked
     cdef public bint acked_last
     cdef readonly list out
-    cdef readonly object node
+    cdef readonly object shared
     cdef readonly object connection
     cdef readonly object counters
     cdef Cursor _cursor

@@ -18,7 +18,7 @@ from netserver.errors import ProtocolError
 if TYPE_CHECKING:
     from engine.cursors.cursor import Cursor
     from engine.cursors.deliveries import Plan
-    from netserver.blipmq.node import Node
+    from netserver.blipmq.listener_state import ListenerState
     from netserver.shell.connection import Connection
 
 SUBSCRIBE = right_of("blipmq", "POLL")
@@ -61,7 +61,7 @@ class ConsumingSession:
         out: answers that leave at the next ``flush``.
     """
 
-    def __init__(self, node: Node, connection: Connection) -> None:
+    def __init__(self, shared: ListenerState, connection: Connection) -> None:
         self.is_ready = False
         self.is_pushing = False
         self.length_max = AUTH_LENGTH_MAX
@@ -70,12 +70,12 @@ class ConsumingSession:
         self.acked = False
         self.acked_last = False
         self.out: list[Frames] = []
-        self.node = node
+        self.shared = shared
         self.connection = connection
-        self.counters = node.counters
+        self.counters = shared.counters
         self._cursor: Cursor | None = None  # the one used last
         self._waiting: Cursor | None = None  # one whose record is being read from the disk
-        self._buffer = node.out  # deliveries are gathered here, all within one call
+        self._buffer = shared.out  # deliveries are gathered here, all within one call
         self._used = 0
         self._passed = 0  # records that could not be delivered, since the last look at the clock
 
@@ -185,7 +185,7 @@ class ConsumingSession:
         cursor = self._cursor
         if cursor is not None and cursor.alive and cursor.id == subscription_id:
             return cursor
-        cursor = self.node.cursor(subscription_id)
+        cursor = self.shared.cursor(subscription_id)
         if cursor is None or not self.connection.visitor.may(SUBSCRIBE, cursor.topic_name):
             return None
         self._cursor = cursor
@@ -196,7 +196,7 @@ class ConsumingSession:
 
         Tag 0, which no message has, asks whether there is the subscription: only then the text says that there is none.
         """
-        known = self.node.cursor(subscription_id)
+        known = self.shared.cursor(subscription_id)
         forbidden = known is not None
         if known is not None:
             self.connection.visitor.refused("POLL" if kind == _POLL else "ACK", known.topic_name)
@@ -265,8 +265,8 @@ class ConsumingSession:
         records = reader.records
         assert records is not None
         topic = cursor.topic_name
-        age_ms = self.node.age_ms
-        oldest_ms = self.node.oldest_ms() if self.node.message_ttl_ms else 0
+        age_ms = self.shared.age_ms
+        oldest_ms = self.shared.oldest_ms() if self.shared.message_ttl_ms else 0
         first, base = records.seq, cursor.base & _MASK
         out = self._buffer
         start = self._used

@@ -137,12 +137,12 @@ class Pusher:
         self.count = 0
         self._session = session
         self._connection = session.connection
-        self._node = session.node
+        self._shared = session.shared
         self._queue: deque[Push] = deque()
         self._stalled: set[Push] = set()
         self._own: dict[int, Subscription] = {}  # of volatile cursors
         self._of_topic: dict[int, list[Push]] = {}  # topic id -> the volatile ones
-        self._shared: dict[Push, None] = {}
+        self._durable: dict[Push, None] = {}
         self._is_scheduled = False
         self._is_late = False  # this turn's slice is used up
         self._ended = False
@@ -167,7 +167,7 @@ class Pusher:
             else:
                 push = self._own.setdefault(subscription_id, Subscription(first=1)).add(self, cursor, on_gone)
             cursor.pins += 1
-            self._shared[push] = None
+            self._durable[push] = None
         push.wake()
 
     def open(self, subscription_id: int) -> None:
@@ -184,7 +184,7 @@ class Pusher:
 
     def _gone(self, push: Push) -> None:
         """A durable cursor was deleted."""
-        del self._shared[push]
+        del self._durable[push]
         self.count -= 1
         if push.subscription is not None:
             del push.subscription.pushes[push.number]
@@ -193,18 +193,18 @@ class Pusher:
 
     def _end(self, push: Push) -> None:
         self._stalled.discard(push)
-        self._node.cursors.watched.discard(push.cursor)
+        self._shared.cursors.watched.discard(push.cursor)
         push.cursor.close()
 
     def close(self) -> None:
         """The connection is gone: volatile cursors end, what a group's members get back goes to the others."""
         self._ended = True
         self._queue.clear()
-        self._node.log.slices.run(self._let_go())
+        self._shared.log.slices.run(self._let_go())
 
     def _let_go(self) -> Iterator[None]:
-        now_ms = self._node.clock_ms()
-        for push in self._shared:
+        now_ms = self._shared.clock_ms()
+        for push in self._durable:
             push.cursor.forget(push.wake)
             push.cursor.pins -= 1
             push.give_back(now_ms)
@@ -215,7 +215,7 @@ class Pusher:
             yield
         for subscription in self._own.values():
             subscription.pushes.clear()
-        for pushes in (self._shared, self._own, self._of_topic, self._stalled):
+        for pushes in (self._durable, self._own, self._of_topic, self._stalled):
             pushes.clear()
 
     def acked(self, subscription_id: int, data: memoryview, position: int, count: int) -> bool:
@@ -248,7 +248,7 @@ class Pusher:
         """Go on in the next turn of the loop, or in one that has time for a slice."""
         if not self._is_scheduled and not self._ended:
             self._is_scheduled = True
-            later = self._node.log.slices.later if self._is_late else self._connection.loop.call_soon
+            later = self._shared.log.slices.later if self._is_late else self._connection.loop.call_soon
             later(self._connection.guarded(self._turn))
 
     def unstall(self) -> None:
@@ -269,12 +269,12 @@ class Pusher:
 
     def _some(self, push: Push) -> int:
         """Push some messages of a cursor; returns their bytes. It is queued again, or waits, afterwards."""
-        cursor, out = push.cursor, self._node.out
-        now_ms = self._node.clock_ms()
+        cursor, out = push.cursor, self._shared.out
+        now_ms = self._shared.clock_ms()
         used = 0
         while used < PUSH_BYTES and self._connection.writable and not self._is_late:
             if not cursor.alive:
-                if push in self._shared:
+                if push in self._durable:
                     self._gone(push)
                 break
             try:
@@ -293,7 +293,7 @@ class Pusher:
                 self._stall(push)
                 break
             before, used = used, self._deliver(push, plan, used, room, now_ms)
-            self._is_late = used <= before and self._node.log.slices.is_over()
+            self._is_late = used <= before and self._shared.log.slices.is_over()
         else:
             self.queue(push)
         if used:
@@ -306,13 +306,13 @@ class Pusher:
         self._connection.loop.call_later(STALL_S, self.unstall)
 
     def _deliver(self, push: Push, plan: Plan, used: int, limit: int, now_ms: int) -> int:
-        """Put the first stretch of a plan into the node's output; the bytes used of it then."""
+        """Put the first stretch of a plan into its output; the bytes used of it then."""
         cursor, counters = push.cursor, self._session.counters
-        reader, topic, out = cursor.reader, cursor.topic_name, self._node.out
+        reader, topic, out = cursor.reader, cursor.topic_name, self._shared.out
         records = reader.records
         assert records is not None
-        first, oldest_ms = records.seq, self._node.oldest_ms()
-        arguments = (plan.last, limit, push.base, cursor.qos, topic, b"", 0, oldest_ms, self._node.age_ms, True)
+        first, oldest_ms = records.seq, self._shared.oldest_ms()
+        arguments = (plan.last, limit, push.base, cursor.qos, topic, b"", 0, oldest_ms, self._shared.age_ms, True)
         try:
             end, taken, state, qos0 = deliver(out, used, records, *arguments)
             if not taken and state == FULL:
@@ -344,7 +344,7 @@ class Pusher:
         counters.records_delivered += taken
         self._connection.delivered(taken)
         counters.delivered_bytes += end - used
-        if out is not self._node.out:
+        if out is not self._shared.out:
             self._connection.write(out)
             return used
         return end

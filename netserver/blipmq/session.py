@@ -31,7 +31,7 @@ from netserver.blipmq.limits import (
     LENGTH_BYTES,
     SUBSCRIPTIONS_MAX,
 )
-from netserver.blipmq.node import OWNER, Node
+from netserver.blipmq.listener_state import OWNER, ListenerState
 from netserver.blipmq.polling import BARRIER, FORBIDDEN, OUTPUT, SUBSCRIBE, ConsumingSession, Frames, cid_at
 from netserver.blipmq.session_v2 import VersionTwo
 from netserver.shell.outstanding import Outstanding, Promise, Released
@@ -78,8 +78,8 @@ class After(NamedTuple):
 class BlipmqSession(ConsumingSession):
     """See the module, and ``netserver.shell.connection.Session`` for the methods that the connection calls."""
 
-    def __init__(self, node: Node, connection: Connection) -> None:
-        super().__init__(node, connection)
+    def __init__(self, shared: ListenerState, connection: Connection) -> None:
+        super().__init__(shared, connection)
         self.frame_bytes_max = AUTH_LENGTH_MAX + LENGTH_BYTES
         self._is_greeted = False
         self.outstanding = Outstanding(connection, self._released)
@@ -89,7 +89,7 @@ class BlipmqSession(ConsumingSession):
         self._v2: VersionTwo | None = None
         connection.on_narrowed = self._narrowed
         self._timer: asyncio.TimerHandle | None = connection.loop.call_later(
-            node.handshake_timeout_ms / 1000, connection.guarded(self._too_slow)
+            shared.handshake_timeout_ms / 1000, connection.guarded(self._too_slow)
         )
 
     # --- netserver.shell.connection.Session (received() is in the base class)
@@ -247,7 +247,7 @@ class BlipmqSession(ConsumingSession):
         if self._is_greeted:
             raise PayloadError("HELLO already performed")
         version = codec.parse_hello(payload)
-        if version == codec_v2.VERSION and self.node.speaks_version_2:
+        if version == codec_v2.VERSION and self.shared.speaks_version_2:
             self._v2 = VersionTwo(self)
             self.is_pushing = True
         elif version != codec.VERSION:
@@ -285,7 +285,7 @@ class BlipmqSession(ConsumingSession):
         self.connection.release(WRONG_KEY)
 
     def _ping(self, cid: int) -> None:
-        if self.acked and self.node.is_synced:
+        if self.acked and self.shared.is_synced:
             self.acked = False
             promise = Promise()
             self.outstanding.add_promise(promise, b"")
@@ -297,7 +297,7 @@ class BlipmqSession(ConsumingSession):
                 promise.settle(error)
                 self.outstanding.look_soon()
 
-            self.node.cursors.flush(written)
+            self.shared.cursors.flush(written)
         self.answer(codec.pong(cid))
 
     # --- publishing
@@ -321,11 +321,11 @@ class BlipmqSession(ConsumingSession):
             else:
                 self.counters.skipped["not stored"] += 1
             return behind
-        node = self.node
+        shared = self.shared
         limit_bytes = partition.config.record_bytes_max
         if self._v2 is not None:
             limit_bytes = min(limit_bytes, FRAME_LENGTH_MAX - codec_v2.DELIVER_HEAD_BYTES - topic_bytes)
-        end, count = pack_publishes(data, position, length, writer, topic, qos, limit_bytes, node.cids)
+        end, count = pack_publishes(data, position, length, writer, topic, qos, limit_bytes, shared.cids)
         if not count:
             text = "message too large to be delivered in a frame"
             if behind - body > partition.config.record_bytes_max:
@@ -334,7 +334,7 @@ class BlipmqSession(ConsumingSession):
             return behind
         size_bytes = end - position
         chunk = partition.appended(self.outstanding, size_bytes)
-        self.published(chunk, bytes(node.cids[: CID_BYTES * count]) if qos else b"", size_bytes, count)
+        self.published(chunk, bytes(shared.cids[: CID_BYTES * count]) if qos else b"", size_bytes, count)
         return end
 
     def published(self, chunk: Chunk, cids: bytes, size_bytes: int, count: int) -> None:
@@ -351,10 +351,10 @@ class BlipmqSession(ConsumingSession):
         """
         if not codec.is_utf8(topic):
             raise PayloadError(f"invalid {frame} payload")
-        if not self.connection.visitor.check(frame, right, topic, is_there=self.node.is_there(topic)):
+        if not self.connection.visitor.check(frame, right, topic, is_there=self.shared.is_there(topic)):
             raise PayloadError(FORBIDDEN, codec.UNAUTHORIZED)
         try:
-            partition = self.node.route(topic, self.connection.maker)
+            partition = self.shared.route(topic, self.connection.maker)
         except EngineError as error:
             raise PayloadError(str(error)) from None
         if partition is None or partition.topic.deleting:
@@ -389,7 +389,7 @@ class BlipmqSession(ConsumingSession):
             partition = self.route(request.topic, "SUBSCRIBE", SUBSCRIBE)
             if not self.is_open(partition):
                 return position
-            if len(self.node.cursors) >= SUBSCRIPTIONS_MAX:
+            if len(self.shared.cursors) >= SUBSCRIPTIONS_MAX:
                 raise PayloadError("too many subscriptions")
             self.count_subscription(request.topic)
         except PayloadError as error:
@@ -404,7 +404,7 @@ class BlipmqSession(ConsumingSession):
             promise.settle(error)
             self.outstanding.look_soon()
 
-        cursor = self.node.cursors.create(
+        cursor = self.shared.cursors.create(
             OWNER, partition, after_seq=partition.last_seq, qos=request.qos, on_durable=stored
         )
         self.subscribing(promise, cid, cursor.id)
@@ -442,5 +442,5 @@ def _text(error: Exception) -> str:
 
 def factory(services: Services) -> SessionFactory:
     """The function that makes the session of a connection; see ``netserver.app``."""
-    node = Node(services)
-    return lambda connection: BlipmqSession(node, connection)
+    shared = ListenerState(services)
+    return lambda connection: BlipmqSession(shared, connection)

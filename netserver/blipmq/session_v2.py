@@ -23,7 +23,7 @@ from netserver.blipmq.limits import (
     SUBSCRIPTIONS_MAX,
     TOPICS_A_STEP,
 )
-from netserver.blipmq.node import OWNER
+from netserver.blipmq.listener_state import OWNER
 from netserver.blipmq.patterns import Pattern, is_pattern
 from netserver.blipmq.polling import SUBSCRIBE, cid_at
 from netserver.blipmq.push import Pusher
@@ -56,13 +56,13 @@ class VersionTwo:
     def __init__(self, session: BlipmqSession) -> None:
         self.pusher = Pusher(session)
         self._session = session
-        self._node = session.node
+        self._shared = session.shared
         self._patterns: dict[PatternSubscription, None] = {}
         self.topics: dict[TopicSubscription, None] = {}
 
     def close(self) -> None:
         """The connection is gone."""
-        self._node.forget(self._topic_changed)
+        self._shared.forget(self._topic_changed)
         for subscription in list(self._patterns):
             self.left(subscription)
         for one in list(self.topics):
@@ -119,7 +119,7 @@ class VersionTwo:
 
     def _subscribe(self, cid: int, request: codec_v2.Subscribe) -> bool:
         """Make or join a subscription. False: a partition is being opened."""
-        session, cursors = self._session, self._node.cursors
+        session, cursors = self._session, self._shared.cursors
         if self.pusher.count >= CONNECTION_CURSORS_MAX or len(self.topics) >= CONNECTION_TOPICS_MAX:
             raise PayloadError("too many subscriptions")
         if is_pattern(request.topic):
@@ -164,7 +164,7 @@ class VersionTwo:
         Raises:
             PayloadError: it cannot be made
         """
-        cursors = self._node.cursors
+        cursors = self._shared.cursors
         if len(cursors) >= SUBSCRIPTIONS_MAX:
             raise PayloadError("too many subscriptions")
         try:
@@ -190,31 +190,31 @@ class VersionTwo:
     def joined(self, subscription: PatternSubscription) -> None:
         """A pattern counts from now on."""
         self._patterns[subscription] = None
-        self._node.patterns.add(subscription.pattern, subscription)
+        self._shared.patterns.add(subscription.pattern, subscription)
         self._listen()
 
     def left(self, subscription: PatternSubscription) -> None:
         """It does no longer."""
         self._patterns.pop(subscription, None)
-        self._node.patterns.remove(subscription.pattern, subscription)
+        self._shared.patterns.remove(subscription.pattern, subscription)
 
     def joined_topic(self, subscription: TopicSubscription) -> None:
         """A subscription of one topic counts from now on."""
         self.topics[subscription] = None
-        self._node.names.setdefault(subscription.topic, {})[subscription] = None
+        self._shared.names.setdefault(subscription.topic, {})[subscription] = None
         self._listen()
 
     def left_topic(self, subscription: TopicSubscription) -> None:
         """It does no longer."""
         self.topics.pop(subscription, None)
-        named = self._node.names.get(subscription.topic, {})
+        named = self._shared.names.get(subscription.topic, {})
         named.pop(subscription, None)
         if not named:
-            self._node.names.pop(subscription.topic, None)
+            self._shared.names.pop(subscription.topic, None)
 
     def _listen(self) -> None:
         """Hear of topics from now on."""
-        self._node.listen(self._topic_changed)
+        self._shared.listen(self._topic_changed)
 
     def may_read(self, topic: Topic) -> bool:
         """Whether the client may, and the topic is there."""
@@ -257,7 +257,7 @@ class TopicSubscription:
         """There is a topic of its name again."""
         if not self._version_two.may_read(partition.topic):
             return
-        cursors, request = self._session.node.cursors, self._request
+        cursors, request = self._session.shared.cursors, self._request
         if not request.group:
             self.push(cursors.volatile(OWNER, partition, after_seq=after_seq, qos=request.qos))
             return
@@ -293,7 +293,7 @@ class PatternSubscription:
         self.pattern = pattern
         self._version_two = version_two
         self._session = session
-        self._node = session.node
+        self._shared = session.shared
         self._cid = cid
         self._qos = qos
         self._id = 0  # once it is answered
@@ -303,7 +303,7 @@ class PatternSubscription:
         """Look for topics; the connection is held until the answer is there."""
         self._session.connection.hold(MATCHING)
         self._version_two.joined(self)
-        topics = list(self._node.log.catalog)
+        topics = list(self._shared.log.catalog)
         self._in_slices(self._search(topics))
 
     def topic_made(self, partition: Partition, after_seq: int) -> None:
@@ -319,7 +319,7 @@ class PatternSubscription:
             log.warning("%s: too many topics for its patterns, %r is left out", peer, name)
 
     def _in_slices(self, steps: Iterator[object]) -> None:
-        run = partial(self._node.log.slices.run, steps)
+        run = partial(self._shared.log.slices.run, steps)
         self._session.connection.guarded(run)()
 
     def _search(self, topics: list[Topic]) -> Iterator[None]:
@@ -328,7 +328,7 @@ class PatternSubscription:
             yield
             for topic in [topic for topic in topics[at : at + TOPICS_A_STEP] if matches(topic.name)]:
                 if self._version_two.may_read(topic):
-                    self._found.setdefault(self._node.log.partition(topic), None)
+                    self._found.setdefault(self._shared.log.partition(topic), None)
             if len(self._found) + self._version_two.pusher.count > CONNECTION_CURSORS_MAX:
                 self._refuse("the pattern stands for too many topics")
                 return
@@ -352,7 +352,7 @@ class PatternSubscription:
         self._end()
 
     def _answer(self) -> None:
-        self._id = self._node.cursors.new_id()
+        self._id = self._shared.cursors.new_id()
         self._version_two.pusher.open(self._id)
         self._session.answer(codec.ack(self._cid, self._id))
         found, self._found = self._found, {}
@@ -375,7 +375,7 @@ class PatternSubscription:
                 self._push(partition, after_seq)
 
     def _push(self, partition: Partition, after_seq: int) -> None:
-        cursor = self._node.cursors.volatile(OWNER, partition, after_seq=after_seq, qos=self._qos)
+        cursor = self._shared.cursors.volatile(OWNER, partition, after_seq=after_seq, qos=self._qos)
         subscription_id = self._id
         self._session.afterwards(lambda: self._version_two.pusher.push(subscription_id, cursor))
 

@@ -29,7 +29,7 @@ from netserver.client.tls import ClientTls, client_tls
 from netserver.client.window import Entry, partly_sent
 from netserver.errors import ProtocolError, QuintlogError, Refused, TooLarge
 from netserver.figg import codec
-from netserver.figg.hot import pack_values, take_data
+from netserver.figg.dispatch import pack_values, take_data
 from netserver.figg.limits import (
     DEFAULT_PORT,
     FRAME_BYTES_MAX,

@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
 """Hot loops of Figg: runs of PUBLISH into the log, stored batches into DATA, and both from the client's side.
 
-Compiled; the twin is ``frames_pure``, ``hot`` chooses. The layouts are those of ``codec``. Each loop takes the frames
-that are whole and of the usual form, and stops before the first one that is not: whoever calls looks at that one with
+Compiled; the twin is ``frames_pure``, ``dispatch`` chooses. The layouts are those of ``codec``. Each loop takes the
+frames that are whole and of the usual form, and stops before the first one that is not. The caller gives that one to
 ``codec``, which knows what is wrong with it.
 """
 

@@ -26,7 +26,7 @@ from engine.errors import EngineError, NotStored, too_large
 from netserver.access.table import right_of
 from netserver.errors import ProtocolError
 from netserver.figg import codec
-from netserver.figg.hot import pack_publishes
+from netserver.figg.dispatch import pack_publishes
 from netserver.figg.limits import (
     COSTLY_S,
     HEADER_BYTES,
@@ -36,7 +36,7 @@ from netserver.figg.limits import (
     TOPICS_REMEMBERED_MAX,
     TURN_BYTES,
 )
-from netserver.figg.shared import Shared
+from netserver.figg.listener_state import ListenerState
 from netserver.figg.subscription import Subscription
 from netserver.shell.outstanding import Outstanding, Released
 
@@ -60,7 +60,7 @@ RESENT = frozenset(("frame_size", "record_size", "topic_size", "subscriptions"))
 
 def factory(services: Services) -> SessionFactory:
     """Makes the sessions of one listener."""
-    shared = Shared(services)
+    shared = ListenerState(services)
 
     def make(connection: Connection) -> FiggSession:
         return FiggSession(connection, shared)
@@ -71,7 +71,7 @@ def factory(services: Services) -> SessionFactory:
 class FiggSession:
     """See the module's text, and `netserver.shell.connection.Session` for who calls what."""
 
-    def __init__(self, connection: Connection, shared: Shared) -> None:
+    def __init__(self, connection: Connection, shared: ListenerState) -> None:
         self.frame_bytes_max = shared.frame_bytes_max
         self.connection = connection
         self._shared = shared

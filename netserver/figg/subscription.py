@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from engine.errors import EngineError, OutOfRange
 from engine.formats.record import BatchError, BundleError
-from netserver.figg.hot import frame_data
+from netserver.figg.dispatch import frame_data
 from netserver.figg.limits import FRAMES_AGAIN_BYTES, FRAMES_BYTES, READ_BYTES, SHARED_FRAMES_BYTES_MAX
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from netserver.errors import ConnectionFailed, ProtocolError, QuintlogError, Ref
 from netserver.fujin import codec
 from netserver.fujin.codec import PULL, PUSH, Answer
 from netserver.fujin.codec_answers import AnswerDecoder, Done, Event
-from netserver.fujin.hot import pack_values, take_written
+from netserver.fujin.dispatch import pack_values, take_written
 from netserver.fujin.limits import (
     CLIENT_WINDOW_BYTES,
     CLIENT_WRITE_BYTES_MAX,

@@ -1,7 +1,7 @@
 # cython: annotation_typing=False
 """Hot loops of Fujin: runs of WRITE into the log, stored records into MSG and FETCH, ids of ACK; both sides.
 
-Compiled; the twin is ``frames_pure``, ``hot`` chooses. The layouts are those of ``codec``. Each loop takes what is
+Compiled; the twin is ``frames_pure``, ``dispatch`` chooses. The layouts are those of ``codec``. Each loop takes what is
 whole and of the usual form, and stops before the first thing that is not: whoever calls looks at that with ``codec``,
 which knows what is wrong with it.
 """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineError
 from engine.formats.record import BatchError, BundleError
-from netserver.fujin.hot import END, FULL, SKIP, frame_records
+from netserver.fujin.dispatch import END, FULL, SKIP, frame_records
 from netserver.fujin.limits import FETCH_BYTES_MAX, LARGE_KEPT_MAX, PUSH_TURN_BYTES, TURN_BYTES, TURN_RECORDS_MAX
 from netserver.fujin.runs import Runs
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from engine.cursors.cursor import Cursor
     from engine.cursors.deliveries import Plan
     from engine.partitions.partition import Partition
-    from netserver.fujin.node import Node
+    from netserver.fujin.listener_state import ListenerState
 
 log = logging.getLogger(__name__)
 
@@ -81,9 +81,9 @@ class Taker(Protocol):
 class Group:
     """One group in one partition. Owner's thread only."""
 
-    def __init__(self, node: Node, name: bytes, partition: Partition) -> None:
+    def __init__(self, shared: ListenerState, name: bytes, partition: Partition) -> None:
         self.partition = partition
-        self._node = node
+        self._shared = shared
         self._name = name
         self._cursor: Cursor | None = None
         self._opening: list[Callable[[EngineError | None], None]] = []
@@ -104,7 +104,7 @@ class Group:
         if self._opening:
             self._opening.append(callback)
             return
-        cursors = self._node.cursors
+        cursors = self._shared.cursors
         cursor = self._cursor
         if cursor is None or not cursor.alive:
             cursor = cursors.group(OWNER, self._name, self.partition)
@@ -156,20 +156,20 @@ class Group:
             held = list(reader.held)
             reader.held.clear()
             if held and cursor is not None and cursor.alive:
-                now_ms = self._node.cursors.clock_ms()
+                now_ms = self._shared.cursors.clock_ms()
                 with self.quiet():  # until all of it is back: the lowest number goes to the front last
                     for first, last in reversed(held):
                         cursor.give_back(first, last, now_ms)
                 self.deal()
         if not self._readers and not self._opening:
             if cursor is not None:
-                self._return_large(cursor, self._node.cursors.clock_ms())
+                self._return_large(cursor, self._shared.cursors.clock_ms())
                 cursor.forget(self._woken)
                 cursor.on_reset.pop(self._reset, None)
                 cursor.pins -= 1
             self._cursor = None
-            if self._node.groups.get((self._name, self.partition)) is self:
-                del self._node.groups[self._name, self.partition]
+            if self._shared.groups.get((self._name, self.partition)) is self:
+                del self._shared.groups[self._name, self.partition]
 
     def wants(self, taker: Taker) -> None:
         """It can take records: put it into the queue."""
@@ -213,7 +213,7 @@ class Group:
         """Records are to be delivered again after a while."""
         self._let_go(reader, first, last)
         if self._cursor is not None:
-            self._cursor.give_back(first, last, self._node.cursors.clock_ms(), delay_ms)
+            self._cursor.give_back(first, last, self._shared.cursors.clock_ms(), delay_ms)
 
     def _let_go(self, reader: Member | None, first: int, last: int) -> None:
         """Nobody holds these records any more; most likely ``reader`` did."""
@@ -249,7 +249,7 @@ class Group:
             self._dealing = False
         if more and not self._scheduled:
             self._scheduled = True
-            self._node.loop.call_soon(self._next_turn)
+            self._shared.loop.call_soon(self._next_turn)
 
     def _next_turn(self) -> None:
         self._scheduled = False
@@ -261,7 +261,7 @@ class Group:
             self.deal()
         except Exception:
             log.exception("error while records of %s were dealt out", self.partition.title)
-            self._node.counters.session_errors += 1
+            self._shared.counters.session_errors += 1
             self._fail("internal error")
 
     def _deal(self, turn_bytes: int) -> bool:
@@ -270,7 +270,7 @@ class Group:
         if cursor is None or not cursor.alive:
             self._fail("the topic was deleted")
             return False
-        now_ms = self._node.cursors.clock_ms()
+        now_ms = self._shared.cursors.clock_ms()
         queue = self._queue
         while queue:
             if turn_bytes <= 0:
@@ -317,7 +317,7 @@ class Group:
         assert records is not None
         first = records.seq
         index = self.partition.index
-        out = memoryview(self._node.out)[:room_bytes]
+        out = memoryview(self._shared.out)[:room_bytes]
         arguments = (index, taker.is_push, not taker.is_auto, taker.message_bytes_max)
         try:
             end, taken, state = frame_records(out, 0, records, plan.last, limit, *arguments)
@@ -341,7 +341,7 @@ class Group:
             cursor.delivered(plan, first, last, now_ms)
             taker.held.add(first, last)
         taker.give(bytes(out[:end]), taken)
-        counters = self._node.counters
+        counters = self._shared.counters
         counters.records_delivered += taken
         counters.delivered_bytes += end
         return end
@@ -353,7 +353,7 @@ class Group:
         seq = reader.records.seq
         reader.advance()
         reader.moved(seq + 1, reader.current)
-        self._node.counters.skipped["empty" if is_empty else "too large"] += 1
+        self._shared.counters.skipped["empty" if is_empty else "too large"] += 1
         if is_empty:
             cursor.finished(plan, seq)
             return

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from netserver.fujin import codec
-from netserver.fujin.node import Node
+from netserver.fujin.listener_state import ListenerState
 from netserver.fujin.session import FujinStream
 from netserver.limits import PEER_WINDOW_BYTES, QUIC_CLOSE_S, QUIC_DATAGRAM_BYTES, STREAM_WINDOW_BYTES
 from netserver.quic import certificates
@@ -57,7 +57,7 @@ class FujinListener:
         assert section.listen is not None
         logging.getLogger("quic").setLevel(logging.ERROR)  # aioquic tells of every stream that a client resets
         shell = services.shell
-        self.node = Node(services)
+        self.shared = ListenerState(services)
         self._services = services
         self._connections: dict[QuicPeer, FujinConnection] = {}
         self._stopping = False
@@ -97,7 +97,7 @@ class FujinListener:
         self.endpoint.stop_accepting()
         for connection in tuple(self._connections.values()):
             connection.stop()
-        force_at = loop.time() + self.node.section.force_terminate_timeout / 1000
+        force_at = loop.time() + self.shared.section.force_terminate_timeout / 1000
         await self._until(lambda: not any(one.streams for one in self._connections.values()), min(force_at, deadline))
         for connection in tuple(self._connections.values()):
             connection.end()
@@ -162,7 +162,7 @@ class FujinListener:
 
     def _tick(self, now: float) -> None:
         """About four times a second."""
-        self.node.tick(now)
+        self.shared.tick(now)
         for connection in tuple(self._connections.values()):
             if not connection.peer.closing:
                 connection.tick(now)
@@ -174,7 +174,7 @@ class FujinListener:
         def take_over() -> None:
             self._trusted = trusted
             self.endpoint.configuration = configuration
-            self.node.take_over(config)
+            self.shared.take_over(config)
 
         return take_over
 
@@ -232,7 +232,7 @@ class FujinConnection:
 
     def opened(self, stream: QuicStream) -> StreamSession:
         """See ``PeerHandler``."""
-        return FujinStream(self._listener.node, stream, is_stopping=self._listener.is_stopping)
+        return FujinStream(self._listener.shared, stream, is_stopping=self._listener.is_stopping)
 
     def gone(self, code: int, reason: str) -> None:
         """See ``PeerHandler``."""
@@ -252,7 +252,7 @@ class FujinConnection:
 
     def tick(self, now: float) -> None:
         """Ask whether the client is there, and look whether it has answered."""
-        section = self._listener.node.section
+        section = self._listener.shared.section
         if self._ping is not None:
             if now - self._pinged_at >= section.ping_timeout / 1000:
                 self.close_kind = "ping"

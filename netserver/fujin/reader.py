@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Final
 from engine.errors import EngineError
 from netserver.fujin import codec
 from netserver.fujin.codec import PULL, PUSH, Ack, Answer, Command, ConnectReader, Decoder, Fetch, Op
-from netserver.fujin.hot import id_ranges, ok_results
+from netserver.fujin.dispatch import id_ranges, ok_results
 from netserver.fujin.limits import ACKNOWLEDGED_S, FETCH_RECORDS_MAX, FETCHES_MAX, READ_GRACE_S, READ_MESSAGE_BYTES_MAX
 from netserver.fujin.runs import Runs
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from netserver.fujin.groups import Group
-    from netserver.fujin.node import Node, ReaderOptions
+    from netserver.fujin.listener_state import ListenerState, ReaderOptions
     from netserver.quic.stream import QuicStream
 
 CONNECTING: Final = "connecting"
@@ -37,14 +37,14 @@ class Reader:
 
     is_push = True
 
-    def __init__(self, node: Node, stream: QuicStream, command: ConnectReader) -> None:
+    def __init__(self, shared: ListenerState, stream: QuicStream, command: ConnectReader) -> None:
         self.is_auto = command.auto
         self.held = Runs()
         self.is_waiting = False
-        self._node = node
+        self._shared = shared
         self._stream = stream
         self._kind = command.kind
-        self._options: ReaderOptions = node.reader(command.name)
+        self._options: ReaderOptions = shared.reader(command.name)
         self._group: Group | None = None
         self._partition: Partition | None = None
         self._fetches: deque[_Fetch] = deque()
@@ -62,7 +62,7 @@ class Reader:
     def _connect(self) -> None:
         try:
             stream = self._stream
-            partition = self._node.reader_partition(self._options.topic, stream.visitor, stream.maker)
+            partition = self._shared.reader_partition(self._options.topic, stream.visitor, stream.maker)
             stream.visitor.subscribe("CONNECT_READER", self._options.topic)
             self._is_counted = True
         except EngineError as error:
@@ -80,7 +80,7 @@ class Reader:
         if not partition.is_open:
             self._refuse(str(partition.error or f"{partition.title} cannot be opened"))
             return
-        group = self._node.group(self._options.group, partition)
+        group = self._shared.group(self._options.group, partition)
         group.open(self._options.start, lambda error: self._stream.call(self._joined, group, error))
 
     def _joined(self, group: Group, error: EngineError | None) -> None:
@@ -172,14 +172,14 @@ class Reader:
     @property
     def message_bytes_max(self) -> int:
         """Larger records are left out."""
-        return self._node.section.push_bytes_max
+        return self._shared.section.push_bytes_max
 
     def wanted(self) -> int:
         if self._paused or self._group is None or not self._stream.writable:
             return 0
         if self.is_auto:
             return UNLIMITED
-        return max(self._node.section.push_unacknowledged_max - self.held.count, 0)
+        return max(self._shared.section.push_unacknowledged_max - self.held.count, 0)
 
     def give(self, frames: bytes, count: int) -> None:
         self._stream.write(frames)
@@ -220,8 +220,8 @@ class Reader:
             self._fetches.append(waiting)
             group.wants(waiting)
             if waiting in self._fetches and self._options.fetch_empty != "block":
-                waiting.timer = self._node.loop.call_later(
-                    self._node.section.fetch_wait / 1000, self._stream.guarded(lambda: self._nothing(waiting))
+                waiting.timer = self._shared.loop.call_later(
+                    self._shared.section.fetch_wait / 1000, self._stream.guarded(lambda: self._nothing(waiting))
                 )
 
     def _refuse_fetch(self, cid: int, text: str) -> None:
@@ -278,7 +278,7 @@ class Reader:
                 ids = codec.strings(command.ids, command.size)
                 results = b"".join(self._settle_one(group, command.op, one) for one in ids)
         answer = codec.acked(Answer(command.op), command.cid, command.size, results)
-        if self._node.is_synced and command.op == Op.ACK:
+        if self._shared.is_synced and command.op == Op.ACK:
             self._answer_synced(command, answer)
         else:
             self._stream.write(answer)
@@ -298,7 +298,7 @@ class Reader:
         if op == Op.ACK:
             group.acknowledge(self, first, last)
         else:
-            group.give_back(self, first, last, self._node.section.nack_delay)
+            group.give_back(self, first, last, self._shared.section.nack_delay)
 
     def _answer_synced(self, command: Ack, answer: bytes) -> None:
         """Answer when the group's position is on disk."""
@@ -312,7 +312,7 @@ class Reader:
             self._stream.write(answer if error is None else codec.done(Answer(command.op), command.cid, text))
             self._end_when_synced()
 
-        self._node.cursors.flush(written)
+        self._shared.cursors.flush(written)
 
 
 class _Fetch:

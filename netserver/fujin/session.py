@@ -18,7 +18,7 @@ from netserver.fujin.reader import Reader
 from netserver.fujin.writer import Writer
 
 if TYPE_CHECKING:
-    from netserver.fujin.node import Node
+    from netserver.fujin.listener_state import ListenerState
     from netserver.quic.stream import QuicStream
 
 log = logging.getLogger(__name__)
@@ -49,11 +49,11 @@ class Role(Protocol):
 class FujinStream:
     """See the module, and ``netserver.quic.peer.StreamSession`` for the methods that the stream calls."""
 
-    def __init__(self, node: Node, stream: QuicStream, *, is_stopping: bool = False) -> None:
+    def __init__(self, shared: ListenerState, stream: QuicStream, *, is_stopping: bool = False) -> None:
         self._is_stopping = is_stopping  # the role is told as soon as there is one
-        self._node = node
+        self._shared = shared
         self._stream = stream
-        self._decoder = Decoder(node.options)
+        self._decoder = Decoder(shared.options)
         self._role: Role | None = None
         self._kept: Command | None = None
         self._has_input = False
@@ -108,7 +108,7 @@ class FujinStream:
 
     def _parse(self) -> None:
         stream, decoder = self._stream, self._decoder
-        left, slices = COMMANDS_TURN_MAX, self._node.log.slices
+        left, slices = COMMANDS_TURN_MAX, self._shared.log.slices
         try:
             while not stream.held and not self._ended:
                 if not stream.writable:
@@ -140,7 +140,7 @@ class FujinStream:
             self._finish(codec.DISCONNECT)
         elif isinstance(command, ConnectWriter | ConnectReader):
             make = Writer if isinstance(command, ConnectWriter) else Reader
-            self._role = make(self._node, self._stream, command)  # type: ignore[arg-type]
+            self._role = make(self._shared, self._stream, command)  # type: ignore[arg-type]
             if self._is_stopping:
                 self._role.stop()
         else:
@@ -150,7 +150,7 @@ class FujinStream:
 
     def _refuse(self, error: FujinError) -> None:
         """Something that is not allowed: nothing more is read."""
-        self._node.counters.protocol_errors[error.kind] += 1
+        self._shared.counters.protocol_errors[error.kind] += 1
         log.info("%s: %s; stream ended", self._stream.title, error)
         last = error.answer if error.is_bare else error.answer + codec.DISCONNECT
         if self._role is None and error.is_bare and error.answer:

@@ -15,7 +15,7 @@ from netserver.fujin import codec
 from netserver.fujin.codec import PUSH, Answer, Op
 from netserver.fujin.codec_answers import Acked, AnswerDecoder, Connected, Event, Fetched
 from netserver.fujin.codec_answers import Message as Pushed
-from netserver.fujin.hot import take_messages
+from netserver.fujin.dispatch import take_messages
 from netserver.fujin.limits import ACK_IDS_MAX
 from netserver.fujin.link import ClientStream, Link
 

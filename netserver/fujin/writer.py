@@ -14,13 +14,13 @@ from engine.commit.transactions import Transaction
 from engine.errors import EngineError, NotStored
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer, Command, ConnectWriter, Decoder, Op, Tx, Write
-from netserver.fujin.hot import pack_writes
+from netserver.fujin.dispatch import pack_writes
 from netserver.fujin.limits import ACKNOWLEDGED_S, ANSWERS_BYTES_MAX, READ_GRACE_S, RUNS_MAX, TOPICS_REMEMBERED_MAX
 from netserver.shell.outstanding import Outstanding, Promise, Released
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from netserver.fujin.node import Node
+    from netserver.fujin.listener_state import ListenerState
     from netserver.quic.stream import QuicStream
 
 OPENING: Final = "a topic is being opened"
@@ -65,10 +65,10 @@ class Writer:
         used_at: loop time of the latest command in a transaction.
     """
 
-    def __init__(self, node: Node, stream: QuicStream, command: ConnectWriter) -> None:
+    def __init__(self, shared: ListenerState, stream: QuicStream, command: ConnectWriter) -> None:
         self.writer_id = command.writer_id
         self.used_at = 0.0
-        self._node = node
+        self._shared = shared
         self._stream = stream
         self._outstanding = Outstanding(stream, self._released)
         self._answers_bytes = 0
@@ -82,7 +82,7 @@ class Writer:
     # --- Role
 
     def run(self, decoder: Decoder) -> None:
-        if self._transaction is not None or self._node.section.write_headers:
+        if self._transaction is not None or self._shared.section.write_headers:
             return
         stream = self._stream
         while not stream.held:
@@ -94,7 +94,7 @@ class Writer:
         if isinstance(command, Write):
             return self._write(command)
         assert isinstance(command, Tx), "the decoder lets nothing else pass on a writer's stream"
-        self.used_at = self._node.loop.time()
+        self.used_at = self._shared.loop.time()
         if command.op == Op.BEGIN:
             self._begin(command.cid)
         elif self._transaction is None:
@@ -134,8 +134,8 @@ class Writer:
 
     def _store_run(self, decoder: Decoder, topic: bytes, partition: Partition) -> bool:
         """Store the WRITEs to this topic that are back to back; False: the next command needs a closer look."""
-        node = self._node
-        limit = min(node.section.message_bytes_max, partition.config.record_bytes_max)
+        shared = self._shared
+        limit = min(shared.section.message_bytes_max, partition.config.record_bytes_max)
         room_bytes = 0
         while True:
             buffer, position = decoder.buffer, decoder.position
@@ -143,11 +143,11 @@ class Writer:
                 writer = partition.writer(room_bytes)
             except NotStored:
                 return False
-            behind, count, is_full = pack_writes(buffer, position, len(buffer), topic, writer, limit, node.answers)
+            behind, count, is_full = pack_writes(buffer, position, len(buffer), topic, writer, limit, shared.answers)
             if count:
                 size_bytes = behind - position
                 chunk = partition.appended(self._outstanding, size_bytes)
-                token = Written(bytes(memoryview(node.answers)[: ANSWER_BYTES * count]))
+                token = Written(bytes(memoryview(shared.answers)[: ANSWER_BYTES * count]))
                 self._outstanding.add(chunk, token, size_bytes, count)
                 self._check_runs()
                 decoder.consumed(behind)
@@ -191,7 +191,7 @@ class Writer:
         Raises:
             EngineError: there is none, or it cannot be written to.
         """
-        partition = self._node.writer_partition(topic, self._stream.visitor, self._stream.maker)
+        partition = self._shared.writer_partition(topic, self._stream.visitor, self._stream.maker)
         if partition is None or partition.topic.deleting:
             self._partitions.pop(topic, None)
             raise EngineError(NOT_FOUND)
@@ -214,8 +214,8 @@ class Writer:
         if self._transaction is not None:
             self._answer(codec.done(Answer.BEGIN, cid, INVALID_STATE))
             return
-        self._transaction = self._node.log.transaction()
-        self._node.begun(self)
+        self._transaction = self._shared.log.transaction()
+        self._shared.begun(self)
         self._answer(codec.done(Answer.BEGIN, cid))
 
     def _add(self, transaction: Transaction, partition: Partition, command: Write) -> None:
@@ -224,12 +224,12 @@ class Writer:
         Raises:
             TooLarge, NotStored: it was not added; the transaction goes on.
         """
-        self.used_at = self._node.loop.time()
-        if not self._node.may_hold(len(command.message)):
+        self.used_at = self._shared.loop.time()
+        if not self._shared.may_hold(len(command.message)):
             raise NotStored("too many bytes are in open transactions; try again later")
         before = transaction.size_bytes
         transaction.append(partition, command.message, headers=command.headers)
-        self._node.transaction_bytes += transaction.size_bytes - before
+        self._shared.transaction_bytes += transaction.size_bytes - before
         self._stream.received(len(command.message), 1)
         self._answer(codec.done(Answer.WRITE, command.cid))
 
@@ -247,13 +247,13 @@ class Writer:
 
         def done(error: EngineError | None) -> None:
             self._committing = False
-            self._node.transaction_bytes -= size_bytes
+            self._shared.transaction_bytes -= size_bytes
             transaction.rollback()  # lets go of its records
             if error is None:
-                self._node.ended(self, "committed")
+                self._shared.ended(self, "committed")
                 self._transaction = None
             else:
-                self._node.ended(self, "failed")
+                self._shared.ended(self, "failed")
                 self._failed = f"transaction failed: {error}"
             promise.settle(error)
             self._outstanding.round_done()
@@ -266,7 +266,7 @@ class Writer:
         if self._committing:
             return
         self._release_transaction()
-        self._node.ended(self, "rolled_back")
+        self._shared.ended(self, "rolled_back")
         self._failed = reason
 
     def _drop_transaction(self, result: str) -> None:
@@ -275,14 +275,14 @@ class Writer:
             return
         if self._transaction is not None:
             self._release_transaction()
-            self._node.ended(self, result)
+            self._shared.ended(self, result)
         self._transaction = None
         self._failed = ""
 
     def _release_transaction(self) -> None:
         transaction = self._transaction
         if transaction is not None:
-            self._node.transaction_bytes -= transaction.size_bytes
+            self._shared.transaction_bytes -= transaction.size_bytes
             transaction.rollback()
 
     # --- answers

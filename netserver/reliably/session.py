@@ -46,7 +46,7 @@ from netserver.reliably.limits import (
     LONG_LINE_BYTES_MAX,
     OUTPUT_HIGH_BYTES,
 )
-from netserver.reliably.node import Node
+from netserver.reliably.listener_state import ListenerState
 from netserver.reliably.stateless import StatelessSender
 from netserver.reliably.stream import NumbersStream, SessionStream
 from netserver.reliably.topic_stream import GONE, TopicStream, beyond_the_end
@@ -76,11 +76,11 @@ KINDS: Final[dict[type[EngineError], str]] = {
 
 
 def factory(services: Services, **options: Any) -> SessionFactory:
-    """Makes the sessions of one listener; options as of `Node`."""
-    node = Node(services, **options)
+    """Makes the sessions of one listener; options as of `ListenerState`."""
+    shared = ListenerState(services, **options)
 
     def make(connection: Connection) -> ReliablySession:
-        return ReliablySession(node, connection)
+        return ReliablySession(shared, connection)
 
     return make
 
@@ -88,12 +88,12 @@ def factory(services: Services, **options: Any) -> SessionFactory:
 class ReliablySession:
     """See the module, and ``netserver.shell.connection.Session`` for the methods that the connection calls."""
 
-    def __init__(self, node: Node, connection: Connection) -> None:
+    def __init__(self, shared: ListenerState, connection: Connection) -> None:
         self.frame_bytes_max = LONG_LINE_BYTES_MAX + LINE_BYTES_MAX  # longer lines are refused here, with an answer
         self.connection = connection
         connection.transport.set_write_buffer_limits(OUTPUT_HIGH_BYTES)
         self._reset_on_death(True)
-        self._node = node
+        self._shared = shared
         self._stream: SessionStream | StatelessSender | None = None
         self._uuid: str | None = None
         self._state = OPEN
@@ -129,7 +129,7 @@ class ReliablySession:
             if self.connection.held or self.connection.closed:
                 return position
         self.connection.hold(TURN)
-        self._node.loop.call_soon(self.connection.release, TURN)
+        self._shared.loop.call_soon(self.connection.release, TURN)
         return position
 
     def eof(self) -> None:
@@ -173,15 +173,15 @@ class ReliablySession:
             return  # nothing can be answered any more
         elif isinstance(request, StatelessRequest):
             if self._stream is None:
-                self._stream = StatelessSender(self.connection, self._node, request.state)
+                self._stream = StatelessSender(self.connection, self._shared, request.state)
                 self._stream.advance()
         elif isinstance(request, ResumeRequest):
             self._resume(request)
         elif isinstance(request.params, NumbersParams):
-            state = NumbersState(request.params.count, self._node.random_seed(), 0)
+            state = NumbersState(request.params.count, self._shared.random_seed(), 0)
             self._count_session(request.uuid)
-            self._node.sessions.register(request.uuid, state, self)
-            self._start(request.uuid, NumbersStream(self, self._node, request.uuid, 0))
+            self._shared.sessions.register(request.uuid, state, self)
+            self._start(request.uuid, NumbersStream(self, self._shared, request.uuid, 0))
         else:
             self._open_topic(request, request.params)
 
@@ -195,19 +195,19 @@ class ReliablySession:
 
     def _resume(self, request: ResumeRequest) -> None:
         uuid = request.uuid
-        sessions = self._node.sessions
+        sessions = self._shared.sessions
         sessions.resume(uuid, request.id, self)
         self._own(uuid)  # first: whatever fails from here on, the session ends with the connection
         state = sessions.state(uuid)
         if isinstance(state, NumbersState):
-            self._start(uuid, NumbersStream(self, self._node, uuid, request.id))
+            self._start(uuid, NumbersStream(self, self._shared, uuid, request.id))
             return
-        topic = self._node.log.catalog.by_id(state.topic_id)
+        topic = self._shared.log.catalog.by_id(state.topic_id)
         if topic is None or topic.deleting:
             self.fail(GONE, "topic")
             return
         self._demand("ResumeRequest", RESUME, topic.name)
-        self._start(uuid, TopicStream(self, self._node, uuid, request.id, self._node.log.partition(topic)))
+        self._start(uuid, TopicStream(self, self._shared, uuid, request.id, self._shared.log.partition(topic)))
 
     # --- topics
 
@@ -217,10 +217,10 @@ class ReliablySession:
 
     def _open_topic(self, request: StartRequest, params: TopicParams) -> None:
         self._demand("StartRequest", START, params.topic)
-        topic = self._node.log.catalog.get(params.topic)
+        topic = self._shared.log.catalog.get(params.topic)
         if topic is None or topic.deleting:
             raise RequestError(f"Unknown topic '{params.topic.decode('utf-8')}'", "topic")
-        partition = self._node.log.partition(topic)
+        partition = self._shared.log.partition(topic)
         if partition.is_open:
             self._start_topic(request.uuid, params, partition)
             return
@@ -252,12 +252,12 @@ class ReliablySession:
                 raise RequestError(beyond_the_end(after, partition), "offset")
         state = RecordsState(partition.topic.id, after, params.count)
         self._count_session(uuid)
-        self._node.sessions.register(uuid, state, self)
-        self._start(uuid, TopicStream(self, self._node, uuid, 0, partition))
+        self._shared.sessions.register(uuid, state, self)
+        self._start(uuid, TopicStream(self, self._shared, uuid, 0, partition))
 
     def _count_session(self, uuid: str) -> None:
         """Raises LimitReached: the client's identity has as many as it may."""
-        self.connection.visitor.make_session("StartRequest", uuid, self._node.sessions.__contains__)
+        self.connection.visitor.make_session("StartRequest", uuid, self._shared.sessions.__contains__)
 
     # --- the stream
 
@@ -282,8 +282,8 @@ class ReliablySession:
     def _leave(self) -> None:
         """The session has no connection any more, from now on it expires."""
         uuid, self._uuid = self._uuid, None
-        if uuid is not None and uuid in self._node.sessions:
-            self._node.sessions.disconnect(uuid, self)
+        if uuid is not None and uuid in self._shared.sessions:
+            self._shared.sessions.disconnect(uuid, self)
 
     def session_lost(self, uuid: str) -> None:
         """Another connection has taken the session, or it was removed: this one ends, without an error."""
@@ -299,14 +299,14 @@ class ReliablySession:
             return
         self._state = ENDING
         if isinstance(self._stream, SessionStream) and self._stream.sent:
-            self._timer_in(self._node.end_wait_s, self._end_wait)
+            self._timer_in(self._shared.end_wait_s, self._end_wait)
         else:
             self._finish(deaf=False)
 
     def _end_wait(self) -> None:
         quiet_s = time.monotonic() - self.connection.received_at
-        if quiet_s < self._node.end_wait_s:
-            self._timer_in(self._node.end_wait_s - quiet_s, self._end_wait)
+        if quiet_s < self._shared.end_wait_s:
+            self._timer_in(self._shared.end_wait_s - quiet_s, self._end_wait)
         else:
             self._finish(deaf=False)
 
@@ -347,7 +347,7 @@ class ReliablySession:
 
     def _timer_in(self, delay_s: float, function: Callable[[], None]) -> None:
         self._cancel_timer()
-        self._timer = self._node.loop.call_later(delay_s, self.connection.guarded(function))
+        self._timer = self._shared.loop.call_later(delay_s, self.connection.guarded(function))
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -16,7 +16,7 @@ from netserver.reliably.limits import TURN_BYTES
 from netserver.reliably.values import random_start
 
 if TYPE_CHECKING:
-    from netserver.reliably.node import Node
+    from netserver.reliably.listener_state import ListenerState
     from netserver.shell.connection import Connection
 
 _EXACT: Final = decimal.Context(prec=decimal.MAX_PREC, Emax=decimal.MAX_EMAX, Emin=decimal.MIN_EMIN)
@@ -56,30 +56,30 @@ class StatelessSender:
     There is no end and nothing new in it, so the rate keeps one such client from taking a processor core.
     """
 
-    def __init__(self, connection: Connection, node: Node, state: str | None) -> None:
+    def __init__(self, connection: Connection, shared: ListenerState, state: str | None) -> None:
         self.stopped = False
         self._connection = connection
-        self._node = node
-        self._stream = StatelessStream(state, node.random_start)
-        self._due = node.loop.time()
+        self._shared = shared
+        self._stream = StatelessStream(state, shared.random_start)
+        self._due = shared.loop.time()
         self._timer: asyncio.TimerHandle | None = None
 
     def advance(self) -> None:
         """Write the next portion, if it is time and the connection takes it."""
         if self.stopped or self._timer is not None or not self._connection.writable:
             return
-        node = self._node
-        lines = self._stream.lines(TURN_BYTES, 1 if node.interval_s else TURN_BYTES)
+        shared = self._shared
+        lines = self._stream.lines(TURN_BYTES, 1 if shared.interval_s else TURN_BYTES)
         self._connection.write(lines)
         counters = self._connection.counters
         count = lines.count(b"\n")
         counters.records_delivered += count
         self._connection.delivered(count)
         counters.delivered_bytes += len(lines)
-        now = node.loop.time()
-        pause_s = node.interval_s or len(lines) / node.stateless_bytes_per_s
+        now = shared.loop.time()
+        pause_s = shared.interval_s or len(lines) / shared.stateless_bytes_per_s
         self._due = max(self._due, now - 1.0) + pause_s
-        self._timer = node.loop.call_later(max(self._due - now, 0), self._connection.guarded(self._next))
+        self._timer = shared.loop.call_later(max(self._due - now, 0), self._connection.guarded(self._next))
 
     def _next(self) -> None:
         self._timer = None

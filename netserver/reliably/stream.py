@@ -28,7 +28,7 @@ from netserver.reliably.limits import (
 from netserver.reliably.values import Numbers, NumbersState, next_numbers
 
 if TYPE_CHECKING:
-    from netserver.reliably.node import Node
+    from netserver.reliably.listener_state import ListenerState
     from netserver.shell.connection import Connection
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class SessionStream(ABC):
         sent: messages written to this connection.
     """
 
-    def __init__(self, link: Link, node: Node, uuid: str, position: int) -> None:
+    def __init__(self, link: Link, shared: ListenerState, uuid: str, position: int) -> None:
         self.uuid = uuid
         self.position = position
         self.sent = 0
@@ -67,15 +67,15 @@ class SessionStream(ABC):
         self.stopped = False
         self._link = link
         self._connection = link.connection
-        self._node = node
-        self._sessions = node.sessions
+        self._shared = shared
+        self._sessions = shared.sessions
         self._block = BLOCK_MESSAGES_MIN
         self._unstored = 0
         self._window = NO_LIMIT
         self._window_full = False
         self._due = 0.0  # loop time of the next message, when there is an interval
         self._timer: asyncio.TimerHandle | None = None
-        node.streams[uuid] = self
+        shared.streams[uuid] = self
 
     # --- what an application fills in
 
@@ -118,14 +118,14 @@ class SessionStream(ABC):
         if last == durable and self.is_finished(self._sessions.state(self.uuid)):
             self._link.finished()
         elif self._room(base) > 0:
-            self._node.want(self)
+            self._shared.want(self)
 
     def ack(self, message_id: int) -> None:
         """The client has everything up to ``message_id``. Raises as ``Sessions.ack``."""
         base = self._sessions.position(self.uuid)[0]
         self._sessions.ack(self.uuid, message_id)
         # who acknowledges every n messages needs a window of more than n
-        window = self._node.window if self._window == NO_LIMIT else self._window
+        window = self._shared.window if self._window == NO_LIMIT else self._window
         self._window = max(window, 2 * (message_id - base))
         if self._window_full:
             self._window_full = False
@@ -135,14 +135,14 @@ class SessionStream(ABC):
     def stop(self) -> None:
         """Nothing more is written or made."""
         self.stopped = True
-        if self._node.streams.get(self.uuid) is self:
-            del self._node.streams[self.uuid]
+        if self._shared.streams.get(self.uuid) is self:
+            del self._shared.streams[self.uuid]
         self._cancel_timer()
 
     # --- making
 
     def make(self, limit: int) -> int:
-        """See `netserver.reliably.node.Maker`."""
+        """See `netserver.reliably.listener_state.Maker`."""
         made: list[int] = []
         self._connection.call(lambda: made.append(self._make(limit)))
         return made[0] if made else 0
@@ -169,16 +169,16 @@ class SessionStream(ABC):
             self._unstored += 1
             self._block = min(2 * self._block, BLOCK_MESSAGES_MAX)
             if self._unstored < BLOCKS_UNSTORED_MAX:
-                self._node.want(self)
+                self._shared.want(self)
         return made
 
     def done(self, error: EngineError | None, first_id: int, messages: Sequence[Message]) -> None:
         """The answer for one `put_many`."""
         self._unstored -= 1
-        self._node.stored()
+        self._shared.stored()
         if not self.stopped and not self._connection.closed:
             self._connection.call(self._stored, error, first_id, messages)
-        elif (stream := self._node.streams.get(self.uuid)) is not None:  # who has the session now
+        elif (stream := self._shared.streams.get(self.uuid)) is not None:  # who has the session now
             stream.poke()
 
     def poke(self) -> None:
@@ -196,7 +196,7 @@ class SessionStream(ABC):
 
     def retry(self, problem: EngineError) -> None:
         """Go on a little later, because of ``problem``: the client is not to blame, so it is not told."""
-        self._node.paused(problem)
+        self._shared.paused(problem)
         self._later(RETRY_S)
 
     # --- writing
@@ -218,8 +218,8 @@ class SessionStream(ABC):
         counters.records_delivered += count
         self._connection.delivered(count)
         counters.delivered_bytes += len(lines)
-        if self._node.interval_s:
-            self._due = self._node.loop.time() + self._node.interval_s
+        if self._shared.interval_s:
+            self._due = self._shared.loop.time() + self._shared.interval_s
         return len(lines)
 
     def _room(self, base: int) -> int:
@@ -231,8 +231,8 @@ class SessionStream(ABC):
             self._window_full = True
             self._later(RELIEF_S, self._relieve)
             return 0
-        if self._node.interval_s:
-            wait_s = self._due - self._node.loop.time()
+        if self._shared.interval_s:
+            wait_s = self._due - self._shared.loop.time()
             if wait_s > 0:
                 self._later(wait_s)
                 return 0
@@ -252,7 +252,7 @@ class SessionStream(ABC):
                 self._timer = None
                 run()
 
-            self._timer = self._node.loop.call_later(delay_s, fire)
+            self._timer = self._shared.loop.call_later(delay_s, fire)
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -23,7 +23,7 @@ from netserver.reliably.stream import Link, SessionStream
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.segments.chunk import Slab
-    from netserver.reliably.node import Node
+    from netserver.reliably.listener_state import ListenerState
 
 log = logging.getLogger(__name__)
 GONE: Final = "The topic of this stream has been deleted"
@@ -58,8 +58,8 @@ class TopicStream(SessionStream):
         partition: where the topic's records are (partition 0); it need not be open yet.
     """
 
-    def __init__(self, link: Link, node: Node, uuid: str, position: int, partition: Partition) -> None:
-        super().__init__(link, node, uuid, position)
+    def __init__(self, link: Link, shared: ListenerState, uuid: str, position: int, partition: Partition) -> None:
+        super().__init__(link, shared, uuid, position)
         self.partition = partition
         self._made: dict[int, list[bytes]] = {}  # lines of blocks that are being stored, by the id of their first
         self._passed = 0  # records up to here are lost, or were found not to exist
@@ -88,7 +88,7 @@ class TopicStream(SessionStream):
         found = self._records(slab, after + 1, limit)
         if not found:
             self._passed = max(slab.last_seq, after)
-            self._node.want(self)
+            self._shared.want(self)
             return 0
         left = None if state.left is None else state.left - len(found)
         next_state = RecordsState(state.topic_id, found[-1].seq, left)
@@ -110,7 +110,7 @@ class TopicStream(SessionStream):
             if self.partition.topic.deleting:
                 self._link.fail(GONE, "topic")
             else:
-                self._node.paused(problem)
+                self._shared.paused(problem)
                 self._later(RETRY_S, self._open_again)
             return None
         if slab is not None and slab.lost:

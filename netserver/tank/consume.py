@@ -21,7 +21,7 @@ from engine.errors import EngineError, OutOfRange
 from netserver.access.table import right_of
 from netserver.errors import ProtocolError
 
-from .hot import ChunkCut
+from .dispatch import ChunkCut
 from .limits import (
     ANSWER_BYTES_MAX,
     ANSWER_BYTES_TARGET,
@@ -132,14 +132,14 @@ class Fetch:
     def _look(self) -> None:
         """Find the partition, and again as long as nobody has written to it."""
         if self.partition is None or isinstance(self.partition, Unwritten):
-            if self.job.node.is_written(self.topic, self.request.partition_id):
+            if self.job.shared.is_written(self.topic, self.request.partition_id):
                 self._take_object()
             else:
                 self.partition = Unwritten(self.topic)
 
     def _take_object(self) -> None:
         try:
-            self.partition = self.job.node.partition(self.topic, self.request.partition_id)
+            self.partition = self.job.shared.partition(self.topic, self.request.partition_id)
         except ProtocolError:  # a Consume has a code for it
             self._fail(ConsumeCode.SYSTEM_ERROR)
 
@@ -278,7 +278,7 @@ class Fetch:
 
 
 class Partitions(Protocol):
-    """What the listener knows of topics; see `netserver.tank.node.Node`."""
+    """What the listener knows of topics; see `netserver.tank.listener_state.ListenerState`."""
 
     def topic(self, name: bytes) -> Topic | None:
         """The topic of this name."""
@@ -298,7 +298,7 @@ class Requester(Protocol):
     is_ending: bool
 
     @property
-    def node(self) -> Partitions:
+    def shared(self) -> Partitions:
         """The listener."""
 
     def park(self, function: Callable[[], None]) -> None:
@@ -315,7 +315,7 @@ class ConsumeJob:
     """One request of a session on its way to its answer."""
 
     def __init__(self, session: Requester, request: ConsumeRequest) -> None:
-        self.node = session.node
+        self.shared = session.shared
         self._session = session
         self.connection = session.connection
         self.state = READING
@@ -340,7 +340,7 @@ class ConsumeJob:
 
     def _read_all(self) -> Iterator[None]:
         for name, partitions in self._request.topics[len(self._topics) :]:
-            topic = self.node.topic(name)
+            topic = self.shared.topic(name)
             if topic is not None and not self.connection.visitor.check("CONSUME", SUBSCRIBE, name):
                 topic = None
             fetches = None if topic is None else [Fetch(self, entry, topic) for entry in partitions]

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.state.topics import Topic
 
-    from .node import Node
+    from .listener_state import ListenerState
 
 EMPTY = PartitionRange(0, 0)
 INDEXES_A_STEP = 64
@@ -25,18 +25,20 @@ class DiscoverJob:
         answer: called once with the frame to send.
     """
 
-    def __init__(self, node: Node, request: DiscoverPartitionsRequest, answer: Callable[[bytes], None]) -> None:
-        self._node = node
+    def __init__(
+        self, shared: ListenerState, request: DiscoverPartitionsRequest, answer: Callable[[bytes], None]
+    ) -> None:
+        self._shared = shared
         self._request = request
         self._answer = answer
         self._pending = 1  # this object itself, until all are asked
 
     def start(self) -> None:
         """Answer now, or once all partitions are open; in slices, as there may be 65,535."""
-        self._node.log.slices.run(self._ask())
+        self._shared.log.slices.run(self._ask())
 
     def _ask(self) -> Iterator[None]:
-        topic = self._node.topic(self._request.topic)
+        topic = self._shared.topic(self._request.topic)
         if topic is not None:
             for index in self._indexes(topic):
                 partition = self._with_records(topic, index)
@@ -52,16 +54,16 @@ class DiscoverJob:
 
     def _with_records(self, topic: Topic, index: int) -> Partition | None:
         """The partition, None if it was never written to: then it costs no object either."""
-        return self._node.partition(topic, index) if index in topic.numbers else None
+        return self._shared.partition(topic, index) if index in topic.numbers else None
 
     def _opened(self) -> None:
         self._pending -= 1
         if not self._pending:
-            self._node.log.slices.run(self._look())
+            self._shared.log.slices.run(self._look())
 
     def _look(self) -> Iterator[None]:
         request = self._request
-        topic = self._node.topic(request.topic)
+        topic = self._shared.topic(request.topic)
         indexes = self._indexes(topic) if topic is not None else ()
         ranges = bytearray()  # encoded one by one: all of them at once would take 20 ms
         for index in indexes:

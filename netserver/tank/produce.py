@@ -2,8 +2,8 @@
 
 A request is read whole and all its bundles are checked, those of a large one on a thread, before anything of it is
 written. The usual shape, bundles for one partition (the C++ library gathers those that wait to be sent), is appended
-straight from the read buffer by ``hot.produce_run``, many frames at a time; every other one is prepared and executed on
-its own.
+straight from the read buffer by ``dispatch.produce_run``, many frames at a time; every other one is prepared and
+executed on its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from engine.formats.bundle import BundleInfo, check_bundle
 from engine.formats.record import BundleError
 from netserver.access.table import right_of
 
+from .dispatch import ProduceCursor, parts_room, produce_run
 from .errors import FormatError
-from .hot import ProduceCursor, parts_room, produce_run
 from .limits import (
     BUNDLE_OVERHEAD_BYTES,
     BUNDLE_RECORDS_MAX,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from netserver.shell.connection import Connection
     from netserver.shell.outstanding import Outstanding
 
-    from .node import Node
+    from .listener_state import ListenerState
 
 PUBLISH: Final = right_of("tank", "PRODUCE")
 
@@ -126,8 +126,8 @@ class Producer:
         outstanding: gets each chunk with a Run or a Part as its token, or an Answer that waits for none.
     """
 
-    def __init__(self, node: Node, connection: Connection, outstanding: Outstanding) -> None:
-        self._node = node
+    def __init__(self, shared: ListenerState, connection: Connection, outstanding: Outstanding) -> None:
+        self._shared = shared
         self._connection = connection
         self._outstanding = outstanding
         self._cursor = ProduceCursor()
@@ -142,10 +142,10 @@ class Producer:
         if not cursor.open(data, position, length):
             return position
         name = bytes(data[cursor.name_start : cursor.name_end])
-        topic = self._node.topic(name)
+        topic = self._shared.topic(name)
         if topic is None or not self._connection.visitor.may(PUBLISH, name):
             return position
-        partition = self._node.partition(topic, cursor.partition_id)
+        partition = self._shared.partition(topic, cursor.partition_id)
         if partition is None or not partition.is_open:
             return position
         room_bytes = 0
@@ -192,7 +192,7 @@ class Producer:
             return request, check_bundles(request, [self._limit_bytes(topic.name) for topic in request.topics])
 
         def checked(found: Future[tuple[ProduceRequest, list[list[BundleInfo]]]]) -> None:
-            self._node.log.slices.run(prepared(found))
+            self._shared.log.slices.run(prepared(found))
 
         def prepared(found: Future[tuple[ProduceRequest, list[list[BundleInfo]]]]) -> Iterator[None]:
             targets: list[list[Partition | None] | None] = []
@@ -206,14 +206,14 @@ class Producer:
                     partitions: list[Partition | None] = []
                     targets.append(partitions)
                     for entry in entries:
-                        partitions.append(self._node.partition(topic, entry.partition_id))
+                        partitions.append(self._shared.partition(topic, entry.partition_id))
                         yield
             except Exception as error:  # noqa: BLE001 - whatever it is, the session raises it
                 done(error)
             else:
                 done(Prepared(request, infos, targets, is_large=True))
 
-        self._connection.loop.run_in_executor(self._node.checks, work).add_done_callback(checked)
+        self._connection.loop.run_in_executor(self._shared.checks, work).add_done_callback(checked)
 
     def execute(self, prepared: Prepared) -> Iterator[None]:
         """Append what can be appended, step by step; the answer comes through ``outstanding``."""
@@ -240,18 +240,18 @@ class Producer:
 
     def _topic(self, name: bytes) -> Topic | None:
         """The topic of this name; None also when the client may not publish to it."""
-        topic = self._node.topic(name)
+        topic = self._shared.topic(name)
         return topic if topic is not None and self._connection.visitor.check("PRODUCE", PUBLISH, name) else None
 
     def _limit_bytes(self, name: bytes) -> int:
         """Length of a bundle for this topic, packed and unpacked."""
-        topic = self._node.topic(name)
+        topic = self._shared.topic(name)
         record_bytes_max = 0 if topic is None else topic.config.record_bytes_max
         return max(BUNDLE_UNPACKED_BYTES_MAX, record_bytes_max) + BUNDLE_OVERHEAD_BYTES
 
     def _partitions(self, name: bytes, entries: tuple[ProducePartition, ...]) -> list[Partition | None] | None:
         topic = self._topic(name)
-        return None if topic is None else [self._node.partition(topic, entry.partition_id) for entry in entries]
+        return None if topic is None else [self._shared.partition(topic, entry.partition_id) for entry in entries]
 
     def _append(
         self, entry: ProducePartition, partition: Partition | None, info: BundleInfo, answer: Answer

@@ -6,7 +6,7 @@ from typing import Final
 
 from netserver.errors import Refused
 
-from .hot import unpack_chunk
+from .dispatch import unpack_chunk
 from .messages import SEQ_END, ConsumeCode, ConsumedPartition, ConsumeResponse
 from .records import Fetched, RecordBatch
 

@@ -26,6 +26,7 @@ from .consume import ConsumeJob
 from .discover import DiscoverJob
 from .errors import FormatError
 from .limits import BUSY_REQUESTS_MAX, CHECKED_AT_ONCE_BYTES, DEFERRED_REQUESTS_MAX, FRAME_BYTES_MAX
+from .listener_state import ListenerState, is_topic_name
 from .longpoll import Waiting
 from .messages import (
     ConsumeRequest,
@@ -47,7 +48,6 @@ from .messages import (
     StatusRequest,
     TopicEntry,
 )
-from .node import Node, is_topic_name
 from .produce import Answer, Part, Prepared, Producer, Run
 from .requests import REQUEST_IDS
 from .responses import PING_FRAME, discovered_frame
@@ -70,10 +70,10 @@ OUTPUT: Final = "answers wait for the peer to read"
 
 def factory(services: Services) -> Callable[[Connection], Session]:
     """The maker of sessions for the TANK listener."""
-    node = Node(services)
+    shared = ListenerState(services)
 
     def make(connection: Connection) -> Session:
-        return TankSession(node, connection)
+        return TankSession(shared, connection)
 
     return make
 
@@ -90,20 +90,20 @@ class TankSession:
 
     frame_bytes_max = FRAME_BYTES_MAX
 
-    def __init__(self, node: Node, connection: Connection) -> None:
-        self.node = node
+    def __init__(self, shared: ListenerState, connection: Connection) -> None:
+        self.shared = shared
         self.connection = connection
-        self.waiting = Waiting(node.waiting)
+        self.waiting = Waiting(shared.waiting)
         self.is_ending = False
         self._outstanding = Outstanding(connection, self._released)
-        self._producer = Producer(node, connection, self._outstanding)
+        self._producer = Producer(shared, connection, self._outstanding)
         self._jobs: dict[ConsumeJob, None] = {}
         self._parked: deque[Callable[[], None]] = deque()
         self._deferred = 0
         self._unanswered = 0  # requests whose answer comes from a callback
         self._is_silent = True
         self._checked: Prepared | Request | BaseException | None = None  # what a thread made of the next request
-        node.silent.add(connection)
+        shared.silent.add(connection)
         connection.write(PING_FRAME)
 
     # --- input
@@ -111,7 +111,7 @@ class TankSession:
     def received(self, data: memoryview, length: int) -> int:
         if self._is_silent:
             self._is_silent = False
-            self.node.silent.remove(self.connection)
+            self.shared.silent.remove(self.connection)
         connection = self.connection
         position = 0
         try:
@@ -147,7 +147,7 @@ class TankSession:
         if isinstance(request, Ping):
             return True
         if len(self._outstanding):
-            weight = self.node.weight(request)
+            weight = self.shared.weight(request)
             self._deferred += weight
             if self._deferred >= DEFERRED_REQUESTS_MAX:
                 self.connection.hold(DEFERRED)
@@ -168,7 +168,7 @@ class TankSession:
             return decode_request(message_id, payload)
         self.connection.hold(CHECKING)
         decode = partial(decode_request, message_id, memoryview(bytes(payload)))
-        found = self.connection.loop.run_in_executor(self.node.checks, decode)
+        found = self.connection.loop.run_in_executor(self.shared.checks, decode)
         found.add_done_callback(lambda done: self._was_checked(done.exception() or done.result()))
         return None
 
@@ -214,7 +214,7 @@ class TankSession:
             self.connection.release(APPENDING)
             self.settled()
 
-        self.connection.guarded(partial(self.node.log.slices.run, steps()))()
+        self.connection.guarded(partial(self.shared.log.slices.run, steps()))()
 
     def _open(self, partitions: list[Partition], then: Callable[[], None]) -> None:
         since = time.monotonic()
@@ -225,7 +225,7 @@ class TankSession:
             nonlocal left
             left -= 1
             if not left:
-                self.node.opening_s += time.monotonic() - since
+                self.shared.opening_s += time.monotonic() - since
                 self.connection.call(then)
 
         for partition in partitions:
@@ -263,7 +263,7 @@ class TankSession:
                     self._write_late(discovered_frame(request.request_id, request.topic, 0, b""))
                     return
                 self.connection.hold(DISCOVERING)  # its answer may have 1 MiB: one after the other
-                DiscoverJob(self.node, request, self._discovered).start()
+                DiscoverJob(self.shared, request, self._discovered).start()
             case CreateTopicRequest():
                 self._unanswered += 1
                 if not visitor.check("CREATE_TOPIC", CREATE, request.topic):
@@ -274,14 +274,14 @@ class TankSession:
                 except LimitReached:
                     self._created(request, CreateCode.SYSTEM_ERROR)
                     return
-                self.node.create_topic(request, self.connection.maker, partial(self._created, request))
+                self.shared.create_topic(request, self.connection.maker, partial(self._created, request))
             case ReloadConfRequest():
                 self.connection.write(self._reload(request))
             case StatusRequest(request_id):
-                self.connection.write(self.node.status(request_id))
+                self.connection.write(self.shared.status(request_id))
             case DiscoverTopicsRequest(request_id):
                 if visitor.sees_everything:
-                    self.connection.write(self.node.topics(request_id))
+                    self.connection.write(self.shared.topics(request_id))
                 else:
                     self._unanswered += 1
                     self.connection.in_slices(self._seen_topics(request_id))
@@ -294,7 +294,7 @@ class TankSession:
 
     def _reload(self, request: ReloadConfRequest) -> bytes:
         """There is no file to reload for any partition: settings are changed at run time, and at once in force."""
-        topic = self.node.topic(request.topic)
+        topic = self.shared.topic(request.topic)
         if topic is None or not self.connection.visitor.check("RELOAD_CONF", RELOAD, request.topic):
             code = ReloadCode.UNKNOWN_TOPIC
         elif request.partition_id >= topic.partition_count:
@@ -306,7 +306,7 @@ class TankSession:
     def _seen_topics(self, request_id: int) -> Iterator[None]:
         """The answer to DiscoverTopics for somebody who may not know of all of them."""
         entries = []
-        for topic in list(self.node.catalog):
+        for topic in list(self.shared.catalog):
             if is_topic_name(topic.name) and not topic.deleting and self.connection.visitor.may_see(topic.name):
                 entries.append(TopicEntry(topic.name, topic.partition_count))
             yield
@@ -379,7 +379,7 @@ class TankSession:
         self.settled()
 
     def closed(self) -> None:
-        self.node.silent.remove(self.connection)
+        self.shared.silent.remove(self.connection)
         self._parked.clear()
         self._outstanding.close()
         for job in list(self._jobs):

@@ -146,14 +146,14 @@ MUTANTS = (
     ),
     Mutant(
         "pass over messages by the system's clock",
-        "netserver/blipmq/node.py::Node.oldest_ms",
+        "netserver/blipmq/listener_state.py::ListenerState.oldest_ms",
         "self.log.clock.before_ms(self.message_ttl_ms)",
         "__import__('engine.state.clock', fromlist=['x']).wall_ms() - self.message_ttl_ms",
         f"{BLIPMQ_V2} -k ahead",
     ),
     Mutant(
         "forget who subscribed to a topic that was deleted",
-        "netserver/blipmq/node.py::Node._topic_changed",
+        "netserver/blipmq/listener_state.py::ListenerState._topic_changed",
         ", *self.names.get(topic.name, ())",
         "",
         f"{BLIPMQ_GONE} -k again_goes_on",
@@ -168,7 +168,7 @@ MUTANTS = (
     Mutant(
         "pass expired messages in one turn",
         "netserver/blipmq/push.py::Pusher._some",
-        "and self._node.log.slices.is_over()",
+        "and self._shared.log.slices.is_over()",
         "and False",
         f"{BLIPMQ_V2} -k passed_in_slices",
     ),
@@ -321,7 +321,7 @@ MUTANTS = (
     ),
     Mutant(
         "close silent connections although there is room",
-        "netserver/tank/node.py::SilentConnections.add",
+        "netserver/tank/listener_state.py::SilentConnections.add",
         "and self._is_crowded()",
         "",
         "tests/unit/netserver/tank/test_tank_session.py -k while_there_is_room",

@@ -74,7 +74,7 @@ WALL_TIME = frozenset(
         "netserver/logs.py",
         "netserver/shell/connection.py",
         "netserver/shell/tls.py",
-        "netserver/tank/node.py",
+        "netserver/tank/listener_state.py",
         "netserver/tank/publisher.py",
         "tools/engine_server.py",
         "tools/logtool/lib/authority.py",

@@ -14,7 +14,7 @@ from netserver.blipmq.push import TAG_SHIFT
 from netserver.errors import Refused
 from tests import blipmq_place
 from tests.blipmq_peer import Peer2
-from tests.blipmq_place import UNKNOWN, Place, blipmq_node, delete
+from tests.blipmq_place import UNKNOWN, Place, blipmq_state, delete
 from tests.echo import until
 
 
@@ -105,10 +105,10 @@ def test_who_is_gone_is_not_told_of_new_topics() -> None:
         peer = await place.peer()
         for group in (b"", b"g"):
             await peer.join(b"t", group=group)
-        node = blipmq_node(place)
-        assert [len(found) for found in node.names.values()] == [2]
+        shared = blipmq_state(place)
+        assert [len(found) for found in shared.names.values()] == [2]
         peer.writer.transport.abort()
-        await until(lambda: not node.names)
+        await until(lambda: not shared.names)
 
     with_server(test)
 

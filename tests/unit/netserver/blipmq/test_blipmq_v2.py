@@ -25,7 +25,7 @@ from netserver.blipmq.push import TAG_SHIFT, Push
 from netserver.blipmq.session_v2 import PatternSubscription
 from tests import blipmq_place
 from tests.blipmq_peer import AsyncPeer, Peer2
-from tests.blipmq_place import UNKNOWN, Place, blipmq_node, delete
+from tests.blipmq_place import UNKNOWN, Place, blipmq_state, delete
 from tests.cursor_log import CursorLog
 from tests.echo import until
 from tests.wrong_clock import DAY, MINUTE, YEAR, Time
@@ -159,7 +159,7 @@ def test_wildcards_in_very_many_arrangements_are_refused() -> None:
         assert (await peer.frame()).type == FrameType.NACK
         assert (await peer.frame()).type == FrameType.ACK, "one more of a known arrangement"
         place.peers.pop().writer.transport.abort()
-        await until(lambda: not blipmq_node(place).patterns.find(b"a.a.a.a.a.a"))
+        await until(lambda: not blipmq_state(place).patterns.find(b"a.a.a.a.a.a"))
 
     with_server(test)
 
@@ -173,7 +173,7 @@ def test_a_pattern_is_answered_after_many_turns_and_misses_nothing(monkeypatch: 
         names = [b"t.%d" % number for number in range(600)]
         publisher.send(b"".join(codec.subscribe(cid, name, 1) for cid, name in enumerate(names)))
         await publisher.frames(len(names))
-        catalog, patterns = place.server.log.catalog, blipmq_node(place).patterns
+        catalog, patterns = place.server.log.catalog, blipmq_state(place).patterns
         add = patterns.add
 
         def added(pattern: Pattern, entry: PatternSubscription) -> None:

@@ -159,12 +159,12 @@ def test_a_commit_fails_when_a_record_was_not_taken() -> None:
         async def fails() -> None:
             async with client.transaction() as tx:
                 tx.send("t", b"x")
-                quintlog.listeners["fujin"].node.transaction_bytes += 1 << 40  # type: ignore[attr-defined]
+                quintlog.listeners["fujin"].shared.transaction_bytes += 1 << 40  # type: ignore[attr-defined]
                 tx.send("t", b"y")
 
         with pytest.raises(errors.Refused, match="too many bytes"):
             await fails()
-        quintlog.listeners["fujin"].node.transaction_bytes = 0  # type: ignore[attr-defined]
+        quintlog.listeners["fujin"].shared.transaction_bytes = 0  # type: ignore[attr-defined]
         await client.publish("t", b"z")
         assert await all_of(client, "t", 1) == [b"z"]
 

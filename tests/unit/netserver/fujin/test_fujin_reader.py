@@ -251,7 +251,7 @@ def test_who_waits_for_a_new_group_joins_it_though_the_first_reader_has_left() -
     async def test(server: Server, peer: Peer) -> None:
         await peer.publish(b"t", b"m")
         partition = server.log.partition(server.log.catalog.get(b"t"))  # type: ignore[arg-type]
-        group = server.listeners["fujin"].node.group(b"g", partition)  # type: ignore[attr-defined]
+        group = server.listeners["fujin"].shared.group(b"g", partition)  # type: ignore[attr-defined]
         joined: list[object] = []
         done = asyncio.Event()
         group.open("oldest", lambda error: group.leave(object()))
@@ -508,7 +508,7 @@ def test_a_read_error_is_told_to_all_who_wait(monkeypatch: pytest.MonkeyPatch) -
             raise NotStored("the disk is broken")
 
         with monkeypatch.context() as patched:
-            (group,) = server.listeners["fujin"].node.groups.values()  # type: ignore[attr-defined]
+            (group,) = server.listeners["fujin"].shared.groups.values()  # type: ignore[attr-defined]
 
             class Cursor:
                 alive = True
@@ -648,9 +648,9 @@ def test_many_readers_come_and_go() -> None:
             await asyncio.gather(*(ended(reader) for reader in readers))
         reader = await peer.reader(b"t")
         assert sorted(await pushed(reader, 200), key=int) == numbered(200)
-        assert server.listeners["fujin"].node.groups  # type: ignore[attr-defined]
+        assert server.listeners["fujin"].shared.groups  # type: ignore[attr-defined]
         await ended(reader)
-        assert not server.listeners["fujin"].node.groups  # type: ignore[attr-defined]
+        assert not server.listeners["fujin"].shared.groups  # type: ignore[attr-defined]
         (cursor,) = server.log.cursors.loaded()
         assert cursor.pins == 0
 

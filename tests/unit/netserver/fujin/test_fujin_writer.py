@@ -220,15 +220,15 @@ def test_nothing_is_visible_before_the_commit() -> None:
         await peer.publish(b"a", b"between")
         assert await values(server, b"a") == [b"between"]
         assert await values(server, b"b") == []
-        node = listener(server).node
-        assert node.transaction_bytes > 0
-        assert len(node.open_transactions) == 1
+        shared = listener(server).shared
+        assert shared.transaction_bytes > 0
+        assert len(shared.open_transactions) == 1
         stream.send(codec.tx(Op.COMMIT, 4) + codec.write(5, b"a", b"plain again"))
         assert await answers(stream, 2) == [Done(Answer.COMMIT, 4, None), Done(Answer.WRITE, 5, None)]
         assert await values(server, b"a") == [b"between", b"1", b"plain again"]
         assert await values(server, b"b") == [b"2"]
-        assert (node.transaction_bytes, len(node.open_transactions)) == (0, 0)
-        assert node.transactions == {"committed": 1, "rolled_back": 0, "failed": 0}
+        assert (shared.transaction_bytes, len(shared.open_transactions)) == (0, 0)
+        assert shared.transactions == {"committed": 1, "rolled_back": 0, "failed": 0}
 
     serve(test)
 
@@ -239,7 +239,7 @@ def test_what_ends_before_the_commit_is_rolled_back(end: str) -> None:
         stream = peer.writer()
         stream.send(codec.tx(Op.BEGIN, 1) + codec.write(2, b"a", b"never"))
         await answers(stream, 2)
-        node = listener(server).node
+        shared = listener(server).shared
         if end == "rollback":
             stream.send(codec.tx(Op.ROLLBACK, 3))
             assert await answers(stream, 1) == [Done(Answer.ROLLBACK, 3, None)]
@@ -252,9 +252,9 @@ def test_what_ends_before_the_commit_is_rolled_back(end: str) -> None:
             stream.stop()
         else:
             peer.close()
-        await until(lambda: not node.open_transactions)
-        assert node.transaction_bytes == 0
-        assert node.transactions["rolled_back"] == 1
+        await until(lambda: not shared.open_transactions)
+        assert shared.transaction_bytes == 0
+        assert shared.transactions["rolled_back"] == 1
         assert await values(server, b"a") == []
 
     serve(test)
@@ -314,7 +314,7 @@ def test_a_transaction_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_open_transactions_are_bounded_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netserver.fujin.node.TRANSACTIONS_BYTES_MAX", 10_000)
+    monkeypatch.setattr("netserver.fujin.listener_state.TRANSACTIONS_BYTES_MAX", 10_000)
 
     async def test(server: Server, peer: Peer) -> None:
         streams, found = [peer.writer() for _ in range(2)], []
@@ -360,9 +360,9 @@ def test_a_transaction_without_commands_times_out() -> None:
         stream = peer.writer()
         stream.send(codec.tx(Op.BEGIN, 1) + codec.write(2, b"t", b"x"))
         await answers(stream, 2)
-        node = listener(server).node
-        await until(lambda: not node.open_transactions)
-        assert node.transaction_bytes == 0
+        shared = listener(server).shared
+        await until(lambda: not shared.open_transactions)
+        assert shared.transaction_bytes == 0
         stream.send(codec.tx(Op.COMMIT, 3) + codec.tx(Op.ROLLBACK, 4) + codec.write(5, b"t", b"goes on"))
         found = await answers(stream, 3)
         assert "timed out" in str(found[0].error)
@@ -390,9 +390,9 @@ def test_a_commit_that_fails_stores_nothing_and_can_only_be_rolled_back() -> Non
         assert again.error == first.error
         assert over.error is None
         assert await values(server, b"good") == [b"1"]
-        node = listener(server).node
-        assert node.transactions == {"committed": 0, "rolled_back": 0, "failed": 1}
-        assert node.transaction_bytes == 0
+        shared = listener(server).shared
+        assert shared.transactions == {"committed": 0, "rolled_back": 0, "failed": 1}
+        assert shared.transaction_bytes == 0
 
     serve(test)
 

@@ -237,10 +237,10 @@ def test_small_commands_leave_the_loop_to_others() -> None:
     async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
         loop = asyncio.get_running_loop()
         turns, most, before = 0, 0, 0
-        node = listener.node
+        shared = listener.shared
 
         def done() -> int:
-            return sum(node.transactions.values())
+            return sum(shared.transactions.values())
 
         def tick() -> None:
             nonlocal turns, most, before

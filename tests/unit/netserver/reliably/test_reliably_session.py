@@ -434,7 +434,7 @@ def test_a_client_that_acknowledges_has_a_window(monkeypatch: pytest.MonkeyPatch
             peer = await here.peer(start("u", 65535))
             await peer.line()
             peer.send(ack("u", 1))
-            stream = here.node.streams["u"]
+            stream = here.shared.streams["u"]
             await here.until(lambda: stream._window_full)
             assert stream._window == 20
             sent = stream.position
@@ -488,7 +488,7 @@ def test_a_store_that_others_have_filled_is_a_pause() -> None:
             with state._environment._environment.begin(write=True):  # the store's writer waits
                 state.submit([Put(b"z/", bytes(UNSTORED_BYTES_MAX))])
                 peer = await here.peer(start("u", 5))
-                await here.until(lambda: "u" in here.node.sessions)
+                await here.until(lambda: "u" in here.shared.sessions)
                 await peer.nothing()
             check_stream(await peer.lines(5), 5)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.limits import READ_BYTES_MIN
-from netserver.tank import codec, messages, node, session, wire
+from netserver.tank import codec, listener_state, messages, session, wire
 from netserver.tank.limits import CHUNK_BYTES_TARGET, SILENT_CONNECTIONS_MAX
 from netserver.tank.messages import SEQ_END, PartitionRange
 from tests.echo import LOOPS, until
@@ -185,7 +185,7 @@ def test_silent_connections_are_kept_while_there_is_room() -> None:
 
 
 def test_silent_connections_do_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node, "SILENT_CONNECTION_S", 0.2)
+    monkeypatch.setattr(listener_state, "SILENT_CONNECTION_S", 0.2)
 
     async def test(place: Place) -> None:
         first = await place.peer()
@@ -505,7 +505,7 @@ def test_a_flood_of_small_requests_holds_up_nobody(monkeypatch: pytest.MonkeyPat
 
 
 def test_requests_that_look_at_many_partitions_count_for_several(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("netserver.tank.node.PARTITIONS_PER_REQUEST", 10)
+    monkeypatch.setattr("netserver.tank.listener_state.PARTITIONS_PER_REQUEST", 10)
     monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
 
     async def test(place: Place) -> None:
@@ -520,12 +520,12 @@ def test_requests_that_look_at_many_partitions_count_for_several(monkeypatch: py
         for number in range(12):
             answer = await flood.answer(messages.DiscoverPartitionsResponse)
             assert (answer.request_id, len(answer.partitions)) == (number, 1000)
-        node = first.session.node  # type: ignore[attr-defined]
+        shared = first.session.shared  # type: ignore[attr-defined]
         weights = [
-            node.weight(messages.DiscoverPartitionsRequest(1, b"gone", (1,) * 25)),
-            node.weight(consume(1, b"t", *((index, 0) for index in range(30)))),
-            node.weight(messages.StatusRequest(1)),
-            node.weight(messages.DiscoverTopicsRequest(1, 0)),
+            shared.weight(messages.DiscoverPartitionsRequest(1, b"gone", (1,) * 25)),
+            shared.weight(consume(1, b"t", *((index, 0) for index in range(30)))),
+            shared.weight(messages.StatusRequest(1)),
+            shared.weight(messages.DiscoverTopicsRequest(1, 0)),
         ]
         assert weights == [3, 4, 1, 1]
 

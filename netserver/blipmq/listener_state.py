@@ -35,7 +35,7 @@ class Watcher(Protocol):
         """A topic that it is of was made; read it behind ``after_seq``."""
 
 
-class Node:
+class ListenerState:
     """Shared by all sessions; one per server.
 
     Attributes:

@@ -50,7 +50,7 @@ class ReaderOptions(NamedTuple):
     fetch_empty: str
 
 
-class Node:
+class ListenerState:
     """Shared by all streams; one per server.
 
     Attributes:

@@ -36,7 +36,7 @@ class Refusal:
     committed_seq: int
 
 
-class Shared:
+class ListenerState:
     """One object for a listener; everything runs in the loop's thread.
 
     Attributes:

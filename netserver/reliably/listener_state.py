@@ -46,7 +46,7 @@ def _session_config(config: ServerConfig) -> SessionConfig:
 
 
 class Maker(Protocol):
-    """A stream that wants to make messages; `queued` is the node's mark."""
+    """A stream that wants to make messages; `queued` is its mark."""
 
     queued: bool
 
@@ -54,7 +54,7 @@ class Maker(Protocol):
         """Make up to ``limit`` messages; returns how many."""
 
 
-class Node:
+class ListenerState:
     """See the module.
 
     Args:

@@ -44,7 +44,7 @@ def is_topic_name(name: bytes) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-class Node:
+class ListenerState:
     """Made once for each server; everything in the event loop's thread."""
 
     def __init__(self, services: Services) -> None:
