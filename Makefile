@@ -22,16 +22,11 @@ INSTALL ?= editable
 DATA ?= data
 TESTS ?= tests
 JAVA = $(if $(filter tests tests/spark%,$(TESTS)),.ci/java,:)
-WHEEL_RUN = build/wheel-run
+WHEEL_RUN ?= build/wheel-run
+# Plain Python is for what has a compiled form: the engine and the protocols. CI has the rest from the wheel.
+PURE = $(if $(filter tests,$(TESTS)),tests/unit/engine tests/unit/netserver tests/property,$(TESTS))
 COVERED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz tests/interop tests/crash/test_place.py,$(TESTS))
-# Engine and codecs have tests of their own; those of whole servers, clients and tools take long without compiled modules.
-NOT_COVERING = $(addprefix --ignore-glob=*/test_,tidy.py docs*.py logtool_[c-z]*.py *client*.py *hostile.py \
-	quic.py tls.py certificates.py admin*.py staging.py engine_server.py first_steps.py listener.py connection*.py \
-	server_config.py wrong_port.py)
-
-CHECKED = $(filter-out %reliably.py,$(wildcard tests/fuzz/*.py)) tests/property $(wildcard $(addprefix tests/unit/*/*/test_, \
-	*codec.py *frames.py batch*.py bundle.py cursors.py deliveries.py quick_rounds.py round_writer.py) \
-	tests/unit/engine/test_compiled.py)
+CHECKED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz,$(TESTS))
 
 .PHONY: serve test test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel clean
 
@@ -54,16 +49,16 @@ test-wheel:
 
 test-pure:
 	@.ci/venv $(VENV) $(INSTALL) test
-	QUINTLOG_PURE=1 $(PY) -m pytest --ignore=tests/unit/test_tidy.py $(if $(filter tests,$(TESTS)),$(wildcard tests/unit tests/property),$(TESTS))
+	QUINTLOG_PURE=1 $(PY) -m pytest -m 'not whole' $(PURE)
 
 # A copy of the tree, so that modules with bounds checks do not stay in the way of the fast ones.
 test-checked:
 	@.ci/venv $(VENV) editable test
-	@mkdir -p build/checked && cp -ru engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/checked/
+	@rm -rf build/checked/tests && mkdir -p build/checked && cp -ru engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/checked/
 	@find build/checked -name '*.so' ! -newer build/checked/setup.py -delete
 	cd build/checked && QUINTLOG_BUILD=checked $(abspath $(PY)) setup.py -q build_ext --inplace -j $$(nproc)
 	cd build/checked && QUINTLOG_REQUIRE_COMPILED=checked $(abspath $(PY)) -m pytest -p no:cacheprovider \
-		-k 'not running_server' $(CHECKED)
+		-m checked -k 'not running_server' $(CHECKED)
 
 lint:
 	@.ci/venv $(VENV) editable lint
@@ -99,7 +94,7 @@ coverage:
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@cp -r engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/coverage/
 	@find build/coverage -name '*.so' -delete
-	cd build/coverage && $(abspath $(PY)) -m coverage run -m pytest -q -p no:cacheprovider $(NOT_COVERING) $(COVERED)
+	cd build/coverage && $(abspath $(PY)) -m coverage run -m pytest -q -p no:cacheprovider -m 'not whole' $(COVERED)
 	cd build/coverage && $(abspath $(PY)) -m coverage combine -q
 	cd build/coverage && $(abspath $(PY)) -m coverage report
 

@@ -18,16 +18,9 @@ from tests.mutants.trial import copy_of_checkout, is_found
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 QUICK = {
     "do not sync records",
-    "acknowledge before the sync",
-    "do not sync the directory of a new segment",
-    "write once, however much of it was taken",
-    "rewrite nothing above the floor",
     "lose a segment with its header",
-    "give the id of an unknown directory to a new topic",
     "skip the checksum of headers",
-    "pass over the oldest segments when the log begins in a gap",
     "remove files before the raised start is on disk",
-    "let one topic stop the cleaning of all",
     "believe a jump of the clock that is seen twice",
 }
 

@@ -116,7 +116,6 @@ async def chaos(process: ServerProcess, seed: int) -> None:
     assert lines.replayed > 0
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_client_ends_with_the_right_checksum() -> None:
     # paced, so that the streams last as long as the kills

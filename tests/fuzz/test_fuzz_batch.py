@@ -19,6 +19,8 @@ from engine.formats import batch, batch_pure, bundle, bundle_pure
 from engine.formats.bundle_encode import encode_bundle
 from engine.formats.record import BatchError, BundleError
 
+pytestmark = pytest.mark.checked
+
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROUNDS = int(os.environ.get("QUINTLOG_FUZZ_ROUNDS", 1_600_000 if NIGHTLY else 25_000 if COMPILED else 2000))
 SEED = int.from_bytes(os.urandom(4)) if NIGHTLY else 0

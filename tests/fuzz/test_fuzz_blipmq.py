@@ -25,6 +25,8 @@ from netserver.testing import running
 from tests.blipmq_peer import KEY, AsyncPeer
 from tests.echo import ALONE
 
+pytestmark = pytest.mark.checked
+
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROUNDS = 500_000 if NIGHTLY else 50_000
 INTERESTING = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0x10, 0x7F, 0x80, 0xFF)

@@ -20,6 +20,8 @@ from netserver.figg.codec import Decoder, FiggError, Message
 from tests.echo import until
 from tests.figg_support import Place, with_server
 
+pytestmark = pytest.mark.checked
+
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 INPUTS = 5_000_000 if NIGHTLY else 50_000
 """Each is fed to both sides, whole and in portions: four times as many."""

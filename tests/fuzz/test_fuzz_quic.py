@@ -17,6 +17,8 @@ from netserver.fujin.codec import Answer
 from netserver.testing import server
 from tests.quic_attacker import Attacker, crypto_frame, number, stream_frame
 
+pytestmark = pytest.mark.checked
+
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 CONNECTIONS = 20_000 if NIGHTLY else 150
 OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}

@@ -24,6 +24,8 @@ from netserver.tank.errors import FormatError
 from netserver.testing import running
 from tests.tank_peer import Peer, bundle, consume, produce, sparse
 
+pytestmark = pytest.mark.checked
+
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROUNDS = 500_000 if NIGHTLY else 12_500
 TWINS = [frames_pure, *([frames_compiled] if frames_compiled.COMPILED else [])]

@@ -25,7 +25,6 @@ NEEDED = [
     pytest.mark.skipif(
         not (CHECKOUT / "client").is_dir() or shutil.which("go") is None, reason="the original or Go is not here"
     ),
-    pytest.mark.slow,
 ]
 
 

@@ -22,7 +22,6 @@ OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin")}
 
 pytestmark = [
     pytest.mark.skipif(not CLIENT.exists() or shutil.which("ruby") is None, reason="the original's client is not here"),
-    pytest.mark.slow,
 ]
 
 

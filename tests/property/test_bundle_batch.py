@@ -6,12 +6,15 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from engine.formats import batch, batch_pure, bundle, bundle_pure
 from engine.formats.bundle_encode import encode_bundle
 from engine.formats.record import BatchError, BundleError, Record
+
+pytestmark = pytest.mark.checked
 
 SEGMENT = 0x0123_4567_89AB_CDEF
 BUNDLES = (bundle, bundle_pure)

@@ -6,6 +6,7 @@ import os
 from bisect import bisect_left
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -13,6 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from engine.cursors.deliveries import NEVER_MS, Deliveries, DeliveryPolicy, load
 from engine.limits import OVERTAKEN_MAX
 from engine.segments.gaps import Gaps
+
+pytestmark = pytest.mark.checked
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 NUMBERS = st.integers(1, 60)

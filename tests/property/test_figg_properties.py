@@ -6,12 +6,15 @@ import asyncio
 import itertools
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from netserver.client.window import Entry, Window
 from netserver.figg import codec, frames, frames_pure
 from netserver.figg.codec import Decoder, Message
+
+pytestmark = pytest.mark.checked
 
 U64 = st.integers(0, 2**64 - 1)
 TOPIC = st.binary(max_size=40)

@@ -23,6 +23,8 @@ from engine.segments import gaps as gaps_module
 from engine.segments.gaps import Gaps
 from tests.cursor_log import CursorLog
 
+pytestmark = pytest.mark.checked
+
 EXAMPLES = 2000 if os.environ.get("QUINTLOG_NIGHTLY") == "1" else 60
 GAP = st.one_of(st.just(0), st.just(0), st.integers(1, 5), st.integers(1, 1 << 40))
 ROWS = st.lists(st.tuples(GAP, st.integers(1, 5)), min_size=1, max_size=40)

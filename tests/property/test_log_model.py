@@ -39,7 +39,7 @@ EXAMPLES, STEPS = (3000, 100) if NIGHTLY else COMMON
 HISTORIES = int(os.environ.get("QUINTLOG_HISTORIES", 50_000 if NIGHTLY else 20))
 """Drawn by a plain generator: half of the time of Hypothesis goes into drawing."""
 SEED = int.from_bytes(os.urandom(4)) if NIGHTLY else 1
-pytestmark = pytest.mark.timeout(86_400 if NIGHTLY else 900)
+pytestmark = [pytest.mark.checked, pytest.mark.timeout(86_400 if NIGHTLY else 900)]
 TOPICS = (b"a", b"b")
 
 values = st.binary(max_size=40) | st.integers(1, 9000).map(lambda size: b"v" * size)

@@ -18,6 +18,8 @@ from engine.sessions.store import Sessions
 from engine.sessions.types import SessionConfig
 from tests.simulated_state import SimulatedState
 
+pytestmark = pytest.mark.checked
+
 UUIDS = ("one", "\N{SNOWMAN}")
 EXPIRY_S = 30.0
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"

@@ -16,6 +16,8 @@ from netserver.tank.limits import TOPIC_NAME_BYTES_MAX as TANK_TOPIC_BYTES_MAX
 from tools.engine_server import main as engine_server
 from tools.logtool.cli import COMMANDS, root
 
+pytestmark = pytest.mark.whole
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 

@@ -13,6 +13,8 @@ import pytest
 from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
 from netserver.testing import ServerProcess, server
 
+pytestmark = pytest.mark.whole
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = ("../README.md", "clients.md", "figg.md", "reliably.md", "tank.md", "blipmq.md", "fujin.md")
 

@@ -91,7 +91,10 @@ WALL_NAMES = {
 }
 WALL_ENDS = (".now", ".utcnow", ".today", ".fromtimestamp")
 
-pytestmark = pytest.mark.skipif(not (ROOT / "engine").is_dir(), reason="looks at a checkout, not at an installation")
+pytestmark = [
+    pytest.mark.whole,
+    pytest.mark.skipif(not (ROOT / "engine").is_dir(), reason="looks at a checkout, not at an installation"),
+]
 
 
 @dataclass(frozen=True, slots=True)

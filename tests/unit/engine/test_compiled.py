@@ -21,10 +21,13 @@ REQUIRED = os.environ.get("QUINTLOG_REQUIRE_COMPILED")
 CHECK = b"Out of bounds on buffer access (axis %d)"
 """Message of a bounds check in compiled code."""
 
-pytestmark = pytest.mark.skipif(
-    REQUIRED not in ("1", "checked") or os.environ.get("QUINTLOG_PURE") == "1",
-    reason="compiled modules are not required here",
-)
+pytestmark = [
+    pytest.mark.checked,
+    pytest.mark.skipif(
+        REQUIRED not in ("1", "checked") or os.environ.get("QUINTLOG_PURE") == "1",
+        reason="compiled modules are not required here",
+    ),
+]
 
 PXDS = [
     (package.__name__, pxd)

@@ -22,6 +22,8 @@ from netserver.limits import FLUSH_S
 from netserver.testing import ServerProcess, server
 from tests.certificates import self_signed
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).resolve().parents[3]
 
 

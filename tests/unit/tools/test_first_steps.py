@@ -23,6 +23,8 @@ from netserver.testing import ServerProcess, running, server
 from tests.unit.conftest import Logtool
 from tests.users import as_nobody, needs_root, open_folder
 
+pytestmark = pytest.mark.whole
+
 
 def mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)

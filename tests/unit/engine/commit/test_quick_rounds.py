@@ -28,7 +28,7 @@ from engine.state.index import Index
 from tests.engine_log import EngineLog, segments
 from tests.round_files import largest_file, not_to_be_synced
 
-pytestmark = pytest.mark.skipif(not COMPILED, reason="only where it is compiled")
+pytestmark = [pytest.mark.checked, pytest.mark.skipif(not COMPILED, reason="only where it is compiled")]
 
 
 def readable(*fds: int) -> Callable[..., list[int]]:

@@ -16,7 +16,7 @@ from engine.limits import ROUND_PARTS_MAX, ROUND_PIECES_MAX
 from engine.segments.watermarks import SLOT_BYTES
 from tests.round_files import largest_file, not_to_be_synced
 
-pytestmark = pytest.mark.skipif(not COMPILED, reason="only where it is compiled")
+pytestmark = [pytest.mark.checked, pytest.mark.skipif(not COMPILED, reason="only where it is compiled")]
 
 MARK = bytes(range(SLOT_BYTES))
 

@@ -19,6 +19,8 @@ from tests.cursor_log import OWNER, CursorLog, numbered
 from tests.engine_log import segments
 from tests.wrong_clock import DAY, MINUTE, SECOND, START_MS, Time
 
+pytestmark = pytest.mark.checked
+
 
 def test_a_cursor_sees_what_comes_after_it(cursor_log: CursorLog) -> None:
     cursor_log.engine.append([b"before"])

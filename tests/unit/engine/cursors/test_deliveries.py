@@ -7,6 +7,8 @@ import pytest
 from engine.cursors.deliveries import GIVEN_UP, NEVER_MS, QUEUED, Deliveries, DeliveryPolicy, Plan, Run, load
 from engine.limits import OVERTAKEN_MAX
 
+pytestmark = pytest.mark.checked
+
 POLICY = DeliveryPolicy()
 PLAIN = DeliveryPolicy(retry_backoff_ms=0)
 

@@ -16,6 +16,8 @@ from engine.formats.record import BatchError, Record
 from engine.limits import BATCH_BYTES_TARGET, BUNDLE_BYTES_MAX, EXTENSION_BYTES_MAX
 from tests.batches import SEGMENT, TIME, both, headers_of, put_bundle, sealed, writer
 
+pytestmark = pytest.mark.checked
+
 # --- bytes
 
 

@@ -15,6 +15,8 @@ from engine.formats.record import BatchError, BundleError, Record
 from engine.limits import BUNDLE_BYTES_MAX, EXTENSION_BYTES_MAX
 from tests.batches import SEGMENT, TIME, both, headers_of, put_bundle, sealed, writer
 
+pytestmark = pytest.mark.checked
+
 # --- sealing and verifying
 
 

@@ -16,6 +16,8 @@ from engine.formats.bundle_encode import encode_bundle
 from engine.formats.record import BundleError, Record
 from engine.limits import BUNDLE_UNPACKED_BYTES_MAX
 
+pytestmark = pytest.mark.checked
+
 VECTORS = Path(__file__).parents[3] / "data" / "tank.jsonl"
 MALFORMED = {"raw_produce_too_short", "raw_produce_bundle_longer_than_payload"}
 TIME = 1_700_000_000_000

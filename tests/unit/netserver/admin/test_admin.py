@@ -26,6 +26,8 @@ from netserver.testing import running
 from tests.api_schemas import check_answer
 from tests.echo import ALONE, Echo, frame, run, until
 
+pytestmark = pytest.mark.whole
+
 
 class Caller:
     """Calls the admin API of a running server."""

@@ -16,6 +16,8 @@ from netserver.app import Server
 from netserver.testing import running
 from tests.echo import ALONE, Echo, run
 
+pytestmark = pytest.mark.whole
+
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 

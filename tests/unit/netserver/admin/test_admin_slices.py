@@ -16,6 +16,8 @@ from netserver.admin.api import BadRequest
 from netserver.admin.bodies import TooManyValues, read_document
 from netserver.admin.slices import Encoded, json_bytes, sliced
 
+pytestmark = pytest.mark.whole
+
 SCALARS = st.none() | st.booleans() | st.integers() | st.text(max_size=5)
 DOCUMENTS = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=4)

@@ -31,6 +31,8 @@ from tests.unit.netserver.admin.test_admin import Caller
 from tests.wrong_clock import DAY, MINUTE, START_MS, YEAR, Time
 from tools.spark.sink.client import RETRIED
 
+pytestmark = pytest.mark.whole
+
 Row = list[Any]
 
 

@@ -17,6 +17,8 @@ from netserver.testing import running, server
 from tests.blipmq_place import FAST, take
 from tests.echo import ALONE, LOOPS, run, until
 
+pytestmark = pytest.mark.whole
+
 
 def with_client(
     test: Callable[[blipmq.Client, Server], Awaitable[None]], loop: str = "asyncio", **sections: dict[str, Any]

@@ -15,6 +15,8 @@ from netserver.errors import ConnectionFailed, NotStored, ProtocolError, Refused
 from tests.blipmq_place import FAST, take
 from tests.echo import until
 
+pytestmark = pytest.mark.whole
+
 
 class Script:
     """A server that answers as the test says; it logs in by itself."""

@@ -11,6 +11,8 @@ import pytest
 from netserver.blipmq import codec, codec_v2, limits
 from netserver.blipmq.codec import Decoder, Frame, FrameType, FramingError, PayloadError
 
+pytestmark = pytest.mark.checked
+
 DATA = Path(__file__).resolve().parents[3] / "data" / "blipmq.jsonl"
 ROWS = [json.loads(line) for line in DATA.read_text().splitlines()]
 

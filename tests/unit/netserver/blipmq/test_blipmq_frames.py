@@ -13,6 +13,8 @@ from netserver.blipmq import codec, frames, frames_pure
 from netserver.blipmq.codec import FramingError
 from netserver.blipmq.limits import FRAME_LENGTH_MAX
 
+pytestmark = pytest.mark.checked
+
 NOW_MS = 1_700_000_000_000
 LENGTH_MAX = FRAME_LENGTH_MAX
 

@@ -16,6 +16,8 @@ from netserver.client.window import Entry
 from netserver.errors import Closed, ConnectionFailed, ProtocolError, Refused, Timeout, Unknown
 from tests.echo import LOOPS, run, until
 
+pytestmark = pytest.mark.whole
+
 BOTH_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 FRAME_BYTES = 1 << 20
 

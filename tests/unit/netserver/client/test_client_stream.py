@@ -11,6 +11,8 @@ import pytest
 from netserver.client.stream import Batch, Prefetch, SubscriptionBase
 from netserver.errors import Closed, ConnectionFailed, Refused, Timeout
 
+pytestmark = pytest.mark.whole
+
 
 class Numbers(Batch[int]):
     """Consecutive numbers; each counts 10 bytes."""

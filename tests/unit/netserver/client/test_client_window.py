@@ -11,6 +11,8 @@ import pytest
 from netserver.client.window import Entry, Window
 from netserver.errors import Closed, ConnectionFailed, NotStored, Unknown
 
+pytestmark = pytest.mark.whole
+
 Test = Callable[[], Coroutine[Any, Any, None]]
 
 

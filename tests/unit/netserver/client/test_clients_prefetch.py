@@ -22,6 +22,8 @@ from netserver.client import blocking
 from netserver.testing import ServerProcess, running, server
 from tests.echo import run, until
 
+pytestmark = pytest.mark.whole
+
 PATIENCE_S = 60
 """Only a call that hangs takes so long."""
 SETTINGS = {"fujin": {"nack_delay": 0}}

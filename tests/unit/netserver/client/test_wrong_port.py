@@ -20,6 +20,8 @@ from netserver.testing import ServerProcess, running
 from tests.echo import until
 from tests.unit.conftest import Logtool
 
+pytestmark = pytest.mark.whole
+
 TCP = ("figg", "tank", "blipmq", "reliably")
 NAMES = {"figg": "Figg", "tank": "TANK", "blipmq": "BlipMQ", "reliably": "a JSON stream (reliably)", "fujin": "Fujin"}
 SPOKEN = {**NAMES, "admin": "HTTP"}

@@ -14,6 +14,8 @@ from netserver.config.sections import ServerConfig, reloaded
 from netserver.config.settings import Address, TextSetting
 from netserver.errors import ConfigError
 
+pytestmark = pytest.mark.whole
+
 
 def test_defaults() -> None:
     made = build()

@@ -17,6 +17,8 @@ from netserver.testing import running
 from tests.echo import LOOPS, run, until
 from tests.figg_support import ONLY_FIGG, OldServer, Place, Proxy, proxied, with_server
 
+pytestmark = pytest.mark.whole
+
 QUICK: dict[str, Any] = {"backoff": lambda failures: 0.001}
 BOTH_LOOPS = pytest.mark.parametrize("loop", LOOPS)
 

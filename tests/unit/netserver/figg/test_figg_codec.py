@@ -11,6 +11,8 @@ from netserver.figg import codec
 from netserver.figg.codec import Ack, Attach, Attached, Data, Decoder, Detach, Detached, FiggError, Ping, Pong, Publish
 from netserver.figg.limits import FRAME_BYTES_MAX, TOPIC_BYTES_MAX
 
+pytestmark = pytest.mark.checked
+
 ROWS = [json.loads(line) for line in (Path(__file__).parents[3] / "data" / "figg.jsonl").read_text().splitlines()[1:]]
 MESSAGES: list[codec.Message] = [
     Attach(b"topic", 7),

@@ -11,6 +11,8 @@ from engine.formats.batch import BatchWriter, records
 from engine.formats.bundle import check_bundle, encode_bundle
 from netserver.figg import codec, frames, frames_pure
 
+pytestmark = pytest.mark.checked
+
 BOTH = pytest.mark.parametrize("hot", [frames, frames_pure], ids=["frames", "twin"])
 LIMIT = 1 << 20
 

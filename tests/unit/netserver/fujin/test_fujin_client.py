@@ -21,6 +21,8 @@ from netserver.testing import ServerProcess, running, server
 from tests.certificates import self_signed
 from tests.echo import run, until
 
+pytestmark = pytest.mark.whole
+
 Test = Callable[[Server, fujin.Client], Awaitable[None]]
 OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
 BOTH = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])

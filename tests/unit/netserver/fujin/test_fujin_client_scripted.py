@@ -29,6 +29,8 @@ from netserver.fujin.codec import (
 from tests.certificates import self_signed
 from tests.echo import run
 
+pytestmark = pytest.mark.whole
+
 
 class Original(QuicConnectionProtocol):
     """Answers WRITEs at once, as the original does; ``script`` says what else happens."""

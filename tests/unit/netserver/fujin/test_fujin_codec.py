@@ -50,6 +50,8 @@ from netserver.fujin.limits import (
     WRITER_ID_BYTES_MAX,
 )
 
+pytestmark = pytest.mark.checked
+
 ROWS = [json.loads(line) for line in (Path(__file__).parents[3] / "data" / "fujin.jsonl").read_text().splitlines()[1:]]
 LIMIT = 1000
 PLAIN = Options(LIMIT)

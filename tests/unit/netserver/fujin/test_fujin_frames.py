@@ -12,6 +12,8 @@ from netserver.fujin import codec, frames, frames_pure
 from netserver.fujin.codec import Answer, Op, Options
 from netserver.fujin.codec_answers import AnswerDecoder, Fetched
 
+pytestmark = pytest.mark.checked
+
 NOW_MS = 1_700_000_000_000
 LIMIT = 1 << 20
 

@@ -19,6 +19,8 @@ from netserver.shell.tls import server_context
 from tests.certificates import self_signed
 from tests.simulated_files import LoseAll, disk_with
 
+pytestmark = pytest.mark.whole
+
 
 def loaded(certificate: Path | str, key: Path | str) -> QuicConfiguration:
     configuration = QuicConfiguration(is_client=False)

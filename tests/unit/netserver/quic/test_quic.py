@@ -31,6 +31,8 @@ from tests.certificates import self_signed
 from tests.echo import run, until
 from tests.fujin_peer import Peer, client_configuration, connect
 
+pytestmark = pytest.mark.whole
+
 Test = Callable[[Server, FujinListener, tuple[str, int]], Awaitable[None]]
 ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
 

@@ -24,6 +24,8 @@ from tests.echo import until
 from tests.fujin_peer import client_configuration, connect
 from tests.quic_attacker import Attacker, crypto_frame, packed, stream_frame
 
+pytestmark = pytest.mark.whole
+
 ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
 Test = Callable[[Server, FujinListener, tuple[str, int]], Awaitable[None]]
 

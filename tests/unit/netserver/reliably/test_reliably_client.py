@@ -19,6 +19,8 @@ from netserver.reliably.client import patient_backoff
 from netserver.reliably.values import NumbersState, next_numbers
 from tests.reliably_peer import place, run
 
+pytestmark = pytest.mark.whole
+
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 

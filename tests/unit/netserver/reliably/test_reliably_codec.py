@@ -28,6 +28,8 @@ from netserver.reliably.stateless import StatelessStream
 from netserver.reliably.values import random_start
 from tests.cpu import cpu_seconds
 
+pytestmark = pytest.mark.checked
+
 
 @pytest.mark.parametrize(
     ("line", "request_"),

@@ -12,6 +12,8 @@ import pytest
 from netserver.reliably.limits import LINE_BYTES_MAX, LONG_LINE_BYTES_MAX, STATE_DIGITS_MAX
 from tests.reliably_peer import Peer, Place, place, run, values_of
 
+pytestmark = pytest.mark.whole
+
 START: dict[str, Any] = {"uuid": "u", "params": {"count": 5}}
 
 

@@ -16,7 +16,7 @@ from netserver.testing import running
 from tests.echo import ALONE, FRAME_BYTES, LOOPS, Echo, frame, run, until
 from tests.echo_place import Place, ended, with_server
 
-pytestmark = pytest.mark.parametrize("loop", LOOPS)
+pytestmark = [pytest.mark.whole, pytest.mark.parametrize("loop", LOOPS)]
 
 
 def test_frames_of_all_sizes_come_back_however_they_are_cut(loop: str) -> None:

@@ -16,7 +16,7 @@ from netserver.shell import connection as shell_module
 from tests.echo import FRAME_BYTES, LOOPS, frame, until
 from tests.echo_place import Place, Streams, ended, with_server
 
-pytestmark = pytest.mark.parametrize("loop", LOOPS)
+pytestmark = [pytest.mark.whole, pytest.mark.parametrize("loop", LOOPS)]
 
 
 def test_memory_follows_the_bytes_that_came_not_those_announced(loop: str) -> None:

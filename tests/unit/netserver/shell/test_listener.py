@@ -20,6 +20,8 @@ from netserver.shell.listener import ConnectionGate, Lost, TcpListener, connecti
 from netserver.testing import running
 from tests.echo import ALONE, LOOPS, Echo, frame, run, until
 
+pytestmark = pytest.mark.whole
+
 LOOPBACK = Address("127.0.0.1", 0)
 
 

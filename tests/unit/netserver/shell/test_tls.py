@@ -16,6 +16,8 @@ from netserver.testing import running
 from tests.certificates import self_signed
 from tests.echo import ALONE, Echo, frame, run, until
 
+pytestmark = pytest.mark.whole
+
 
 def test_no_certificate_no_tls() -> None:
     assert server_context(FiggSection()) is None

@@ -15,6 +15,8 @@ from netserver.tank.publisher import encode_part
 from netserver.testing import ServerProcess, running, server
 from tests.echo import LOOPS, run, until
 
+pytestmark = pytest.mark.whole
+
 Test = Callable[[Server, tank.Client], Awaitable[None]]
 
 

@@ -15,6 +15,8 @@ from netserver.tank.messages import ConsumeCode, ConsumedPartition, ConsumedTopi
 from tests.echo import until
 from tests.tank_peer import bundle, sparse
 
+pytestmark = pytest.mark.whole
+
 Answer = Callable[[messages.Request], bytes | messages.Response | None]
 CLOSE = b""
 

@@ -15,6 +15,8 @@ from netserver.tank.errors import FormatError
 from netserver.tank.limits import FRAME_PAYLOAD_BYTES_MAX
 from netserver.tank.messages import MessageId, ProduceCode
 
+pytestmark = pytest.mark.checked
+
 VECTORS = Path(__file__).parents[3] / "data" / "tank.jsonl"
 # cases whose client frames the codec must refuse: message ids of clusters, and what is malformed
 REFUSED = {

@@ -19,6 +19,8 @@ from engine.formats.bundle_encode import encode_bundle
 from engine.formats.record import BatchError, BundleError
 from netserver.tank import codec, frames, frames_pure, messages, wire
 
+pytestmark = pytest.mark.checked
+
 TWINS = [frames_pure, *([frames] if frames.COMPILED else [])]
 both = pytest.mark.parametrize("loops", TWINS, ids=lambda module: module.__name__.rsplit(".", 1)[1])
 VECTORS = Path(__file__).parents[3] / "data" / "tank.jsonl"

@@ -23,6 +23,8 @@ from tests.engine_log import EngineLog
 from tests.stored_log import NOW_MS, StoredPartition, example
 from tools.logtool.run import run
 
+pytestmark = pytest.mark.whole
+
 Logtool = Callable[..., tuple[int, str, str]]
 COMMAND = [sys.executable, "-m", "tools.logtool"]
 

@@ -8,9 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from netserver.testing import server
 from tests.blipmq_peer import Peer
 from tools.logtool.lib import completing
+
+pytestmark = pytest.mark.whole
 
 NAMES = ("orders", "orders.eu", "other", "o$(reboot)", "o;x", "o x", "o\nx", "o'x", "-o")
 

@@ -14,6 +14,8 @@ import pytest
 from netserver.testing import server
 from tests.unit.conftest import Logtool
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -12,6 +12,8 @@ import pytest
 from netserver.testing import server
 from tests.unit.conftest import Logtool
 
+pytestmark = pytest.mark.whole
+
 KEY, NAME, VALUE = "hunter2-hunter2", "secret-topic-name", "the-value-of-a-record"
 
 

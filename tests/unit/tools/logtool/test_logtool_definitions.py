@@ -12,6 +12,8 @@ from netserver.testing import server
 from tests.unit.conftest import Logtool
 from tools.logtool.definitions import Definition, parse, plan
 
+pytestmark = pytest.mark.whole
+
 TOPICS: list[dict[str, Any]] = [
     {"name": "clicks", "partitions": 4, "settings": {"retention_ms": "7d", "segment_bytes": "64 MiB"}},
     {"name": "orders", "partitions": 1, "settings": {}},

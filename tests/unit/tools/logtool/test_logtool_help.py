@@ -13,6 +13,8 @@ from tools.logtool.cli import COMMANDS, Settings, root
 from tools.logtool.lib.examples import EXAMPLES
 from tools.logtool.run import run
 
+pytestmark = pytest.mark.whole
+
 
 def leaves() -> Iterator[tuple[str, click.Command]]:
     with click.Context(root) as context:

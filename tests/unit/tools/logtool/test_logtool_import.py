@@ -18,6 +18,8 @@ from tests.blipmq_peer import Peer
 from tests.unit.conftest import Logtool
 from tools.logtool.lib.blipmq_wal import Damage, NotAWal, WalRecord, read_wal
 
+pytestmark = pytest.mark.whole
+
 OFF = {name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably")}
 HEADER = b"BLIPWAL\0" + struct.pack("<I", 1) + bytes(20)
 

@@ -13,6 +13,8 @@ from netserver.testing import server
 from tests.blipmq_peer import Peer
 from tests.unit.conftest import Logtool
 
+pytestmark = pytest.mark.whole
+
 OFF = {name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably")}
 
 

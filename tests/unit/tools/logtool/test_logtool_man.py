@@ -15,6 +15,8 @@ from tests.unit.conftest import Logtool
 from tools.logtool.cli import COMMANDS, root
 from tools.logtool.lib.manpages import pages, plain
 
+pytestmark = pytest.mark.whole
+
 MANDOC, MAN = shutil.which("mandoc"), shutil.which("man")
 MACROS = {".TH", ".SH", ".PP", ".TP", ".nf", ".fi"}
 

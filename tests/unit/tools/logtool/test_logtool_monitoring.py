@@ -24,6 +24,8 @@ from netserver.testing import ServerProcess, server
 from tests.unit.conftest import Logtool
 from tools.logtool.lib.monitoring import alerts, dashboard
 
+pytestmark = pytest.mark.whole
+
 PROMETHEUS, PROMTOOL = shutil.which("prometheus"), shutil.which("promtool")
 WORD = re.compile(r"\b(?:quintlog|process)_\w+")
 

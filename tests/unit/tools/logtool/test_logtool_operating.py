@@ -17,6 +17,8 @@ from netserver.testing import ServerProcess, server
 from tools.logtool.check import Limits, figures, findings
 from tools.logtool.run import run
 
+pytestmark = pytest.mark.whole
+
 Logtool = Callable[..., tuple[int, str, str]]
 
 

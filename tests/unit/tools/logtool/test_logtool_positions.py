@@ -8,6 +8,8 @@ import pytest
 
 from engine.positions import EARLIEST, LATEST, Position, parse
 
+pytestmark = pytest.mark.whole
+
 NOW_MS = 1_795_822_592_000
 
 

@@ -22,6 +22,8 @@ from tests.disks import fill, tmpfs
 from tools.logtool.lib.output import count_text
 from tools.logtool.run import run
 
+pytestmark = pytest.mark.whole
+
 Logtool = Callable[..., tuple[int, str, str]]
 COMMAND = [sys.executable, "-m", "tools.logtool"]
 

@@ -13,6 +13,8 @@ from netserver.http.query import Filter
 from tools.logtool.lib.output import Column, Output, name_text, number, size_text, time_text
 from tools.logtool.lib.records import Printer, decoder, formatter, record_item, topic_and_partition, where_option
 
+pytestmark = pytest.mark.whole
+
 RECORD = Record(7, 1_795_822_592_123, b"k1", b'{"a":{"b":[1,"x"]},"c/d":true}')
 
 

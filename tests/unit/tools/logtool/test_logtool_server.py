@@ -14,6 +14,8 @@ import pytest
 from netserver.testing import ServerProcess, server
 from tests.unit.conftest import Logtool
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def shared_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:

@@ -14,6 +14,8 @@ import pytest
 from netserver.testing import server
 from tests.unit.conftest import Logtool
 
+pytestmark = pytest.mark.whole
+
 OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin")}
 
 

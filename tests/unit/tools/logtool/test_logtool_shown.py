@@ -19,6 +19,8 @@ from tests.unit.tools.logtool.test_logtool_sessions import stream
 from tools.logtool.lib.completing import complete_protocol, complete_setting
 from tools.logtool.lib.output import count_text, printable
 
+pytestmark = pytest.mark.whole
+
 EVIL = "a\x1b[31mb\u009bc\u202ed"
 ROOT = Path(__file__).resolve().parents[4]
 

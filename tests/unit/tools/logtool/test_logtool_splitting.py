@@ -10,6 +10,8 @@ import pytest
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.splitting import Framing, Input, Splitter
 
+pytestmark = pytest.mark.whole
+
 
 def split(framing: Framing, pieces: list[bytes], **options: bytes) -> list[Input]:
     splitter = Splitter(framing, **options)

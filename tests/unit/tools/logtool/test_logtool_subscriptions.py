@@ -17,6 +17,8 @@ from netserver.testing import ServerProcess, server
 from tests.blipmq_peer import Peer
 from tests.unit.conftest import Logtool
 
+pytestmark = pytest.mark.whole
+
 SETTINGS = {
     **{name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably")},
     "blipmq": {"max_retries": "1", "retry_backoff_ms": "1", "dead_letter_suffix": ".dead"},

@@ -18,6 +18,8 @@ from tests.unit.conftest import Logtool
 from tools.logtool.lib.address import Admin
 from tools.logtool.top import TOPICS_SHOWN, Picture, Sample
 
+pytestmark = pytest.mark.whole
+
 ROOT = Path(__file__).resolve().parents[4]
 
 
