@@ -13,6 +13,7 @@ import resource
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from netserver.config.settings import Address
@@ -220,20 +221,15 @@ class TcpListener:
         self._retry = self._loop.call_later(ACCEPT_RETRY_S, self.accept_again)
 
     async def _set_up(self, accepted: socket.socket, leave: Lost) -> None:
-        protocol: asyncio.BaseProtocol | None = None
-
-        def factory() -> asyncio.BaseProtocol:
-            nonlocal protocol
-            protocol = self._make(leave)
-            return protocol
-
         tls = self._tls()
         timeout = TLS_HANDSHAKE_S if tls is not None else None
         try:
             accepted.setblocking(False)
             _tune(accepted)
             ACCEPTED.set(accepted)
-            await self._loop.connect_accepted_socket(factory, accepted, ssl=tls, ssl_handshake_timeout=timeout)
+            await self._loop.connect_accepted_socket(
+                partial(self._make, leave), accepted, ssl=tls, ssl_handshake_timeout=timeout
+            )
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
             log.info("%s: connection failed before its first byte: %s", self.name, str(error) or type(error).__name__)
             accepted.close()

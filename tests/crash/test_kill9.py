@@ -21,7 +21,7 @@ from tests.figg_peer import FiggPeer
 from tests.server_support import FIGG_ONLY
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-ROUNDS = int(os.environ.get("QUINTLOG_KILL_ROUNDS", "2000" if NIGHTLY else "50"))
+ROUNDS = int(os.environ.get("QUINTLOG_KILL_ROUNDS", "2000" if NIGHTLY else "25"))
 PUBLISHERS = 4
 TOPICS = (b"even", b"odd")
 LOAD_S = 0.15

@@ -53,6 +53,17 @@ ENGINE_TOOLS = {
 }
 # What the parts of a log share (`engine.context`) is made of the packages below these.
 CONTEXT_FROM = "commit"
+# What commands and Spark import of netserver: clients, what runs a server, what a server and its tools agree on.
+NETSERVER_PUBLIC = frozenset(
+    f"netserver.{name}"
+    for name in (
+        "figg", "tank", "blipmq", "fujin", "errors", "client.base", "client.partitioning",
+        "client.recognition", "client.tls", "access.identity", "access.key_file",
+        "admin.metrics", "admin.names", "http.query", "reliably.applications", "reliably.describe",
+        "app", "config.loading", "config.sections", "logs", "malloc", "shell.collection",
+        "shell.watched_loop", "testing", "version",
+    )
+)  # fmt: skip
 # Readers without the server (Spark executors) import these; they must not need the index, the state or the network.
 LEAN = ("engine.formats.bundle", "engine.formats.batch", "engine.formats.segment")
 CHANGES = (
@@ -93,6 +104,7 @@ WALL_ENDS = (".now", ".utcnow", ".today", ".fromtimestamp")
 
 pytestmark = [
     pytest.mark.whole,
+    pytest.mark.timeout(600),  # the first rule reads all files
     pytest.mark.skipif(not (ROOT / "engine").is_dir(), reason="looks at a checkout, not at an installation"),
 ]
 
@@ -141,15 +153,21 @@ def text_files() -> tuple[Path, ...]:
     )
 
 
+@cache
+def walked(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All nodes: each rule looks at them, and to find them takes longest."""
+    return tuple(ast.walk(tree))
+
+
 def functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(source.tree):
+    for node in walked(source.tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 
 
 def imported(source: Source) -> Iterator[tuple[ast.AST, str]]:
     """Every absolute module name that a file imports, anywhere in it, with names of ``from`` imports appended."""
-    for node in ast.walk(source.tree):
+    for node in walked(source.tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node, alias.name
@@ -193,7 +211,7 @@ def long_functions(source: Source) -> list[str]:
 def bare_excepts(source: Source) -> list[str]:
     return [
         source.at(node, "except without a class")
-        for node in ast.walk(source.tree)
+        for node in walked(source.tree)
         if isinstance(node, ast.ExceptHandler) and node.type is None
     ]
 
@@ -203,7 +221,7 @@ def prints(source: Source) -> list[str]:
         return []
     return [
         source.at(node, "print")
-        for node in ast.walk(source.tree)
+        for node in walked(source.tree)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
     ]
 
@@ -213,7 +231,7 @@ def documented_methods() -> dict[str, frozenset[str]]:
     """Class name -> its documented methods, over all our classes; "" -> those of every typing.Protocol."""
     found: dict[str, set[str]] = {"": set()}
     for source in sources():
-        for node in ast.walk(source.tree):
+        for node in walked(source.tree):
             if isinstance(node, ast.ClassDef) and source.package in PACKAGES:
                 kinds = ast.FunctionDef | ast.AsyncFunctionDef
                 names = {item.name for item in node.body if isinstance(item, kinds) and ast.get_docstring(item)}
@@ -282,6 +300,19 @@ def upward_imports(source: Source) -> list[str]:
     ]
 
 
+def beside_public(source: Source) -> list[str]:
+    """Commands and Spark import of netserver what it offers; the rest of it may change without them."""
+    if source.package != "tools":
+        return []
+    modules = {other.module for other in sources()}
+    found = ((node, name if name in modules else name.rpartition(".")[0]) for node, name in imported(source))
+    return [
+        source.at(node, f"imports {module}")
+        for node, module in found
+        if module.startswith("netserver.") and module not in NETSERVER_PUBLIC
+    ]
+
+
 def engine_order(source: Source) -> list[str]:
     """A package of the engine imports those below it, and nothing of those above it, for types neither."""
     match = re.match(r"engine\.(\w+)", source.module)
@@ -326,7 +357,7 @@ def stray_file_calls(source: Source) -> list[str]:
     ):
         return []
     found = []
-    for node in ast.walk(source.tree):
+    for node in walked(source.tree):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             if name in FILE_CALLS or name.endswith((".write_bytes", ".write_text", ".unlink")):
@@ -343,7 +374,7 @@ def stray_wall_time(source: Source) -> list[str]:
 
 def wall_time(source: Source) -> Iterator[tuple[ast.AST, str]]:
     """Every place of a file that reads the system's clock, or the time of a file."""
-    for node in ast.walk(source.tree):
+    for node in walked(source.tree):
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
             is_given = bool(node.args) and name.rpartition(".")[2] in ("gmtime", "localtime", "fromtimestamp", "ctime")
@@ -364,6 +395,7 @@ RULES: tuple[Callable[[Source], list[str]], ...] = (
     undocumented,
     stray_limits,
     upward_imports,
+    beside_public,
     engine_order,
     codec_imports,
     stray_file_calls,
@@ -386,6 +418,7 @@ BAD: dict[str, tuple[str, str]] = {
     "undocumented": ("tools/x.py", '"""D."""\n\nclass A:\n    """D."""\n\n    def method(self): ...\n'),
     "stray_limits": ("engine/x.py", '"""D."""\nRECORD_BYTES_MAX = 5\n'),
     "upward_imports": ("engine/x.py", '"""D."""\nfrom netserver import figg\n'),
+    "beside_public": ("tools/x.py", '"""D."""\nfrom netserver.figg.session import FiggSession\n'),
     "engine_order": ("engine/state/x.py", '"""D."""\nfrom engine.segments import scan\n'),
     "codec_imports": ("netserver/figg/codec.py", '"""D."""\nfrom netserver.shell.connection import Connection\n'),
     "stray_wall_time": ("engine/x.py", '"""D."""\nimport time\nprint(time.gmtime(5), time.monotonic(), time.time())\n'),
