@@ -197,11 +197,11 @@ class EngineConfig:
     topic: TopicConfig = field(default_factory=TopicConfig)
     auto_create: bool = _setting(True, "flag", help="Make a topic when it is first published to or read from.")
     topics_max: int = _setting(
-        100_000, "count", 1, limits.TOPICS_MAX, help="Topics that may exist; making a further one is refused."
+        100_000, "count", 1, limits.TOPICS_MAX, help="Most topics; making another one is refused."
     )
     partitions_max: int = _setting(
         200_000, "count", 1, limits.PARTITIONS_MAX,
-        help="Partitions of all topics together; making a topic that would go beyond is refused.",
+        help="Most partitions of all topics together; making a topic that would go beyond is refused.",
     )  # fmt: skip
     round_bytes_max: int = _setting(
         2 * MIB, "bytes", 64 * KIB, limits.ROUND_BYTES_MAX,

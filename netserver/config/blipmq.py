@@ -37,14 +37,14 @@ class BlipmqSection(ListenerSection):
     )
     key_file: str = text_setting("", "[access] file for this listener alone.")
     max_retries: int = number_setting(
-        0, "count", 1, 1_000_000, "Deliveries of one message, in all, before it is given up.", zero="no limit"
+        0, "count", 1, 1_000_000, "Deliveries of a message before it is given up.", zero="no limit"
     )
     retry_backoff_ms: int = number_setting(
         100, "duration", 1, DAY_MS, "Time from the first delivery of a message to the second; doubles each time."
     )
-    retry_backoff_max_ms: int = number_setting(30_000, "duration", 1, DAY_MS, "Bound of the doubled time.")
+    retry_backoff_max_ms: int = number_setting(30_000, "duration", 1, DAY_MS, "Upper bound of that time.")
     queue_capacity: int = number_setting(
-        0, "count", 1, 2**40, "Messages that wait or are in flight per subscription; the oldest beyond it are dropped.",
+        0, "count", 1, 2**40, "Messages waiting or in flight per subscription; above it the oldest are dropped.",
         zero="no limit",
     )  # fmt: skip
     message_ttl: int = number_setting(
@@ -52,7 +52,7 @@ class BlipmqSection(ListenerSection):
     )
     unacknowledged_max: int = number_setting(
         UNACKNOWLEDGED_MAX, "count", 1, UNACKNOWLEDGED_MAX,
-        "Messages in flight per subscription; at so many nothing new is delivered.",
+        "Messages in flight per subscription; at this number nothing new is delivered.",
     )  # fmt: skip
     acks: str = choice_setting(
         "lazy", ("lazy", "synced"),
@@ -60,10 +60,11 @@ class BlipmqSection(ListenerSection):
         "that those before it are on disk.",
     )  # fmt: skip
     dead_letter_suffix: str = text_setting(
-        "", "A message given up goes to the topic of its topic's name with this behind it; empty: it is dropped."
+        "", "A message that is given up goes to the topic named as its own with this suffix; empty: it is dropped."
     )
     subscription_expiry: int = number_setting(
-        30 * DAY_MS, "duration", 60_000, 100 * 365 * DAY_MS, "A subscription (ms) without use is removed after that.",
+        30 * DAY_MS, "duration", 60_000, 100 * 365 * DAY_MS,
+        "Time (ms) without use after which a subscription is removed.",
         zero="never",
     )  # fmt: skip
     handshake_timeout: int = number_setting(

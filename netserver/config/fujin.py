@@ -74,14 +74,15 @@ class FujinSection(ListenerSection):
         900, "count", 1, UNACKNOWLEDGED_MAX,
         "Messages pushed to one stream and not acknowledged; the Go client needs less than 1,000.",
     )  # fmt: skip
-    group: str = text_setting("fujin", "Group of readers that have no other in `readers`.")
+    group: str = text_setting("fujin", "Group of a reader for which `readers` names none.")
     start: str = text_setting(
         "oldest",
         "Where a new group begins: oldest, newest, a number, or @ and a time (ISO 8601 or seconds since 1970).",
     )
     fetch_empty: str = choice_setting(
         "error", FETCH_EMPTY,
-        "What answers a FETCH that finds nothing: an error (the Go client needs one), zero messages; or it waits on.",
+        "Answer to a FETCH that finds nothing: an error (the Go client needs one), zero messages, or none until there "
+        "are some.",
     )  # fmt: skip
     fetch_wait: int = number_setting(
         5_000,
@@ -99,10 +100,10 @@ class FujinSection(ListenerSection):
         "each time.", zero="never",
     )  # fmt: skip
     deliveries_max: int = number_setting(
-        0, "count", 1, 1_000_000, "Deliveries of one message, in all, before it is given up.", zero="no limit"
+        0, "count", 1, 1_000_000, "Deliveries of a message before it is given up.", zero="no limit"
     )
     dead_letter_suffix: str = text_setting(
-        "", "A message given up goes to the topic of its topic's name with this behind it; empty: it is dropped."
+        "", "A message that is given up goes to the topic named as its own with this suffix; empty: it is dropped."
     )
     acks: str = choice_setting(
         "lazy", ("lazy", "synced"),
@@ -120,7 +121,7 @@ class FujinSection(ListenerSection):
         5_000, "duration", 100, HOUR_MS, "Time (ms) between PINGs to a connection that sends nothing.", zero="never"
     )
     ping_timeout: int = number_setting(
-        5_000, "duration", 100, HOUR_MS, "Time (ms) to answer a PING; a connection that does not is closed."
+        5_000, "duration", 100, HOUR_MS, "Time (ms) to answer a PING; a connection that takes longer is closed."
     )
     idle_timeout: int = number_setting(
         30_000, "duration", 1_000, DAY_MS, "Time (ms) without a packet after which a connection is gone."
@@ -137,11 +138,13 @@ class FujinSection(ListenerSection):
         zero="at once",
     )
     writers: tuple[tuple[str, FujinWriter], ...] = table_setting(
-        FujinWriter, "Names that clients write to, each a table: topic. Any other name is a topic's."
+        FujinWriter,
+        "Names that clients write to, each a table with a topic. Any other name means the topic of that name.",
     )
     readers: tuple[tuple[str, FujinReader], ...] = table_setting(
         FujinReader,
-        "Names that clients read from, each a table: topic, group, start, fetch_empty. Any other name is a topic's.",
+        "Names that clients read from, each a table: topic, group, start, fetch_empty. Any other name means the topic "
+        "of that name.",
     )
 
     def __post_init__(self) -> None:

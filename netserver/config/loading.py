@@ -10,7 +10,7 @@ The file has one table per section below::
     retention_ms = "7d"              # defaults of topics that have no setting of their own
 
 The environment names the same settings ``QUINTLOG_SECTION_KEY`` (``QUINTLOG_TOPICS_RETENTION_MS=7d``); with ``_FILE``
-behind it the value is read from that file, which suits secrets. Sizes and durations take units. An unknown setting is
+after it the value is read from that file, which suits secrets. Sizes and durations take units. An unknown setting is
 an error that names the nearest known one.
 """
 

@@ -1,4 +1,4 @@
-"""The server's configuration: its sections, what of it may change in a running server, and its text.
+"""The server's configuration: its sections, which settings may change in a running server, and its text.
 
 ``netserver.config.loading`` makes one of a file, the environment and flags.
 """
@@ -46,7 +46,7 @@ class ServerSection:
     )  # fmt: skip
     publish_share_bytes: int = number_setting(
         8 * MIB, "bytes", 64 * 1024, 1024 * MIB,
-        "Bytes of one connection on their way to the disk above which it is not read (less when many publish).",
+        "Bytes of one connection that are not stored yet, above which it is not read (less when many publish).",
     )  # fmt: skip
     receive_bytes_max: int = number_setting(
         256 * MIB, "bytes", MIB, 64 * 1024 * MIB, "Memory for half-received frames of all connections together."
@@ -74,18 +74,18 @@ class ReliablySection(ListenerSection):
     )
     window_messages: int = number_setting(
         4096, "count", 16, 1_000_000,
-        "Unacknowledged messages on the way to a client, once it acknowledges (more if it does so more rarely).",
+        "Messages sent to a client and not acknowledged; one that acknowledges more rarely gets more.",
     )  # fmt: skip
     session_expiry_ms: int = number_setting(
-        30_000, "duration", 100, 365 * DAY_MS, "A session is kept for so long after its connection ended."
+        30_000, "duration", 100, 365 * DAY_MS, "How long a session is kept after its connection has ended."
     )
-    sessions_max: int = number_setting(100_000, "count", 1, 100_000_000, "Sessions at a time.")
+    sessions_max: int = number_setting(100_000, "count", 1, 100_000_000, "Most sessions at a time.")
     session_bytes_max: int = number_setting(
-        MIB, "bytes", 16 * 1024, 1024 * MIB, "Stored messages of one session that were not acknowledged."
+        MIB, "bytes", 16 * 1024, 1024 * MIB, "Stored, unacknowledged messages of one session."
     )
-    total_bytes_max: int = number_setting(1024 * MIB, "bytes", MIB, 2**40, "The same of all sessions together.")
+    total_bytes_max: int = number_setting(1024 * MIB, "bytes", MIB, 2**40, "The same for all sessions together.")
     stateless_bytes_per_s: int = number_setting(
-        8 * MIB, "bytes", 1024, 1024 * 1024 * MIB, "Output of one stateless stream in a second."
+        8 * MIB, "bytes", 1024, 1024 * 1024 * MIB, "Output of one stateless stream per second."
     )
 
 

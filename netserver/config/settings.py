@@ -72,7 +72,7 @@ class AnySetting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TextSetting:
-    """A setting that is no number.
+    """A setting that is not a number.
 
     Attributes:
         kind: ``address`` (an ``Address``, or None for "off"), ``text``, or ``list`` (a tuple of texts; commas
