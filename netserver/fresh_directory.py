@@ -1,4 +1,4 @@
-"""What a start has made of nothing goes away again when it fails: the next start finds what this one found."""
+"""Undoes a failed start: what it made in a new data directory is removed, so that the next start finds the same."""
 
 from __future__ import annotations
 

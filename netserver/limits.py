@@ -320,7 +320,7 @@ QUIC_GAP_STREAMS_MAX: Final = 64
 
 QUIC_GAPS_BYTES_MAX: Final = 32 * MIB
 """Such pieces and the gaps before them on all connections together: a frame of one byte at the end of a window takes
-room for the whole window. Above it what is out of order is as good as lost."""
+room for the whole window. Above it what is out of order counts as lost."""
 
 QUIC_SENT_MAX: Final = 4096
 """Sent packets that are remembered, beyond twice those on their way: acknowledgements are not always acknowledged."""

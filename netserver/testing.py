@@ -51,7 +51,7 @@ class ServerProcess:
         settings: further settings; a listener is switched off by ``{"tank": {"listen": "off"}}``.
         arguments: further arguments of the command.
         environment: further variables.
-        command: what runs the server; None: this Python. The arguments are put behind it.
+        command: what runs the server; None: this Python. The arguments are put after it.
 
     Attributes:
         addresses: listener -> (host, port); "admin" too.

@@ -1,1 +1,1 @@
-"""The administrators' side: health, metrics and the API over HTTP."""
+"""Administration: health, metrics and the API over HTTP."""

@@ -36,7 +36,7 @@ class SubscriptionsApi:
         self._redrives: dict[int, asyncio.Future[tuple[int, EngineError | None]]] = {}
 
     def route(self, method: str, rest: Sequence[bytes], glob: str | None, body: Document) -> Route | None:
-        """What a request asks for; ``rest`` is the path behind ``/v1/subscriptions``."""
+        """What a request asks for; ``rest`` is the path after ``/v1/subscriptions``."""
         match rest:
             case [] if method == "GET":
                 return lambda: self.list(glob)
@@ -161,7 +161,7 @@ class KeysApi:
         self._lock = asyncio.Lock()  # a change reads the file and replaces it
 
     def route(self, method: str, rest: Sequence[bytes], body: Document) -> Route | None:
-        """What a request asks for; ``rest`` is the path behind ``/v1/keys``."""
+        """What a request asks for; ``rest`` is the path after ``/v1/keys``."""
         match rest:
             case [] if method == "GET":
                 return self.list

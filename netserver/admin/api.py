@@ -1,4 +1,4 @@
-"""What the admin API does, apart from HTTP: from documents to documents. Shapes: ``netserver.admin.server``."""
+"""The admin API without HTTP: documents in, documents out. Shapes: ``netserver.admin.server``."""
 
 from __future__ import annotations
 

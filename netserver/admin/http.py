@@ -1,9 +1,12 @@
-"""The HTTP of the admin listener: aiohttp's server, with a bound of connections and a log that peers cannot fill.
+"""HTTP server of the admin listener: aiohttp's, with a limit on connections and a log that peers cannot fill.
 
-Anybody who reaches the port may open connections and send bytes that are no HTTP. So one that has not sent the head of
-a request in `ADMIN_KEEPALIVE_S` is closed; from `ADMIN_CONNECTIONS_FULL` on, a new one takes the place of the one that
-has had no request in work for longest, so that a health check always finds a place; what is no request is one line in
-the log, not a traceback; and bodies are not unpacked: 200 KiB can become 200 MiB.
+Anybody who reaches the port may open connections and send bytes that are not HTTP. So:
+
+- a connection that has not sent the head of a request within `ADMIN_KEEPALIVE_S` is closed;
+- from `ADMIN_CONNECTIONS_FULL` on, a new connection takes the place of the one that has had no request in work for
+  longest, so that a health check always finds a place;
+- bytes that are not a request are one line in the log, not a traceback;
+- bodies are not unpacked: 200 KiB can become 200 MiB.
 """
 
 from __future__ import annotations
@@ -145,7 +148,7 @@ class _Handler(RequestHandler):
 
 
 class _NoRequest(logging.Filter):
-    """Makes one line of what aiohttp says of bytes that are no request."""
+    """Makes one line of what aiohttp says of bytes that are not a request."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Everything is written."""

@@ -1,4 +1,4 @@
-"""Names that the admin HTTP server and those who call it agree on."""
+"""Names that the admin HTTP server and its callers agree on."""
 
 from __future__ import annotations
 

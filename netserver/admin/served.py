@@ -1,4 +1,4 @@
-"""What the administrators' side sees of the server."""
+"""The part of the server that the admin API sees."""
 
 from __future__ import annotations
 

@@ -169,7 +169,7 @@ class Staging:
             elif not entry.is_complete and batch != entry.batch:
                 raise Conflict(
                     f"batch {entry.batch} of {writer!r} is only partly in the log ({entry.records} records): repeat "
-                    "that one first, or give its rest up: logtool commits abandon"
+                    "that one first, or give up the rest: logtool commits abandon"
                 )
             if entry is None or entry.is_complete:
                 entry = Entry(writer, batch, tuple(names), 0, 0, 0, 0, 0, ())
@@ -206,7 +206,7 @@ class Staging:
             if entry.batch != batch:
                 raise Conflict(f"the last batch of {writer!r} is {entry.batch}")
             if entry.is_complete and not entry.is_given_up:
-                raise Conflict(f"batch {batch} of {writer!r} is complete: there is nothing to give up")
+                raise Conflict(f"batch {batch} of {writer!r} is complete: there is nothing to abandon")
             put = self._ledger.put(entry.given_up(self._server.log.now_ms()))
             await self._api.durable(lambda done: self._server.log.state.submit([put], done))
             await self._remove(entry.files)
@@ -214,7 +214,7 @@ class Staging:
         return entry.given_up(0).item() | {"removed_files": len(entry.files)}
 
     async def _open(self, entry: Entry) -> None:
-        """After a crash behind the marker: who is told that a batch is in the log has to find it there."""
+        """After a crash behind the marker: a driver that is told that its batch is in the log has to find it there."""
         for topic_id, index in entry.partitions:
             topic = self._server.log.catalog.by_id(topic_id)
             if topic is not None:
@@ -333,7 +333,7 @@ def read_rows(content: bytes) -> list[StagedRow]:
     except (msgpack.UnpackException, UnicodeDecodeError) as error:
         raise ValueError(f"row {len(rows)}: {error}") from None
     if end != len(content) or not rows:
-        raise ValueError(f"cut off behind row {len(rows)}" if rows else "there are no rows")
+        raise ValueError(f"cut off after row {len(rows)}" if rows else "there are no rows")
     return rows
 
 
@@ -387,9 +387,9 @@ def writer_tag(writer: str) -> str:
 
 
 def _check_names(names: Sequence[Any], batch: Batch | None = None) -> None:
-    """Raises BadRequest: they are no names of staged files, or say that they are for another batch than `batch`."""
+    """Raises BadRequest: they are not names of staged files, or are for another batch than `batch`."""
     if not all(isinstance(name, str) and _NAME.fullmatch(name) for name in names):
-        raise BadRequest("names must be those that staging has answered")
+        raise BadRequest("names must be those that POST /v1/staged has answered")
     tag = batch.tag if batch is not None else ""
     for name in names:
         if batch is not None and not name.startswith(tag) and name.count("-") > 1:
@@ -436,7 +436,7 @@ def _with_staged_anew(directory: Path, entry: Entry, names: Sequence[str]) -> En
             raise Conflict(
                 f"batch {entry.batch} of {entry.writer!r} is partly in the log ({entry.records} records), and its "
                 f"staged file {name} cannot be used: {reason}. Stage exactly the same rows in the same order and "
-                "repeat the batch, or give its rest up: logtool commits abandon"
+                "repeat the batch, or give up the rest: logtool commits abandon"
             )
     files = tuple(anew[content_hash(name)] if name in lost else name for name in entry.files)
     return entry._replace(files=files)
@@ -448,7 +448,7 @@ def _load(path: Path) -> list[StagedRow]:
         if content is None:
             raise FileNotFoundError
     except FileNotFoundError:
-        raise NotFound(f"no staged file {path.name}: it was dropped, or has been abandoned for too long") from None
+        raise NotFound(f"no staged file {path.name}: it was dropped, or nobody committed it for too long") from None
     except OSError as error:
         raise NotStored(f"cannot read {path}: {error.strerror}") from None
     if xxhash.xxh3_64_hexdigest(content) != path.name.rpartition("-")[2]:

@@ -1,4 +1,4 @@
-"""How much is stored, of all partitions: from memory for those in use, from their directories for the others."""
+"""Stored bytes of all partitions: from memory for those in use, from their directories for the others."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@
             await message.ack()                                   # otherwise it comes again
         # or: await subscription.run(handle, concurrency=8)
 
-The protocol does not answer a PUBLISH. The client sends a PING behind each batch; our server's PONG means that all
+The protocol does not answer a PUBLISH. The client sends a PING after each batch; our server's PONG means that all
 before it is stored (the original's, that it was taken). A lost connection is made again and what was not confirmed is
 sent again, so a message may be stored twice; with QoS 0 it may be lost instead. Each subscription has a connection of
 its own: deliveries do not say which POLL they answer.
@@ -142,7 +142,7 @@ class Client(LoginClient):
         """Publish many messages in order and wait until all are stored.
 
         Raises:
-            QuintlogError: of the first one that was not; those behind it may be
+            QuintlogError: of the first one that was not; those after it may be
         """
         name = _name(topic)
         items = list(values)
@@ -199,7 +199,7 @@ class Client(LoginClient):
         self._add(Publication(first, topic, values, qos, future, deadline, retry_s, more))
 
     def _pump(self) -> None:
-        """As the base, with a PING behind each write."""
+        """As the base, with a PING after each write."""
         link = self._link
         if link is None or not self._connected:
             return

@@ -118,7 +118,7 @@ def parse_publish(payload: Buffer) -> Publish:
 
 
 def parse_subscribe(payload: Buffer) -> Subscribe:
-    """A SUBSCRIBE; bytes behind its fields are ignored.
+    """A SUBSCRIBE; bytes after its fields are ignored.
 
     Raises:
         PayloadError: with the NACK to send
@@ -183,7 +183,7 @@ def _counted(text: bytes) -> bytes:
     """A field with its length in front.
 
     Raises:
-        CodecError: its length is no u16
+        CodecError: its length is not a u16
     """
     if len(text) > TOPIC_BYTES_MAX:
         raise CodecError(f"a topic, key or group has at most {TOPIC_BYTES_MAX} bytes")

@@ -44,7 +44,7 @@ def scan(src: Buffer, position: int, end: int, length_max: int) -> tuple[int, in
     """Look at what stands at ``src[position:end]``.
 
     Returns:
-        (type, position behind, count, number): of one frame, or of a run of POLLs or ACKs of one subscription. Type 0:
+        (type, position after, count, number): of one frame, or of a run of POLLs or ACKs of one subscription. Type 0:
         no whole frame is there. Count 0: it is not of the usual shape. Number: the subscription of POLLs and ACKs, the
         topic's length of a PUBLISH, else 0.
 
@@ -105,7 +105,7 @@ def pack_publishes(
         cids: their correlation ids go here, 8 bytes each as they came; its size bounds the run.
 
     Returns:
-        (position behind the last frame taken, how many). It stops at the first frame that is another one, is cut off,
+        (position after the last frame taken, how many). It stops at the first frame that is another one, is cut off,
         is too large, or for which the writer has no room.
     """
     count = 0
@@ -196,7 +196,7 @@ def deliver(
         push: write DELIVER frames (version 2), which answer no POLLs.
 
     Returns:
-        (position behind the last frame, how many, why it ended, whether they have QoS 0)
+        (position after the last frame, how many, why it ended, whether they have QoS 0)
     """
     count = 0
     expected = records.seq
@@ -266,7 +266,7 @@ def put_big(out: Target, position: int, value: int, size: int) -> None:
 
 
 def copy(out: Target, position: int, src: Buffer, start: int, size: int) -> int:
-    """Copy ``src[start : start + size]`` to ``out[position:]``; the position behind it."""
+    """Copy ``src[start : start + size]`` to ``out[position:]``; the position after it."""
     for index in range(size):
         out[position + index] = src[start + index]
     return position + size

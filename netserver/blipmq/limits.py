@@ -16,7 +16,7 @@ FRAME_LENGTH_MAX = 16 * 1024 * 1024
 
 AUTH_LENGTH_MAX = FRAME_LENGTH_MIN + 2 + 0xFFFF
 """The largest length word before AUTH has succeeded: the longest AUTH. The original lets a stranger announce 16 MiB;
-here nobody may make the server gather more than the longest frame he has a reason to send."""
+here a peer cannot make the server gather more than the longest frame that it has a reason to send."""
 
 PUBLISH_HEAD_BYTES = 12
 """Of a PUBLISH's length word: type, correlation id, QoS, topic length. A DELIVER has 8 more."""

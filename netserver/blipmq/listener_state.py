@@ -32,14 +32,14 @@ class Watcher(Protocol):
     """A subscription of topics that may be made later; see `netserver.blipmq.session_v2`."""
 
     def topic_made(self, partition: Partition, after_seq: int) -> None:
-        """A topic that it is of was made; read it behind ``after_seq``."""
+        """A topic that it is of was made; read it after ``after_seq``."""
 
 
 class ListenerState:
     """Shared by all sessions; one per server.
 
     Attributes:
-        is_synced: the PONG behind an ACK waits for the ACK.
+        is_synced: the PONG after an ACK waits for the ACK.
         message_ttl_ms: 0 = none.
         clock_ms: the clock of cursors.
         age_ms: of a message that was stored at a time; asked for those with a time to live of their own.

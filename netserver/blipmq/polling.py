@@ -109,7 +109,7 @@ class ConsumingSession:
         """Version 2: acknowledgements may have been taken, so that there is room for further messages."""
 
     def other(self, data: memoryview, position: int, length: int) -> int:
-        """Handle what stands at ``position`` and is no POLL or ACK of the usual shape; the position behind it."""
+        """Handle what stands at ``position`` and is no POLL or ACK of the usual shape; the position after it."""
         return position
 
     def own_acks(self, kind: int, subscription_id: int, data: memoryview, position: int, count: int) -> bool:
@@ -117,7 +117,7 @@ class ConsumingSession:
         return False
 
     def answer(self, frame: Frames) -> None:
-        """Send a frame behind everything that is outstanding."""
+        """Send a frame after everything that is outstanding."""
         if self.owed:
             self.answer_later(frame)
         else:
@@ -146,7 +146,7 @@ class ConsumingSession:
         self._cursor = None
 
     def _run(self, data: memoryview, position: int, length: int) -> int:
-        """Handle POLLs and ACKs as long as they come and nothing has to be waited for; the position behind them.
+        """Handle POLLs and ACKs as long as they come and nothing has to be waited for; the position after them.
 
         Raises:
             FramingError: see ``codec.check_length`` and ``codec.check_type``
@@ -224,7 +224,7 @@ class ConsumingSession:
                 position += _ID_FRAME
 
     def _poll(self, cursor: Cursor, data: memoryview, position: int, count: int) -> int:
-        """Answer a run of POLLs; the position behind those that were answered (or have no answer)."""
+        """Answer a run of POLLs; the position after those that were answered (or have no answer)."""
         connection = self.connection
         now_ms = int(monotonic() * 1000)  # the clock of cursors
         answered = 0

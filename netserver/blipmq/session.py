@@ -3,9 +3,9 @@
 States: NEW -- HELLO --> GREETED -- AUTH --> READY. Nothing goes back, and nothing but broken framing closes the
 connection: any other mistake is answered by a NACK.
 
-Order. Answers leave in the order of the frames. PUBLISH has no answer, but what comes behind it waits for it: a PONG
+Order. Answers leave in the order of the frames. PUBLISH has no answer, but what comes after it waits for it: a PONG
 leaves only when every publish before it on the connection is stored (or was refused, by a NACK 500 in front of the
-PONG), so a PING behind publishes is their acknowledgement. POLL and ACK are carried out only then: a POLL sees what was
+PONG), so a PING after publishes is their acknowledgement. POLL and ACK are carried out only then: a POLL sees what was
 published before it, and the ACK of a message never outlives the publish that resulted from it. Until then the
 connection is not parsed any further, as when it has too much on the way to the disk: a fast client is slowed down,
 never refused.
@@ -303,7 +303,7 @@ class BlipmqSession(ConsumingSession):
     # --- publishing
 
     def _publish(self, data: memoryview, position: int, behind: int, length: int, topic_bytes: int) -> int:
-        """Append a run of publishes of one topic and QoS; returns the position behind what was handled."""
+        """Append a run of publishes of one topic and QoS; returns the position after what was handled."""
         body = position + 16 + topic_bytes
         topic = bytes(data[position + 16 : body])
         qos = data[position + 13]
@@ -338,7 +338,7 @@ class BlipmqSession(ConsumingSession):
         return end
 
     def published(self, chunk: Chunk, cids: bytes, size_bytes: int, count: int) -> None:
-        """Messages were appended: what comes behind them waits; ``cids`` are refused if they cannot be stored."""
+        """Messages were appended: what comes after them waits; ``cids`` are refused if they cannot be stored."""
         self.owed += 1
         self.unstored += 1
         self.outstanding.add(chunk, Published(cids), size_bytes, count)

@@ -70,7 +70,7 @@ class VersionTwo:
         self.pusher.close()
 
     def handle(self, kind: int, data: memoryview, position: int, behind: int) -> int:
-        """A PUBLISH or SUBSCRIBE; the position behind it, or ``position`` while something has to be waited for."""
+        """A PUBLISH or SUBSCRIBE; the position after it, or ``position`` while something has to be waited for."""
         session = self._session
         cid = cid_at(data, position)
         payload = data[position + 13 : behind]
@@ -249,7 +249,7 @@ class TopicSubscription:
         version_two.joined_topic(self)
 
     def push(self, cursor: Cursor) -> None:
-        """Push its messages, behind the answers that are outstanding."""
+        """Push its messages, after the answers that are outstanding."""
         pusher = self._version_two.pusher
         self._session.afterwards(lambda: pusher.push(self._id, cursor, self._gone))
 
@@ -297,7 +297,7 @@ class PatternSubscription:
         self._cid = cid
         self._qos = qos
         self._id = 0  # once it is answered
-        self._found: dict[Partition, int | None] = {}  # and the number to begin behind; None: its last one
+        self._found: dict[Partition, int | None] = {}  # and the number to begin after; None: its last one
 
     def start(self) -> None:
         """Look for topics; the connection is held until the answer is there."""
@@ -381,7 +381,7 @@ class PatternSubscription:
 
 
 def _after(request: codec_v2.Subscribe, partition: Partition) -> int:
-    """The number behind which a subscription begins."""
+    """The number after which a subscription begins."""
     if request.offset is None:
         return partition.last_seq
     if request.offset == EARLIEST:

@@ -1,6 +1,6 @@
 """A subscription of our client: polling on a connection of its own, messages and acknowledgements.
 
-Rounds: some POLLs and a PING behind them; what comes before the PONG are the messages, in order. A round that brought
+Rounds: some POLLs and a PING after them; what comes before the PONG are the messages, in order. A round that brought
 less than it asked for found the end: the next one follows after a pause, which doubles while nothing comes. How much a
 round asks for adapts to the application: what waits here unacknowledged for too long would come a second time.
 """
@@ -101,13 +101,13 @@ class PollConnection(LoginClient):
         super().__init__(host, port, **options)
         self._owner = owner
         self._pings = itertools.count(CID_BASE + 1)
-        self._round = 0  # cid of the PING behind the POLLs that are outstanding
+        self._round = 0  # cid of the PING after the POLLs that are outstanding
         self._asked = 0
         self._messages: list[Message] = []
         self._barriers: dict[int, asyncio.Future[None]] = {}
         self._acks: list[tuple[int, int]] = []  # (tag, subscription) to be sent
         self._is_sending = False
-        self._sent: list[tuple[int, int]] = []  # sent behind the last PING
+        self._sent: list[tuple[int, int]] = []  # sent after the last PING
         self._unconfirmed: dict[int, list[tuple[int, int]]] = {}  # cid of a PING -> acknowledgements sent before it
         self._timer: asyncio.TimerHandle | None = None
         self._pause_s = FIRST_PAUSE_S
@@ -277,7 +277,7 @@ class PollConnection(LoginClient):
 class PushConnection(PollConnection):
     """The same with version 2: the server sends messages by itself; a full prefetch stops the reading.
 
-    While somebody waits for a PONG, which comes behind messages that are under way, reading goes on all the same. What
+    While somebody waits for a PONG, which comes after messages that are under way, reading goes on all the same. What
     arrives then above the prefetch is bounded: by what the server and the kernels had buffered in front of the PONG.
     """
 

@@ -1,4 +1,4 @@
-"""Names that a protocol's package exports, imported when they are used: a server needs the package's other side."""
+"""Lazy exports of a protocol's package: the server uses the package without its client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether what answers at an address is a server of the client's protocol at all.
+"""Tells whether a server of the client's protocol answers at an address.
 
 A port of another protocol takes the connection too, and then waits for the rest of what looks like a long frame,
 closes, or answers with bytes that mean nothing here. A client that has once been answered in its protocol redials

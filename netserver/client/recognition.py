@@ -1,4 +1,4 @@
-"""What it is that answers at an address, when it is not what a client expected: TLS or none, and which protocol.
+"""Recognises what answers at an address when it is not what the client expected: TLS or not, and which protocol.
 
 Each question goes on a connection of its own: a ClientHello, and the first message of each protocol over TCP, which
 changes nothing at the server. What another protocol's server makes of it does not matter: only an answer counts that

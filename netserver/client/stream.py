@@ -1,4 +1,4 @@
-"""What an application reads from: batches from the connection on one side, records or batches on the other.
+"""The queue between a client's connection and the application: batches in, records or batches out.
 
 The reader of the connection puts whole batches into a :class:`Prefetch`; the application takes them one record at a
 time or as they are. Nothing is ever dropped here: a full prefetch says so, and its client stops the flow.

@@ -1,4 +1,4 @@
-"""The TLS of clients: what ``ca``, ``cert`` and ``key`` mean, the same for every protocol, and what went wrong with it.
+"""TLS of the clients: the meaning of ``ca``, ``cert`` and ``key``, the same for every protocol, and its errors.
 
 ====== ====================================================================================================
 ca     PEM file of the authorities that the server's certificate may be of (or that certificate itself);

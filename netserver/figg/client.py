@@ -9,7 +9,7 @@
             async for record in orders:
                 print(record.offset, record.value)
 
-A lost connection is made again; subscriptions go on behind the last record received, and what was not acknowledged is
+A lost connection is made again; subscriptions go on after the last record received, and what was not acknowledged is
 sent again in the old order before anything new. So a record may be stored twice when an acknowledgement was lost, and
 never not at all. (Specification: "Connection", "Topic", "Publish".)
 """
@@ -47,7 +47,7 @@ __all__ = ["EARLIEST", "LATEST", "Client", "Record", "RecordBatch", "Start", "Su
 
 
 ANSWERS: Final = frozenset((codec.ACK, codec.ATTACHED, codec.DETACHED, codec.PONG))
-"""What shows that it is a Figg server; DATA comes behind ATTACHED only."""
+"""What shows that it is a Figg server; DATA comes after ATTACHED only."""
 
 
 class Client(ClientBase):
@@ -222,7 +222,7 @@ class Client(ClientBase):
         """A subscription, one per topic: ``await`` it, use it in ``async with``, or iterate over it.
 
         Args:
-            start: EARLIEST, LATEST (what is published from now on), or the ``offset`` of a record, to read behind it
+            start: EARLIEST, LATEST (what is published from now on), or the ``offset`` of a record, to read after it
             prefetch_records, prefetch_bytes: how much is received ahead of the application
         """
         return Subscription(self, self._checked(topic, b""), start, prefetch_records, prefetch_bytes)

@@ -13,7 +13,7 @@ A frame is a header of 8 bytes and a payload; all numbers are big-endian, ``byte
     8 PING      timestamp:u64                                                                client -> server
     9 PONG      timestamp:u64 (as in the PING)                                               server -> client
 
-Both sides skip types that are unknown or that only they themselves send, and ignore bytes behind the last field; a
+Both sides skip types that are unknown or that only they themselves send, and ignore bytes after the last field; a
 payload too short for its fields is an error. (Specification: "Protocol" and "Messages"; PING and PONG came later.)
 """
 
@@ -68,7 +68,7 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The subscription begins behind ``offset``."""
+    """The subscription begins after ``offset``."""
 
     topic: bytes
     offset: int
@@ -106,7 +106,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A message of a subscribed topic; attaching at ``offset`` reads on behind it."""
+    """A message of a subscribed topic; attaching at ``offset`` reads on after it."""
 
     topic: bytes
     offset: int
@@ -166,7 +166,7 @@ def _number(data: Buffer, start: int, end: int, name: str) -> int:
 
 
 def _topic(data: Buffer, start: int, end: int) -> tuple[bytes, int]:
-    """(topic, position behind it)."""
+    """(topic, position after it)."""
     behind = _field_end(data, start, end, "topic")
     if behind - start - 4 > TOPIC_BYTES_MAX:
         raise FiggError(f"topic of {behind - start - 4} bytes, the limit is {TOPIC_BYTES_MAX}", "topic_size")

@@ -30,7 +30,7 @@ def pack_publishes(
     limits, or for which the writer has no room.
 
     Returns:
-        (position behind the last frame taken, frames taken, their lowest and highest seq_num, bytes of their data,
+        (position after the last frame taken, frames taken, their lowest and highest seq_num, bytes of their data,
         whether it stopped because the writer had no room).
     """
     count = 0
@@ -147,7 +147,7 @@ def take_data(src: bytes, position: int, end: int, topic: bytes) -> tuple[int, l
     """The messages of consecutive whole DATA frames of ``topic``.
 
     Returns:
-        (position behind the last frame taken, offsets, data).
+        (position after the last frame taken, offsets, data).
     """
     offsets: list[int] = []
     values: list[bytes] = []
@@ -202,7 +202,7 @@ def same(src: Buffer, position: int, name: Buffer) -> bool:
 
 
 def put_head(out: bytearray, position: int, kind: int, name: bytes, topic_size: int, number: int, size: int) -> int:
-    """Writes a PUBLISH or DATA frame up to its data; the position behind it."""
+    """Writes a PUBLISH or DATA frame up to its data; the position after it."""
     out[position] = 0
     out[position + 1] = kind
     out[position + 2] = 0
@@ -228,7 +228,7 @@ def put_u32(out: bytearray | memoryview, position: int, value: int) -> None:
 
 
 def put_bytes(out: bytearray | memoryview, position: int, text: bytes, size: int) -> int:
-    """Copies ``text[:size]`` to ``out[position:]``; the position behind it."""
+    """Copies ``text[:size]`` to ``out[position:]``; the position after it."""
     for index in range(size):
         out[position + index] = text[index]
     return position + size
@@ -242,7 +242,7 @@ def enlarged(buffer: bytearray, used: int, size_bytes: int) -> bytearray:
 
 
 def copy(out: bytearray | memoryview, position: int, src: Buffer, start: int, size: int) -> int:
-    """Copies ``src[start : start + size]`` to ``out[position:]``; the position behind it."""
+    """Copies ``src[start : start + size]`` to ``out[position:]``; the position after it."""
     for index in range(size):
         out[position + index] = src[start + index]
     return position + size

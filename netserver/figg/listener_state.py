@@ -1,4 +1,4 @@
-"""What the Figg connections of a server share: topics, framed batches, and the look at what could not go on."""
+"""What the Figg connections of a server share: topics, framed batches, and what waits until it can go on."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 - PUBLISH: runs of frames of one topic go into the log in one call. One ACK a commit round: the highest seq_num that is
   stored, in the order of arrival, and never one at or above the number of a publish that is not stored.
-- ATTACH: one subscription per topic; ATTACHED names the position behind which DATA begins, always before the first
+- ATTACH: one subscription per topic; ATTACHED names the position after which DATA begins, always before the first
   DATA, and again when the topic was deleted and made anew: its numbers begin again. Another ATTACH seeks.
   DETACH is always answered, and no DATA follows.
 - PONG, ACK and ATTACHED are written at once. DATA is written only while the connection's output is short, a portion of
@@ -139,7 +139,7 @@ class FiggSession:
     # --- publishing
 
     def _publish(self, data: memoryview, position: int, length: int, start: int, end: int) -> int:
-        """Store the publishes from ``position`` on, as far as they are of one topic; the position behind them.
+        """Store the publishes from ``position`` on, as far as they are of one topic; the position after them.
 
         ``position`` itself means that the connection is held and the frame has to come again.
         """
@@ -193,7 +193,7 @@ class FiggSession:
         self.connection.release(OPENING)
 
     def _store_run(self, partition: Partition, data: memoryview, position: int, length: int) -> int:
-        """Put the publishes of the partition's topic that are back to back into the log; the position behind them."""
+        """Put the publishes of the partition's topic that are back to back into the log; the position after them."""
         connection = self.connection
         limit = partition.config.record_bytes_max
         topic = partition.topic.name
@@ -259,7 +259,7 @@ class FiggSession:
         self.connection.write(codec.ack(number))
 
     def _refuse(self, problem: Exception, topic: bytes, partition: Partition | None, number: int) -> None:
-        """The publish with this number cannot be stored: it and what comes behind it is not acknowledged."""
+        """The publish with this number cannot be stored: it and what comes after it is not acknowledged."""
         if number < self._refused_from:
             self._refused_from = number
         if not self._refused:

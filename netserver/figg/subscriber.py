@@ -27,7 +27,7 @@ LATEST: Final = Start.LATEST
 
 
 class Record(NamedTuple):
-    """One record; a subscription that starts at ``offset`` reads on behind it."""
+    """One record; a subscription that starts at ``offset`` reads on after it."""
 
     offset: int
     value: bytes

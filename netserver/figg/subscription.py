@@ -1,6 +1,6 @@
 """A subscription of a Figg connection: a cursor in the log, and the framed batches that several of them share.
 
-Live and history are the same thing: read behind the last number that was sent, wait when there is nothing, go on. A
+Live and history are the same thing: read after the last number that was sent, wait when there is nothing, go on. A
 subscriber that does not take its data is simply further back.
 """
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 class Framed:
     """DATA frames of records that follow each other, never changed once made.
 
-    ``skipped`` were too large for a frame, ``lost`` are damaged; ``next_seq`` is what comes behind all of them.
+    ``skipped`` were too large for a frame, ``lost`` are damaged; ``next_seq`` is what comes after all of them.
     """
 
     frames: Buffer
@@ -89,7 +89,7 @@ class Subscription:
     """One topic of one connection.
 
     Args:
-        offset: position behind which reading begins; None: the latest message.
+        offset: position after which reading begins; None: the latest message.
         on_ready: called (in the loop) when `advance` may give more.
         value_bytes_max: largest record that fits into a DATA frame.
 
@@ -147,7 +147,7 @@ class Subscription:
         self._on_ready = guarded(lambda: on_ready(self))
 
     def start(self, partition: Partition) -> int:
-        """Begin to read an open partition; the position behind which reading begins, for ATTACHED.
+        """Begin to read an open partition; the position after which reading begins, for ATTACHED.
 
         Everything that is committed after this call, and not before the position, will be delivered.
         """
@@ -157,7 +157,7 @@ class Subscription:
         offset, end = self._offset, partition.committed_seq
         position = end if offset is None or offset > end else max(offset, partition.log_start - 1)
         if offset is not None and offset > end:  # the log may be an older copy that was put back
-            log.warning("%s: a client attaches behind record %d, beyond the end: it gets what comes behind %d",
+            log.warning("%s: a client attaches after record %d, beyond the end: it gets what comes after %d",
                 partition.title, offset, end)  # fmt: skip
         self.next_seq = position + 1
         return position

@@ -291,11 +291,11 @@ class Reader:
         self.buffer = bytearray()
         self.position = 0
         self.needed = 1
-        self._walked = 0  # of a list of strs: behind those that are whole, from `position`
+        self._walked = 0  # of a list of strs: after those that are whole, from `position`
         self._left = 0  # of that list: strs not walked yet
 
     def feed(self, data: Buffer) -> None:
-        """Add bytes; behind the end they are dropped."""
+        """Add bytes; after the end they are dropped."""
         if self.ended:
             return
         if self.position:
@@ -320,7 +320,7 @@ class Reader:
         self.consumed(0)
 
     def _number(self, at: int) -> int:
-        """The u32 ``at`` bytes behind the position; -1: it is not there yet."""
+        """The u32 ``at`` bytes after the position; -1: it is not there yet."""
         start = self.position + at
         if len(self.buffer) - start < 4:
             self._need(at + 4)
@@ -351,7 +351,7 @@ class Decoder(Reader):
         decoder.feed(data)
         while (command := decoder.next()) is not None: ...
 
-    A WRITE is only taken from a writer's stream and so on; behind DISCONNECT everything is dropped.
+    A WRITE is only taken from a writer's stream and so on; after DISCONNECT everything is dropped.
     """
 
     def __init__(self, options: Options) -> None:
@@ -461,7 +461,7 @@ class Decoder(Reader):
         return command
 
     def _header_strings(self, start: int, cid: int) -> int:
-        """Walk the headers that begin ``start`` bytes behind the position; where they end, 0: not there yet."""
+        """Walk the headers that begin ``start`` bytes after the position; where they end, 0: not there yet."""
         if not self._has(start + 2):
             return 0
         if not self._walked:
@@ -474,7 +474,7 @@ class Decoder(Reader):
         return self._walked
 
     def _walk(self, bound: int, each_max: int, answer: Answer, cid: int, text: str) -> bool:
-        """Walk on over the strs of a list; True: behind the last one."""
+        """Walk on over the strs of a list; True: after the last one."""
         while self._left:
             length = self._number(self._walked)
             if length < 0:

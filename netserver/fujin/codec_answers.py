@@ -58,7 +58,7 @@ Event = Connected | Done | Message | Fetched | Acked | Disconnected | Stop
 
 
 class AnswerDecoder(Reader):
-    """Answers and messages on a stream that the client has opened. What comes behind DISCONNECT is dropped.
+    """Answers and messages on a stream that the client has opened. What comes after DISCONNECT is dropped.
 
     Args:
         auto: MSG and FETCH carry no ids.
@@ -169,7 +169,7 @@ class AnswerDecoder(Reader):
         return Acked(kind, cid, results)
 
     def _begin_list(self, at: int) -> None:
-        """The count of a list is ``at`` bytes behind the position; what was gathered is kept while it is walked."""
+        """The count of a list is ``at`` bytes after the position; what was gathered is kept while it is walked."""
         count = self._number(at)
         if count > FETCHED_MAX:
             raise FujinError(f"a list of {count}", "frame_size")
@@ -177,7 +177,7 @@ class AnswerDecoder(Reader):
             self._walked, self._left = at + 4, count
 
     def _string(self, at: int, size_max: int) -> tuple[bytes, int] | None:
-        """(the str there, offset behind it)."""
+        """(the str there, offset after it)."""
         length = self._number(at)
         if length > size_max:
             raise FujinError(f"a string of {length} bytes", "frame_size")
@@ -186,7 +186,7 @@ class AnswerDecoder(Reader):
         return self._part(at + 4, at + 4 + length), at + 4 + length
 
     def _error(self, at: int) -> tuple[str | None, int] | None:
-        """(the error there or None, offset behind the field)."""
+        """(the error there or None, offset after the field)."""
         if not self._has(at + 1):
             return None
         flag = self.buffer[self.position + at]
@@ -198,7 +198,7 @@ class AnswerDecoder(Reader):
         return (found[0].decode("utf-8", "replace"), found[1]) if found is not None else None
 
     def _message(self, at: int) -> tuple[Message, int] | None:
-        """(the message there, with its id where it has one; offset behind it)."""
+        """(the message there, with its id where it has one; offset after it)."""
         message_id = b""
         if not self._auto:
             found = self._string(at, ERROR_BYTES_MAX)

@@ -44,7 +44,7 @@ def pack_writes(
         answers: the answers of those that are taken go here, 6 bytes each; its size bounds the run.
 
     Returns:
-        (position behind the last WRITE taken, how many, whether it stopped because the writer had no room).
+        (position after the last WRITE taken, how many, whether it stopped because the writer had no room).
     """
     count = 0
     count_max = len(answers) // _ANSWER
@@ -94,7 +94,7 @@ def frame_records(
         message_bytes_max: larger records are not delivered.
 
     Returns:
-        (position behind the last one, how many, why it ended).
+        (position after the last one, how many, why it ended).
     """
     count = 0
     expected = records.seq
@@ -211,7 +211,7 @@ def take_written(src: Buffer, position: int, end: int) -> tuple[int, int, int]:
     """A run of answers to WRITE without an error and with correlation ids that follow each other (modulo 2^32).
 
     Returns:
-        (position behind it, the first correlation id, how many).
+        (position after it, the first correlation id, how many).
     """
     first = 0
     count = 0
@@ -234,7 +234,7 @@ def take_messages(
     """A run of whole MSGs, or of entries of a FETCH answer; ids and values are appended to the lists.
 
     Returns:
-        (position behind it, how many).
+        (position after it, how many).
     """
     count = 0
     view = src
@@ -294,14 +294,14 @@ def put_big(out: Target, position: int, value: int, size: int) -> None:
 
 
 def copy(out: Target, position: int, src: Buffer, start: int, size: int) -> int:
-    """Copy ``src[start : start + size]`` to ``out[position:]``; the position behind it."""
+    """Copy ``src[start : start + size]`` to ``out[position:]``; the position after it."""
     for index in range(size):
         out[position + index] = src[start + index]
     return position + size
 
 
 def put_bytes(out: Target, position: int, text: bytes, size: int) -> int:
-    """Copy the first ``size`` bytes of ``text``; the position behind them."""
+    """Copy the first ``size`` bytes of ``text``; the position after them."""
     for index in range(size):
         out[position + index] = text[index]
     return position + size

@@ -105,7 +105,7 @@ class MessageBatch(Batch[Message]):
 
 
 def _behind(message: Message) -> int:
-    """The number behind that of a message, from a server that numbers them (0: it does not)."""
+    """The number after that of a message, from a server that numbers them (0: it does not)."""
     found = codec.parse_message_id(message.id)
     return found[1] + 1 if found is not None else 0
 
@@ -271,7 +271,7 @@ class Subscription(SubscriptionBase[Message, MessageBatch]):
     def _balance(self) -> None:
         """Hold pushed messages back while the prefetch is full.
 
-        Not while an acknowledgement waits for its answer, which comes behind them. What was fetched was asked for.
+        Not while an acknowledgement waits for its answer, which comes after them. What was fetched was asked for.
         """
         if self._stream is not None and self._kind == PUSH:
             self._stream.pause(self._queue.full and not self._acks)

@@ -292,7 +292,7 @@ class Writer:
             self._stream.hold(ANSWERS)
 
     def _answer(self, answer: bytes) -> None:
-        """Send an answer behind everything that is outstanding."""
+        """Send an answer after everything that is outstanding."""
         if not len(self._outstanding):
             self._stream.write(answer)
             return

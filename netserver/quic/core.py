@@ -57,7 +57,7 @@ GONE = -1
 
 
 class PacketDropped(Exception):
-    """The packet is as good as lost: it is not acknowledged, so its sender repeats what was in it."""
+    """The packet counts as lost: it is not acknowledged, so its sender repeats what was in it."""
 
 
 class OutOfOrder:

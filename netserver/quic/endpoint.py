@@ -257,7 +257,7 @@ class QuicEndpoint:
             return False
         except OSError as error:  # an ICMP error for something sent before; QUIC's timers deal with it
             log.debug("%s: receive: %s", self.name, error)
-            return False  # what is behind it keeps the socket readable
+            return False  # what is after it keeps the socket readable
         channel.path = Path(channel, address)
         channel.taken.extend(datagrams)
         return True

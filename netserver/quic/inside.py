@@ -1,4 +1,4 @@
-"""What of aioquic is used that its documentation does not promise, all of it, and what each thing is.
+"""All that is used of aioquic beyond its documented interface, and what each thing is.
 
 aioquic's documented interface is its configuration, its events, and `QuicConnection` with some ten methods. The bounds
 and the speed that a server needs are not to be had with that (see `netserver.quic.core`, `netserver.quic.receive`), so

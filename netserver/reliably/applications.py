@@ -3,7 +3,7 @@
 ===============  ==================================  =============================================================
 application      state                               messages
 ===============  ==================================  =============================================================
-numbers          [0, count left, value, checksum]    4 bytes each, big-endian; 4 more: the checksum behind the last
+numbers          [0, count left, value, checksum]    4 bytes each, big-endian; 4 more: the checksum after the last
 records          [1, topic id, offset, count left]   runs of offsets: [first, how many, first, how many ...]
 ===============  ==================================  =============================================================
 

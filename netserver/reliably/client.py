@@ -145,7 +145,7 @@ class Session(ClientBase):
 
     @property
     def state(self) -> str | None:
-        """The last value handed out of a stateless stream: what to give to `connect` to go on behind it.
+        """The last value handed out of a stateless stream: what to give to `connect` to go on after it.
 
         Raises:
             ValueError: it is a session (see ``position``).
@@ -438,7 +438,7 @@ def connect(
             a file that is not there yet is made.
         params: what to stream: ``{"count": 5}``, or ``{"topic": "orders", "offset": 0}`` with an optional ``count``.
         after, crc: go on with the session after this message (a ``Position`` that the caller has kept).
-        state: go on with a stateless stream behind this value.
+        state: go on with a stateless stream after this value.
         ack_every: acknowledge (and write the session file) after so many messages; 0: only when ``ack()`` is called.
         prefetch_messages, prefetch_bytes: what is read ahead of the application.
         message_bytes_max: longest line taken from the server.

@@ -9,7 +9,7 @@ Life of a connection::
               After an error, or when another connection has taken the session, all input is thrown away.
 
 FIN is only ever sent between two lines, and the socket is not closed under a client that may still acknowledge: the
-reset that would answer it ends the original's client, because behind a FIN it is a broken pipe. A reset without a FIN
+reset that would answer it ends the original's client, because after a FIN it is a broken pipe. A reset without a FIN
 is a lost connection to it, which it makes again; so until a connection is ended in good order its socket is set up so
 that the death of this process resets it.
 """

@@ -112,10 +112,10 @@ class ReceiveBudget:
     """Bound of the memory for half-received frames of all connections together.
 
     A connection whose frame outgrows the shared read buffer reserves room for the whole of it before it is read on.
-    So whoever has a reservation can finish by himself, and if he does not get on, it is he who does not send. Who
-    finds no room waits unread. Room goes to the smallest wish that fits; the one that has waited longest is *favoured*:
-    he may exceed the bound, so that the largest get on too; there is one favoured at a time, hence at most one frame
-    above the bound.
+    So a connection with a reservation can finish without the others: if it makes no progress, its peer does not send.
+    One that finds no room waits unread. Room goes to the smallest wish that fits. The one that has waited longest is
+    *favoured*: it may exceed the bound, so that the largest frames make progress too. One is favoured at a time, so at
+    most one frame is above the bound.
 
     Beside it the bytes that connections keep without a reservation are counted: rests of at most a read each.
 

@@ -1,4 +1,4 @@
-"""Who makes topics, for the shares of the room for them (``engine.state.shares``)."""
+"""Identifies who makes topics, so that each maker has a share of the room for them (``engine.state.shares``)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands around a connection: the session that a protocol puts into it, and what connections share."""
+"""The surroundings of a connection: the session that a protocol puts into it, and what connections share."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Services:
         log: the engine.
         config: the server's whole configuration.
         counters: this protocol's.
-        shell: what the connections of this loop share (``pressure`` also takes publishers that are no connection).
+        shell: what the connections of this loop share (``pressure`` also takes publishers that are not a connection).
         sessions: those of this protocol, if it has any.
         door: who may come in at this protocol's listener.
         reloaders: a protocol adds a function here that is given a new configuration: it raises ``ServerError``, or

@@ -5,9 +5,9 @@ CPU time of the loop's thread: a loaded machine, a wait for the disk or for the 
 
 Everything that the loop calls marks what it is (``mark``); what took longest from one mark to the next is named in the
 log. A mark is a look at the wall clock, 0.1 us. To be told of the end of a turn costs another round of the loop, and
-the thread's clock is a system call: so both are asked for once in a millisecond, by the first mark behind it. Turns
+the thread's clock is a system call: so both are asked for once in a millisecond, by the first mark after it. Turns
 within that time are looked at together, and are known to be short; of a longer one the first piece may be missed, which
-has been looked at by itself. For a second behind any long piece every turn is looked at.
+has been looked at by itself. For a second after any long piece every turn is looked at.
 """
 
 from __future__ import annotations

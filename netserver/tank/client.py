@@ -194,7 +194,7 @@ class Client(TopicRequests):
         """Publish many records and wait until all are stored; options as of :meth:`send_many`.
 
         Raises:
-            QuintlogError: of the first bundle that was not stored; those behind it may be
+            QuintlogError: of the first bundle that was not stored; those after it may be
         """
         await (await self.send_many(topic, values, **options))
 
@@ -346,7 +346,7 @@ class Client(TopicRequests):
     async def seq_at_time(self, topic: str | bytes, timestamp_ms: int, *, partition: int = 0) -> int:
         """Number of the first record whose timestamp is at least ``timestamp_ms``, found by bisection.
 
-        The number behind the last one when there is none; exact if timestamps never go back.
+        The number after the last one when there is none; exact if timestamps never go back.
         """
         known = (await self.discover(topic))[partition]
         low, high = max(known.first_seq, 1), known.last_seq + 1

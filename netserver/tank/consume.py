@@ -269,7 +269,7 @@ class Fetch:
                 code = ConsumeCode.SPARSE_FIRST if first.sparse else code
             elif code == ConsumeCode.OK:
                 base_seq = 0 if self.job.is_last else first_available
-                # below what is there if the answer had no room for it: a client at the end goes on behind the mark
+                # below what is there if the answer had no room for it: a client at the end goes on after the mark
                 high_water_mark = min(high_water_mark, self.position - 1)
         answer = ConsumedPartition(
             self.request.partition_id, code, high_water_mark, base_seq, first_available=first_available

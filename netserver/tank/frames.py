@@ -32,7 +32,7 @@ class ProduceCursor:
     """Reads a Produce frame of the usual shape: one topic, its bundles one after the other.
 
     After ``open()`` has returned True: ``src[name_start:name_end]`` is the topic, ``parts`` the number of bundles,
-    ``src[bundle_start:bundle_end]`` the first one, for ``partition_id``, ``frame_end`` the position behind the frame.
+    ``src[bundle_start:bundle_end]`` the first one, for ``partition_id``, ``frame_end`` the position after the frame.
     ``advance()`` goes on to the next bundle.
     """
 
@@ -59,7 +59,7 @@ class ProduceCursor:
         stop = position + 5 + size
         self.frame_end = stop
         self.request_id = u32(src, position + 7)
-        at = position + 12 + src[position + 11]  # behind the client id
+        at = position + 12 + src[position + 11]  # after the client id
         if stop - at < 7 or src[at + 5] != 1:
             return False
         self.name_start = at + 7
@@ -106,7 +106,7 @@ def produce_run(
     has no room for. Bundles get the writer's next numbers.
 
     Returns:
-        (position behind the last frame taken; whether it stopped for lack of room; bundles; records; bytes of the
+        (position after the last frame taken; whether it stopped for lack of room; bundles; records; bytes of the
         bundles; the frames' answers, all codes 0).
     """
     cursor = ProduceCursor()
@@ -310,7 +310,7 @@ class ChunkCut:
             raise BatchError("cut in a batch")
 
     def open_bundle(self, src: Buffer, start: int, end: int, next_seq: int) -> None:
-        """Reads the head of the bundle whose length varint is at ``start``; ``position`` is then behind the bundle.
+        """Reads the head of the bundle whose length varint is at ``start``; ``position`` is then after the bundle.
 
         Args:
             end: of the batch's bundles.
@@ -341,7 +341,7 @@ class ChunkCut:
         self.position = end
 
     def varint(self, src: Buffer, position: int, end: int) -> int:
-        """The varint at ``position``; ``self.position`` is then behind it."""
+        """The varint at ``position``; ``self.position`` is then after it."""
         value = 0
         shift = 0
         while position < end and shift <= 28:
@@ -355,7 +355,7 @@ class ChunkCut:
         raise BatchError("cut in a number")
 
     def copy_to(self, src: Buffer, out: bytearray, position: int) -> int:
-        """Writes the run, which ``cut`` found in ``src``, to ``out[position:]``; the position behind it."""
+        """Writes the run, which ``cut`` found in ``src``, to ``out[position:]``; the position after it."""
         if position < 0 or len(out) - position < self.size_bytes:
             raise ValueError("no room for the run")
         view = out
@@ -442,7 +442,7 @@ def unpack_chunk(
         next_seq: number of the first message, unless its bundle brings its own.
 
     Returns:
-        (values, keys, timestamps in ms, numbers, number behind the last whole bundle, bytes of whole bundles).
+        (values, keys, timestamps in ms, numbers, number after the last whole bundle, bytes of whole bundles).
 
     Raises:
         BundleError: a whole bundle is not valid.

@@ -154,7 +154,7 @@ def _number(src: Buffer, position: int, end: int) -> tuple[int, int]:
 
 
 def _bundle(src: Buffer, start: int, end: int, next_seq: int) -> tuple[_Head, int]:
-    """Head of the bundle whose length varint is at ``start``, and the position behind the bundle."""
+    """Head of the bundle whose length varint is at ``start``, and the position after the bundle."""
     size, start = _number(src, start, end)
     if size > end - start or not size:
         raise BatchError("cut in a bundle")

@@ -95,7 +95,7 @@ class ListenerState:
 
     def is_written(self, topic: Topic, index: int) -> bool:
         """Whether a partition may hold records: it has a number, or at least files (of which the state is too old to
-        know). There is none: then it is not for this to say."""
+        know). True for a partition that the topic does not have: its caller says so."""
         if index in topic.numbers or index >= topic.partition_count:
             return True
         try:

@@ -53,7 +53,7 @@ class RecordBatch(Batch[Record]):
 
     Attributes:
         seqs, timestamps_ms, keys, values: as in Record.
-        next_offset: number to ask for to go on behind them.
+        next_offset: number to ask for to go on after them.
         high_water_mark: last number of the partition when they were read.
     """
 

@@ -155,7 +155,7 @@ def decode_request(message_id: int, payload: memoryview) -> Request:
     """
     decoder = _DECODERS.get(message_id)
     if decoder is None:
-        raise FormatError(f"message id {message_id} is no request to a stand-alone node")
+        raise FormatError(f"message id {message_id} is not a request to a stand-alone node")
     return decoder(Reader(payload))
 
 

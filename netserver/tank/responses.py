@@ -238,7 +238,7 @@ def decode_response(message_id: int, payload: memoryview) -> Response:
     """
     decoder = _DECODERS.get(message_id)
     if decoder is None:
-        raise FormatError(f"message id {message_id} is no answer")
+        raise FormatError(f"message id {message_id} is not an answer")
     return decoder(Reader(payload))
 
 

@@ -1,7 +1,7 @@
 """One TANK connection of the server: frames in, answers out.
 
 - The Ping leaves at once, alone in one write, and is the only one ever.
-- Requests are executed in the order of arrival. A Produce is answered after its commit round; what comes behind it
+- Requests are executed in the order of arrival. A Produce is answered after its commit round; what comes after it
   and looks at the log waits for that, so that a client sees what it has published. A Consume that waits for records
   holds up nobody: answers come in the order of completion.
 - There is no error frame: malformed input closes the connection, and nothing of that request is written.
@@ -121,7 +121,7 @@ class TankSession:
                     break
                 message_id, start, end = frame
                 if message_id not in REQUEST_IDS:
-                    raise ProtocolError(f"message id {message_id} is no request to this server", "message_id")
+                    raise ProtocolError(f"message id {message_id} is not a request to this server", "message_id")
                 if end > length:
                     connection.expect(end - position)
                     break

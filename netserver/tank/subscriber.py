@@ -1,6 +1,6 @@
 """A subscription of the TANK client: it asks for its partitions by long polls and hands out what comes.
 
-It remembers the next number of each partition, so that it goes on behind what it has after any break. It never asks
+It remembers the next number of each partition, so that it goes on after what it has after any break. It never asks
 for "the end": where that is it finds out once, so that nothing published between two polls can be missed, also from the
 original server, whose empty answers move the end.
 """
@@ -56,7 +56,7 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
         self._min_bytes = min_bytes
         self._raise_out_of_range = raise_out_of_range
         self._asked: dict[int, int] = {}  # next number to ask the server for
-        self._taken: dict[int, int] = {}  # number behind the last batch that the application was given
+        self._taken: dict[int, int] = {}  # number after the last batch that the application was given
         self._marks: dict[int, int] = {}  # last known high-water marks
         self._room = asyncio.Event()
         self._polling: asyncio.Task[None] | None = None

@@ -1,7 +1,7 @@
 """Configuration text of TANK topics, and what its keys mean here.
 
 The text is lines of ``key = value``; empty lines and those that begin with ``#`` mean nothing. Sizes take the units
-``b k m g t`` (also with a ``b`` behind), durations ``s min h d w y`` (a bare number is seconds).
+``b k m g t`` (also with a ``b`` after), durations ``s min h d w y`` (a bare number is seconds).
 
 ==================================  =================================================================================
 log.retention.secs                  retention_ms; 0 keeps for ever

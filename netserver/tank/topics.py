@@ -64,7 +64,7 @@ class TopicRequests(ClientBase):
 
         Args:
             config: TANK's keys, for example ``{"log.retention.secs": "7d"}``, or their text
-            exist_ok: that it is there already is no error (whatever its partitions are)
+            exist_ok: not an error if it is there already (with any number of partitions)
 
         Returns:
             whether it was made now
