@@ -187,7 +187,7 @@ CLOCK_SAVE_MS = 600_000
 """Time after which the time is written down again, for the next start: a few hundred bytes and a sync."""
 
 SMALL_FILE_BYTES_MAX = 1 << 20
-"""VERSION, topic.json: a few hundred bytes; what is larger is no file of ours."""
+"""VERSION, topic.json: a few hundred bytes; what is larger is not a file of ours."""
 
 # --- chunks (engine/partitions/partition.py) ---
 

@@ -44,7 +44,7 @@ class Extent(Protocol):
         """The number from which so many records follow."""
 
     def seq_after_first(self, count: int) -> int:
-        """The number behind the first so many records."""
+        """The number after the first so many records."""
 
     def seq_at_time(self, timestamp_ms: int) -> int:
         """The first number at or after a time, the end's when there is none."""

@@ -1,4 +1,4 @@
-"""What is checked in a log's files, on one core by `logtool verify` or on many by the Spark job `audit`.
+"""The checks of a log's files, run on one core by `logtool verify` and on many by the Spark job `audit`.
 
 Every byte of every segment is read, and all that says the same thing twice is compared: hashes, batch headers against
 records, footers and their index against batches, segments against one another, files against the watermarks.
@@ -35,7 +35,7 @@ class SegmentReport:
 
     Attributes:
         begins: the first number that it may hold (its header).
-        follows: the number behind the last one of the segment before; 0: not known.
+        follows: the number after the last one of the segment before; 0: not known.
         first, last: numbers of its first and last good record; 0 where it holds none.
         first_append_ms, last_append_ms: when its first and last batch were appended.
         gaps: numbers between two good neighbouring batches that no record has, as (first, last).
@@ -126,7 +126,7 @@ class _SegmentCheck:
     def _batch(self, found: Found, batch: BatchHeader) -> None:
         report, position = self.report, found.position + batch.position
         if batch.first_seq <= self.previous:
-            self._find("order", f"batch begins with {batch.first_seq} behind {self.previous}", position=position)
+            self._find("order", f"batch begins with {batch.first_seq} after {self.previous}", position=position)
         elif batch.first_seq > self.previous + 1:
             report.gaps.append((self.previous + 1, batch.first_seq - 1))
         if batch.append_time_ms < report.last_append_ms:
@@ -190,7 +190,7 @@ def check_partition(partition: PartitionReader, segments: Iterable[SegmentReport
     append_ms, is_sound = 0, not report.findings
     for segment in segments:
         if segment.begins <= report.last:
-            reason = f"begins with {segment.begins} behind {report.last}"
+            reason = f"begins with {segment.begins} after {report.last}"
             report.findings.append(finding("order", segment.path, reason))
         elif report.last and segment.begins > report.last + 1 and is_sound:
             report.gaps.append((report.last + 1, segment.begins - 1))

@@ -30,7 +30,7 @@ def limits_modules() -> list[Path]:
 def limits_of(path: Path) -> list[tuple[str, Any, str]]:
     """(name, value, reason) of each limit in a module.
 
-    The reason is the text that stands behind a limit, or behind the last of several on consecutive lines; else empty.
+    The reason is the text that stands after a limit, or after the last of several on consecutive lines; else empty.
     """
     tree = ast.parse(path.read_text())
     namespace: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Signals from a command's first moment to its last: before the modules are loaded that know what to do, and behind.
+"""Signal handling of the commands, from before their modules are loaded to the end of the process.
 
 Python's own answers would be a traceback (SIGINT) or an end without any order. `quintlog` calls this before anything
 else of a command, so it needs nothing but the standard library's smallest modules.

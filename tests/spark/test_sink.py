@@ -148,7 +148,7 @@ def test_a_directory_without_a_server_is_told(
 
     with pytest.raises(sink_client.SinkError, match="there is no such directory"):  # at once
         stage(tmp_path / "tpyo")
-    with pytest.raises(sink_client.SinkError, match="is no data directory"):
+    with pytest.raises(sink_client.SinkError, match="is not a data directory"):
         stage(tmp_path)
     with server(tmp_path / "data") as process:
         process.kill()

@@ -316,7 +316,7 @@ class NearestGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Called by click with the words behind the group's own."""
+        """Called by click with the words after the group's own."""
         known = self.list_commands(ctx)
         if args[0] not in known:
             args = [next((name for name in ALIASES.get(args[0], ()) if name in known), args[0]), *args[1:]]

@@ -56,7 +56,7 @@ PACKAGES = (
 JOURNAL = ("journalctl", "--unit=quintlog", "--lines=5000", "--no-pager", "--output=short-iso", "--quiet")
 SECRET = b"(secret)"
 SECRET_BYTES_MIN = 4
-"""A shorter word is no secret, and stands everywhere."""
+"""A shorter word is not a secret; it occurs everywhere."""
 
 
 @dataclass(slots=True)
@@ -216,7 +216,7 @@ def _log(path: Path | None) -> bytes:
         return content if size <= DEBUG_LOG_BYTES else content.partition(b"\n")[2]
     program = shutil.which(JOURNAL[0])
     if program is None:
-        raise ValueError("there is no journal here: --log FILE names the server's log")
+        raise ValueError("there is no journal here: name the server's log with --log FILE")
     done = subprocess.run([program, *JOURNAL[1:]], capture_output=True, timeout=30, check=False)
     if not done.stdout:
         said = done.stderr.decode("utf-8", "replace").strip()

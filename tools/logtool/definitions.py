@@ -1,4 +1,4 @@
-"""`definitions`: topics with their settings as a document, and a log brought to what the document says.
+"""`definitions`: exports topics with their settings as a document, and brings a log to what a document says.
 
 The document::
 
@@ -75,7 +75,7 @@ def parse(content: bytes) -> list[Definition]:
     try:
         document = json.loads(content)
     except ValueError as error:
-        raise ValueError(f"this is no JSON, as `definitions export` writes it: {error}") from error
+        raise ValueError(f"this is not JSON, as `definitions export` writes it: {error}") from error
     if not isinstance(document, dict) or document.get("schema") != JSON_SCHEMA:
         raise ValueError(f"expected an object with schema {JSON_SCHEMA}, as `definitions export` writes it")
     items = document.get("topics")
@@ -206,7 +206,7 @@ def import_definitions(settings: Settings, file: Any, dry_run: bool) -> None:
     settings.output.items(COLUMNS, items, dry_run=dry_run)
     if conflicts:
         text = f"nothing was changed: the number of partitions is another one for {', '.join(conflicts[:10])}"
-        raise Failure(errors.CONFLICT, "partitions", text, "the number of partitions of a topic cannot change")
+        raise Failure(errors.CONFLICT, "partitions", text, "the number of partitions of a topic cannot be changed")
 
 
 def _apply(settings: Settings, steps: list[Step]) -> None:

@@ -135,7 +135,7 @@ def _batches(segment: Segment, committed: int | None) -> Iterator[dict[str, Any]
 def dump_segment(settings: Settings, file: Path, show_records: bool, template: str | None, decode: str) -> None:
     """Show a segment FILE: its header, every batch, its footer.
 
-    Everything is verified on the way; damage is shown where it lies, and then the exit code is 1. Batches behind what
+    Everything is verified on the way; damage is shown where it lies, and then the exit code is 1. Batches after what
     is committed are marked when the file lies in its data directory.
     """
     output = settings.output

@@ -101,7 +101,7 @@ def man(settings: Settings, directory: Path) -> None:
     from tools.logtool.lib.manpages import write
 
     if str(directory) == "-":
-        raise click.UsageError("these are many files: name the directory that they go to")
+        raise click.UsageError("this makes several files: name a directory for them")
     settings.output.note(f"{len(write(directory))} pages")
 
 

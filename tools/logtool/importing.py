@@ -1,4 +1,4 @@
-"""`import`: take in the files of other brokers."""
+"""`import`: publishes the files of other brokers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def blipmq_wal(settings: Settings, file: Path, from_byte: int, without_self_test
     items = [{"topic": name_text(topic), "records": counts[topic], "bytes": sizes[topic]} for topic in sorted(counts)]
     for damage in damages:
         where = "at the end" if damage.is_tail else f"at byte {damage.position}"
-        settings.output.warn(f"logtool: {file}: {damage.size_bytes} bytes {where} are no whole record")
+        settings.output.warn(f"logtool: {file}: {damage.size_bytes} bytes {where} are not a whole record")
     settings.output.items(COLUMNS, items)
     settings.output.note(f"{'would import' if dry_run else 'imported'} {count_text(sum(counts.values()), 'record')}")
     if damages:
@@ -103,7 +103,7 @@ def _store(
             if failure is None:
                 raise
             stored = count_text(sum(counts.values()), "record")
-            hint = f"stored: {stored}; --from-byte {batch[0].position} goes on behind them"
+            hint = f"stored: {stored}; --from-byte {batch[0].position} goes on after them"
             raise Failure(failure.exit_code, failure.code, str(failure), hint) from error
         _count(batch, counts, sizes)
 

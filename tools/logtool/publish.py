@@ -374,7 +374,7 @@ def publish(
         lost = failure.code in ("unreachable", "unacknowledged", "closed") and not retry
         reason = "the connection broke" if lost else failure
         text = f"{progress.acknowledged} of {progress.sent} records were acknowledged, then: {reason}"
-        hint = "; ".join(filter(None, ("" if lost else failure.hint, "those behind them may be stored or not")))
+        hint = "; ".join(filter(None, ("" if lost else failure.hint, "those after them may be stored or not")))
         raise Failure(failure.exit_code, failure.code, text, hint) from error
     progress.tick(last=True)
     _report(output, name, partition, progress, started)

@@ -44,7 +44,7 @@ def require_java() -> None:
     home = os.environ.get("JAVA_HOME")
     if shutil.which(f"{home}/bin/java" if home else "java") is None:
         hint = "Debian, Ubuntu: apt-get install openjdk-17-jre-headless; JAVA_HOME names one that is elsewhere"
-        raise Failure(errors.UNREACHABLE, "no_java", "Spark needs Java 17 or newer, and there is none", hint)
+        raise Failure(errors.UNREACHABLE, "no_java", "Spark needs Java 17 or newer, which is not installed", hint)
 
 
 def prepare(master: str, conf: tuple[str, ...], package: Path) -> None:
@@ -86,7 +86,7 @@ def spark(settings: Settings, master: str, conf: tuple[str, ...], name: str | No
     if name not in JOBS:
         raise click.UsageError(f"no job {name!r}; there are {', '.join(JOBS)}")
     if settings.data_dir is None and (settings.given["server"] is not None or settings.context is not None):
-        raise click.UsageError("jobs read files: name the data directory; --server behind NAME says where records go")
+        raise click.UsageError("jobs read files: name the data directory; --server after NAME says where records go")
     require_libraries()
     require_java()
     if settings.data_dir is not None:  # and with it its server, not that of the environment

@@ -261,7 +261,7 @@ def top(settings: Settings, once: bool, every: float) -> None:
         _write(output, next(pictures))
         return
     if output.form == "json":
-        raise click.UsageError("-o json is one document: add --once, or use -o jsonl")
+        raise click.UsageError("-o json is one document: add --once or use -o jsonl")
     if output.form == "table" and output.on_terminal:
         _live(pictures, admin.url)
         return

@@ -209,7 +209,7 @@ class ServerExtent:
     def seq_before_end(self, count: int) -> int:
         """Raises Failure: numbers were left out between, the server does not say where."""
         if self.records != self.committed_seq + 1 - self.log_start:
-            text = "the server does not tell how many records there are behind a number of this partition"
+            text = "the server does not tell how many records there are after a number of this partition"
             raise Failure(errors.USAGE, "position", text, "give a number, or --data-dir")
         return self.committed_seq + 1 - count
 

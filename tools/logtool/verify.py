@@ -1,4 +1,4 @@
-"""`verify`: reads every byte of the segments and compares all that says the same thing twice."""
+"""`verify`: reads every byte of the segments and compares everything that is stored twice."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def check_as_a_start_does(
     data_dir: Path, own: list[dict[str, Any]], read: set[Path]
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """What opening the log would find, in a directory that no server has: state, index, staged files, and of each
-    partition what lies behind the watermark, too. Nothing is changed.
+    partition what lies after the watermark, too. Nothing is changed.
 
     Args:
         own: findings so far, which are not told again.

@@ -1,4 +1,4 @@
-"""What executors need of this package, as one file for ``--py-files`` where it is not installed.
+"""The modules that executors need, as one file for ``--py-files`` where the package is not installed.
 
     python -m tools.spark.package quintlog.zip
     spark-submit --py-files quintlog.zip ...

@@ -327,7 +327,7 @@ def test_repair_plan_of_verify(data: Path, logtool: Callable[..., Any]) -> None:
     with segments(data)[-1].open("ab") as tail:
         tail.write(b"torn")
     code, out, _ = logtool("verify", "--repair-plan", "-o", "json")
-    assert code == 0, "bytes behind what is committed are no finding"
+    assert code == 0, "bytes behind what is committed are not a finding"
     document = json.loads(out)
     assert [step["kind"] for step in document["repair_plan"]] == ["tail"]
     code, out, _ = logtool("verify", "--repair-plan")

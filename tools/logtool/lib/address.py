@@ -85,7 +85,7 @@ class Admin:
         except ValueError:  # of the port
             host = port = None
         if parts.scheme not in ("http", "https") or not host:
-            raise Failure(errors.USAGE, "address", f"{url!r} is no admin address; expected http://HOST:PORT")
+            raise Failure(errors.USAGE, "address", f"{url!r} is not an admin address; expected http://HOST:PORT")
         self.url = f"{parts.scheme}://{parts.netloc}"
         self.host, self.port = host, port
         self.is_secure = parts.scheme == "https"
@@ -137,10 +137,10 @@ class Admin:
         raise Failure(exit_code, str(answer["code"] or code), str(answer.get("detail") or status), hint)
 
     def text(self, path: str) -> str:
-        """A page that needs no token. Raises Failure: not reachable, or there is no such page: it is no log server."""
+        """A page that needs no token. Raises Failure: not reachable, or no such page: not a log server."""
         status, content = self._request("GET", path, None)
         if status != 200:
-            raise Failure(errors.UNREACHABLE, "wrong_server", f"{self.url} is no log server (HTTP status {status})")
+            raise Failure(errors.UNREACHABLE, "wrong_server", f"{self.url} is not a log server (HTTP status {status})")
         return content.decode("utf-8", "replace")
 
     def not_ready_reason(self) -> str:

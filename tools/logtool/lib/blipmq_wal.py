@@ -6,8 +6,8 @@
     record   u64 id | u32 length | u32 CRC-32 of the payload | payload           integers little-endian
     payload  u8 QoS | u16 topic length, big-endian | topic (UTF-8) | body
 
-Ids may skip and need not ascend strictly. The daemon appends behind a torn record, and then cannot read its own file
-any more; here the next whole record behind the damage is looked for.
+Ids may skip and need not ascend strictly. The daemon appends after a torn record, and then cannot read its own file
+any more; here the next whole record after the damage is looked for.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WalRecord(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes that are no whole record."""
+    """Bytes that are not a whole record."""
 
     position: int
     size_bytes: int
@@ -117,7 +117,7 @@ class _Window:
         self.position += size
 
     def record(self) -> WalRecord | None:
-        """The record here, which is then behind; None: what is here is none."""
+        """The record here, and step over it; None: there is no whole record here."""
         if self.left < _RECORD.size:
             return None
         record_id, length, checksum = _RECORD.unpack_from(self._data, self._at)

@@ -190,7 +190,7 @@ class FileChanges:
 
         cursor = subscriptions.find(self._log.cursors, number)
         if source is None:
-            raise Failure(errors.USAGE, "from", "--from TOPIC: the files do not tell which topic has the dead letters")
+            raise Failure(errors.USAGE, "from", "--from TOPIC: the files do not say which topic has the dead letters")
         wanted = target or cursor.topic_name
         if wanted == source:
             raise Failure(errors.USAGE, "same_topic", "--from and --to are the same topic")

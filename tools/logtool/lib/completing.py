@@ -1,4 +1,4 @@
-"""What a shell offers behind a command: names of topics and ids of subscriptions, as the log has them now.
+"""What a shell offers after a command: names of topics and ids of subscriptions, as the log has them now.
 
 A shell that waits for its user must never hang: what takes longer than a fifth of a second, or fails, offers nothing.
 """

@@ -1,13 +1,13 @@
 """One partition of a copy: its segments, and where the copy of it ends.
 
-A segment is copied as long as it is at that moment, while the server goes on writing: behind what was there before the
+A segment is copied as long as it is at that moment, while the server goes on writing: after what was there before the
 copied `state` (`Settled`) there may be the first half of a batch, or batches of a transaction of which the state does
 not say that it is committed, because it came later. The copy ends before the first of them, be that in a segment that
 was sealed in the meantime: then it holds all of each transaction, or nothing of it.
 
 The ends of different partitions fit together because of an order that the engine keeps: a transaction's batches are
 on disk before its marker is in the state, and nothing is written to its partitions before that. So a transaction that
-the state knows stands before the end everywhere, and one that it does not know stands behind it everywhere.
+the state knows stands before the end everywhere, and one that it does not know stands after it everywhere.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class PartitionCopy:
                 return
             try:
                 self._take(name)
-            except FileNotFoundError:  # retention was quicker: the copy begins behind it
+            except FileNotFoundError:  # retention was quicker: the copy begins after it
                 for before in self.kept:
                     self.forget(before)
                 self.kept.clear()

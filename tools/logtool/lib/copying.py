@@ -349,7 +349,7 @@ def manifest_of(backup: Path) -> list[tuple[str, int, str]]:
             fields = json.loads(file.read(MANIFEST_BYTES_MAX))
         found = [(str(one["path"]), int(one["size_bytes"]), str(one["sha256"])) for one in fields["files"]]
     except FileNotFoundError:
-        text = f"{backup} is no backup, or one that was not finished: it has no {MANIFEST}"
+        text = f"{backup} is not a finished backup: it has no {MANIFEST}"
         raise Failure(UNREACHABLE, "no_backup", text) from None
     except (ValueError, KeyError, TypeError) as error:
         raise Failure(FINDING, "corrupt", f"{path} is damaged: {named(error)}") from error

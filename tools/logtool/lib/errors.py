@@ -1,4 +1,4 @@
-"""Exit codes, and what is said when something went wrong."""
+"""Exit codes and error messages."""
 
 from __future__ import annotations
 

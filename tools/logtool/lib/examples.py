@@ -1,4 +1,4 @@
-"""What `--help` of each command ends with: command lines to copy, without the leading `logtool`."""
+"""Examples at the end of each command's `--help`: command lines to copy, without the leading `logtool`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Manual pages, made of what `--help` and `--print-config` say: one for each command, for the server, for its settings.
+"""Manual pages, made from `--help` and `--print-config`: one for each command, for the server and for its settings.
 
 They are written in the `man` macros of roff, which man-db and mandoc both read.
 """
@@ -38,7 +38,7 @@ def bold(text: str) -> str:
 
 
 def _page(lines: list[str]) -> str:
-    """The page's text; a paragraph begins by itself behind a heading."""
+    """The page's text; a paragraph begins by itself after a heading."""
     return re.sub(r"(?m)^(\.SH .*)\n\.PP\n", r"\1\n", "\n".join([*lines, ""]))
 
 
@@ -47,7 +47,7 @@ def _title(name: str, section: int) -> str:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs of a help text, each with the macros before and behind it."""
+    """The paragraphs of a help text, each with the macros before and after it."""
     for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
         if paragraph.startswith(_UNWRAPPED):
             lines = paragraph.removeprefix(_UNWRAPPED).splitlines()
@@ -137,7 +137,7 @@ def _logtool() -> str:
         lines += [".SH SYNOPSIS", f"{bold('logtool')} [OPTIONS] COMMAND [ARGS]...", ".SH DESCRIPTION"]
         lines += [*_paragraphs(root.help or ""), ".SH COMMANDS"]
         lines += [_entry(name, f"{text} See logtool-{name}(1).") for name, (_, _, text) in COMMANDS.items()]
-        lines += [".SH OPTIONS", "They may stand before the command or behind it.", *_options(root, context)]
+        lines += [".SH OPTIONS", "They may stand before the command or after it.", *_options(root, context)]
         lines += [".SH ENVIRONMENT", *_environment(), *_epilog(str(root.epilog)), ".SH FILES"]
         lines += [
             _entry("~/.config/quintlog/contexts.json", "What `logtool context` keeps."),
@@ -167,7 +167,7 @@ def _settings() -> str:
     lines = [_title(SETTINGS, 5), ".SH NAME", f"{SETTINGS} \\- settings of the log server", ".SH DESCRIPTION"]
     text = (
         "A TOML file that engine-server(8) is given with --config; any subset of the settings below makes a valid one. "
-        "In the environment a setting is QUINTLOG_SECTION_KEY, and with _FILE behind it the name of a file that holds "
+        "In the environment a setting is QUINTLOG_SECTION_KEY, and with _FILE after it the name of a file that holds "
         "the value. Sizes and durations take units, also where a name ends in _ms: "
         "128MiB, 7d; a bare number counts bytes or milliseconds. What is marked * needs a restart, all else is taken "
         "over by a reload."

@@ -1,4 +1,4 @@
-"""What Prometheus and Grafana are given: where to scrape, ten and some alerts, one dashboard. Made of the tables below.
+"""Configuration for Prometheus and Grafana: a scrape job, alerts and one dashboard, made from the tables below.
 
 The metrics themselves are those of `netserver.admin.metrics`; a test runs every expression here against a real scrape.
 """
@@ -246,7 +246,7 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
 
 
 def _bound(expression: str, metrics: tuple[str, ...] = ("quintlog_", "process_")) -> str:
-    """The expression for the instance that the dashboard shows: every metric's name gets the selector behind it."""
+    """The expression for the instance that the dashboard shows: every metric's name gets the selector after it."""
     found, word = [], ""
     for char in expression + " ":
         if char.isalnum() or char == "_":

@@ -20,7 +20,7 @@ JSON_SCHEMA = 1
 """Goes up when a field changes its meaning or disappears; new fields may come at any time."""
 
 PADDED_WIDTH = 48
-"""A wider cell shifts what stands behind it in its own row, instead of pushing every row's columns that far apart."""
+"""A wider cell shifts what stands after it in its own row, instead of pushing every row's columns that far apart."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

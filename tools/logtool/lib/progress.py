@@ -1,4 +1,4 @@
-"""How far long work has come: a line on the terminal that is written over; nothing where stderr is none."""
+"""Progress of long work: one line on the terminal that is rewritten; nothing where stderr is not a terminal."""
 
 from __future__ import annotations
 

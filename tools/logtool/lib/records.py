@@ -66,7 +66,7 @@ def formatter(template: str, decode: Callable[[bytes], bytes]) -> Callable[[int,
     """A `--format`: %p partition, %o number, %t time, %T milliseconds, %k key, %v value, %s its size, %% percent sign.
 
     Raises:
-        click.BadParameter: an unknown letter behind %.
+        click.BadParameter: an unknown letter after %.
     """
     letters: dict[str, tuple[bytes, Callable[[int, Record], Any]]] = {
         "p": (b"%d", lambda partition, _: partition),

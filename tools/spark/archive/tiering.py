@@ -44,7 +44,7 @@ class Archived:
     partition: int
     first: int
     next: int
-    """First number of the segment behind it."""
+    """First number of the segment after it."""
     records: int
     size_bytes: int
     segment_id: int
@@ -158,7 +158,7 @@ class Place:
     """
 
     def __init__(self, uri: str) -> None:
-        """Raises DataDirectoryError when it is no place that pyarrow understands."""
+        """Raises DataDirectoryError when it is not a place that pyarrow understands."""
         self.uri = uri
         try:
             if "://" in uri:
@@ -265,7 +265,7 @@ class ArchivedPartition:
 
     @property
     def next_seq(self) -> int:
-        """The number behind the last archived one."""
+        """The number after the last archived one."""
         return self.entries[-1].next
 
     @property

@@ -104,7 +104,7 @@ def summary(report: PartitionReport) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job; its exit code."""
     options = parser(__doc__, ranges=False)
-    options.add_argument("--allow-gaps", action="store_true", help="numbers without a record are no finding")
+    options.add_argument("--allow-gaps", action="store_true", help="numbers without a record are not a finding")
     options.add_argument("--doubles", action="store_true", help="records with the same key and value are findings")
     args = options.parse_args(arguments)
     directory = DirectoryReader(Path(args.data_dir))

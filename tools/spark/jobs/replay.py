@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options.add_argument("--batch-records", metavar="N", type=int, default=BATCH_RECORDS, help="records for a batch")
     args = options.parse_args(arguments)
     if not args.into and not args.server:
-        raise Failure(USAGE, "usage", "records would go where they are: name --into TOPIC or --server URL")
+        raise Failure(USAGE, "usage", "records would be copied onto themselves: name --into TOPIC or --server URL")
     progress, server = Progress.of(args, "replay", "topic", "into", "server", "batch_records"), Server.of(args)
     partitions: dict[str, int] = defaultdict(int)
     for topic, index in progress.extent.spans:

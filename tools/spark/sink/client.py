@@ -1,4 +1,4 @@
-"""The admin API as the sink uses it: staging, committing, dropping; goes on when the server was away for a while.
+"""The admin API as the sink uses it: staging, committing, dropping; waits while the server is away.
 
 Every call may be repeated: staging again keeps a second file that nobody names, a repeated commit changes nothing.
 """
@@ -104,7 +104,7 @@ class Client:
                 return dict(document)
             code, message = str(document["code"]), str(document["detail"])
         except (ValueError, TypeError, KeyError):
-            text = f"{self._place} is no admin address of this server: HTTP {status}"
+            text = f"{self._place} is not an admin address of this server: HTTP {status}"
             raise (_Again if self._place.server is None else SinkError)(text) from None
         text = f"{self._place} refused: {message} ({code})"
         raise (_Again if code in retried else SinkError)(text)

@@ -43,7 +43,7 @@ class Place:
         """URL and token, and which directory the server has to have (empty: any), as they are now.
 
         Raises:
-            DataDirectoryError, UnsupportedFormat: the path is no data directory.
+            DataDirectoryError, UnsupportedFormat: the path is not a data directory.
             PermissionError: it may not be looked into.
             OSError: no server of the directory says that it is running.
         """
@@ -77,7 +77,7 @@ def parse_sink(given: Mapping[str, str], streaming: bool = False) -> SinkOptions
     names = [name for name in given if name.lower() not in _SPARKS_OWN]
     options = {spelled: given[name] for name, spelled in as_documented(names, _KNOWN, " for writing").items()}
     if streaming and (own := [name for name in ("queryId", "batchId") if name in options]):
-        raise OptionError(f"{own[0]} is for batch queries: a stream has its own, kept in its checkpoint")
+        raise OptionError(f"{own[0]} is for batch queries: a stream keeps its own in its checkpoint")
     if "batchId" in options and "queryId" not in options:
         raise OptionError("batchId says which batch of the writer queryId this is: name that, too")
     return SinkOptions(

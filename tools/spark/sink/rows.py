@@ -33,12 +33,12 @@ def check_columns(columns: Sequence[tuple[str, str]], topic: str | None) -> None
     for name, kind in columns:
         if kind not in COLUMNS.get(name, ()):
             wanted = ", ".join(f"{known} {' or '.join(kinds)}" for known, kinds in COLUMNS.items())
-            raise OptionError(f"cannot write a column {name} {kind}; those that are written: {wanted}")
+            raise OptionError(f"cannot write a column {name} {kind}; known columns: {wanted}")
     names = [name for name, _ in columns]
     if "value" not in names:
-        raise OptionError("there is no column value: the one that has to be there")
+        raise OptionError("the column value is missing")
     if topic is None and "topic" not in names:
-        raise OptionError("no topic: name one for all rows with the option topic, or bring a column topic")
+        raise OptionError("no topic: name one for all rows with the option topic, or add a column topic")
 
 
 def files_of(batches: Iterator[pa.RecordBatch], topic: str | None, stage_bytes: int) -> Iterator[tuple[bytearray, int]]:

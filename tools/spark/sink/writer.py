@@ -127,7 +127,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         context = TaskContext.get()
         writer = context.getLocalProperty(QUERY_ID) if context is not None else None
         if not writer:
-            raise SinkError(f"Spark does not tell the task which query it is of ({QUERY_ID})")
+            raise SinkError(f"Spark does not say which query the task belongs to ({QUERY_ID})")
         batch = context.getLocalProperty(BATCH_ID) if context is not None else None
         return stage(iterator, self.options, writer, int(batch) if batch and batch.isdigit() else None)
 

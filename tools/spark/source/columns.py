@@ -1,4 +1,4 @@
-"""What a decoder makes of records: one buffer for each column, in Arrow's layout. Nothing of Arrow is needed here."""
+"""Decoded records: one buffer for each column, in Arrow's layout. Arrow itself is not needed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many records numbers stand for: numbers may be left out, so that a difference of numbers is no count.
+"""Counts the records in ranges of numbers: numbers may be left out, so that a difference of numbers is not a count.
 
 A sealed segment says how many records it has; where that is one for each number, nothing is read. Of other segments
 the batch headers tell, each read once in the life of a `Counter`.
@@ -32,7 +32,7 @@ class Runs:
         self._before = array("Q", [0])  # records before each run, and before the next one to come
 
     def add(self, first_seq: int, end_seq: int, records: int) -> None:
-        """The numbers first_seq..end_seq - 1, behind all others, hold so many records."""
+        """The numbers first_seq..end_seq - 1, after all others, hold so many records."""
         if self._ends and self._ends[-1] == first_seq and end_seq - first_seq == records and self._whole(-1):
             self._ends[-1] = end_seq
             self._before[-1] += records
@@ -63,7 +63,7 @@ class Runs:
         return max(first_seq, self._firsts[low]) if low < len(self._firsts) else None
 
     def end_of(self, first_seq: int, records: int) -> int:
-        """The number behind the first `records` records from `first_seq` on. There have to be as many, and one."""
+        """The number after the first `records` records from `first_seq` on. There have to be as many, and one."""
         low = bisect_right(self._ends, first_seq)
         target = self._before[low] + self._skipped(low, first_seq) + records
         at = bisect_left(self._before, target) - 1

@@ -100,7 +100,7 @@ class Part:
         return self.seq_after_first(self.count(self.log_start, self.committed_seq + 1) - count)
 
     def seq_after_first(self, count: int) -> int:
-        """The number behind the first so many records, or a few less. Raises Corrupt, OSError."""
+        """The number after the first so many records, or a few less. Raises Corrupt, OSError."""
         return self.end_of(self.log_start, self.committed_seq + 1, count) if count > 0 else self.log_start
 
     def seq_at_time(self, timestamp_ms: int) -> int:
@@ -123,7 +123,7 @@ class Part:
         return sum(runs.count(first_seq, end_seq) for runs in self._runs(first_seq, end_seq))
 
     def end_of(self, first_seq: int, end_seq: int, records: int) -> int:
-        """The number behind the first `records` records (at least one) from `first_seq` on, at most `end_seq`.
+        """The number after the first `records` records (at least one) from `first_seq` on, at most `end_seq`.
 
         A batch with numbers left out is not cut. Raises Corrupt, OSError.
         """
@@ -154,7 +154,7 @@ class Part:
             return self.border
         segment = self.reader.segments[0]
         if segment.header.first_seq >= self.border:
-            return self.border  # its header said what is behind the segment before it
+            return self.border  # its header said what is after the segment before it
         with opened(self.reader.files, segment.path) as fd:
             read = careful_read(self.reader.files, fd, path=segment.path)
             first = read_header(read(HEADER_BYTES, BATCH_HEADER_BYTES), 0, segment.header.segment_id, HEADER_BYTES)
@@ -194,7 +194,7 @@ class Part:
             yield from self._of_segment(segment, following, first_seq, end_seq, archived)
 
     def _segments(self, first_seq: int, end_seq: int) -> Iterator[tuple[Segment, int, bool]]:
-        """Segments that hold any of these numbers: (segment, the number behind it, whether it is the archive's)."""
+        """Segments that hold any of these numbers: (segment, the number after it, whether it is the archive's)."""
         if self.archived is not None and first_seq < self.border:
             for entry in self.archived.between(first_seq, min(end_seq, self.border)):
                 yield self.archived.segment(entry), entry.next, True

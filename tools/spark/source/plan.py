@@ -1,7 +1,7 @@
 """On the driver: which bytes of which files a query reads, cut into tasks at the beginnings of batches.
 
 What is committed is asked once; tasks then read byte ranges of files that never change up to there, whether or not a
-server goes on appending behind them. The index of a sealed segment is in its footer; that of an active one is made by
+server goes on appending after them. The index of a sealed segment is in its footer; that of an active one is made by
 walking it, each byte once in the life of a `Planner`.
 """
 

@@ -1,4 +1,4 @@
-"""`quintlog.scan`: records as Arrow record batches, for any tool that takes those. Nothing of Spark is needed.
+"""`quintlog.scan`: records as Arrow record batches, for any tool that takes them. Spark is not needed.
 
 The same plan and the same reader as Spark's: every hash is checked before a record of its batch counts. What is read is
 fixed when `scan` is called; files are then read as far as the caller asks for more, a few MiB in memory.
@@ -101,7 +101,7 @@ def _position(place: Place, name: str) -> Position:
             return parse(place)
         if type(place) is int and place >= 0:
             return parse(str(place))
-        raise ValueError("expected a number from 0 on, a time, or a position such as earliest or @-1h")
+        raise ValueError("expected a number (0 or more), a time, or a position such as earliest or @-1h")
     except ValueError as error:
         raise OptionError(f"{name} is {place!r}: {error}") from None
 

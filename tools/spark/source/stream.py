@@ -132,13 +132,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             part, name = planner.partitions.get(key), f"{key[0]}:{key[1]}"
             if part is None:
                 if self.options.wants(*key):
-                    lost(self.options, f"{name} is gone; what it had behind record {number - 1} is lost")
+                    lost(self.options, f"{name} is gone; what it had after record {number - 1} is lost")
                 else:
                     begin[key] = number
                 continue
             begin[key] = number
             if not given.is_of(key[0], part.topic.id):
-                behind = f"what it had behind record {number - 1} is lost"
+                behind = f"what it had after record {number - 1} is lost"
                 lost(self.options, f"{name} has begun anew: the topic was deleted and made again; {behind}")
                 begin[key] = FIRST_SEQ
             elif part.committed_seq + 1 < number:

@@ -54,7 +54,7 @@ def test_which_address_wins(home: Path, tmp_path: Path, logtool: Logtool, monkey
     def meant(*words: str) -> str:
         code, _, err = logtool(*words, "status")
         assert code == 3
-        return err.partition(" is no data directory")[0].rpartition("/")[2]
+        return err.partition(" is not a data directory")[0].rpartition("/")[2]
 
     for name in ("a", "b"):
         assert logtool("context", "add", name, "--data-dir", str(tmp_path / name))[0] == 0

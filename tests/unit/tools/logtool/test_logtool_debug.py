@@ -78,7 +78,7 @@ def test_without_a_server(tmp_path: Path, logtool: Logtool, damage: str, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path))
     code, _, err = logtool("--data-dir", "data", "debug", "bundle")
     assert code == 0
-    assert "without log.txt: there is no journal here: --log FILE names the server's log\n" in err
+    assert "without log.txt: there is no journal here: name the server's log with --log FILE\n" in err
     (path,) = tmp_path.glob("quintlog-debug-*Z.tar.gz")
     found = parts(path)
     missing = json.loads(found["manifest.json"])["missing"]

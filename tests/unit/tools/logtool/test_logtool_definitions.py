@@ -96,7 +96,7 @@ def test_another_number_of_partitions_changes_nothing(tmp_path: Path, file: Path
     ("content", "text"),
     [
         ("", "it is empty; `definitions export` writes such a file"),
-        ("{", "this is no JSON, as `definitions export` writes it: "),
+        ("{", "this is not JSON, as `definitions export` writes it: "),
         ("[" * 100_000, "recursion"),
         ("[]", "schema"),
         ('{"schema": 2, "topics": []}', "schema"),
