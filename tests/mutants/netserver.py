@@ -63,8 +63,8 @@ MUTANTS = (
     Mutant(
         "unpack request bodies",
         "netserver/admin/http.py::HttpServer.__init__",
-        "auto_decompress=False,",
-        "",
+        '"auto_decompress": False',
+        '"auto_decompress": True',
         f"{ADMIN_HTTP} -k unpacked",
     ),
     Mutant(
@@ -203,7 +203,7 @@ MUTANTS = (
     Mutant(
         "send history by its bytes alone, whatever time it takes",
         "netserver/figg/session.py::FiggSession._deliver",
-        "or is_late",
+        "or (ready[0].is_costly and slices.is_over())",
         "",
         "tests/unit/netserver/figg/test_figg_session.py -k turns_that_have_time",
     ),
