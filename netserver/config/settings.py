@@ -12,12 +12,10 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 from engine.config import Setting, unknown_setting_text
 from netserver.errors import ConfigError
-
-Section = TypeVar("Section")
 
 _PORT = re.compile(r"[0-9]{1,5}")
 

@@ -11,12 +11,6 @@ FRAME_BYTES_MAX: Final = 17 << 20
 """Default of the largest payload: room for the largest record of the default configuration (16 MiB) and its fields.
 Checked as soon as a header is there, before anything is kept or allocated."""
 
-FRAME_BYTES_LEAST: Final = 64 << 10
-"""Smallest limit that may be configured: frames of a few KB are everyday, and every topic name must fit."""
-
-FRAME_BYTES_MOST: Final = 256 << 20
-"""Largest limit that may be configured: what the log itself can hold as one record."""
-
 TOPIC_BYTES_MAX: Final = 1024
 """Longest topic name. Names are kept in memory and repeated in every DATA frame."""
 

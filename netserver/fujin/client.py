@@ -29,6 +29,7 @@ from netserver.client.tls import TlsFiles
 from netserver.client.window import Entry, partly_sent
 from netserver.errors import ConnectionFailed, ProtocolError, QuintlogError, Refused, TlsFailed, TooLarge, Unknown
 from netserver.fujin import codec
+from netserver.fujin.client_transaction import Transaction
 from netserver.fujin.codec import PULL, PUSH, Answer
 from netserver.fujin.codec_answers import AnswerDecoder, Done, Event
 from netserver.fujin.dispatch import pack_values, take_written
@@ -44,7 +45,6 @@ from netserver.fujin.limits import (
 )
 from netserver.fujin.link import Link
 from netserver.fujin.subscriber import Message, MessageBatch, Subscription
-from netserver.fujin.transaction import Transaction
 from netserver.quic.client import Trust
 
 __all__ = ["Client", "Message", "MessageBatch", "Subscription", "Transaction", "connect"]

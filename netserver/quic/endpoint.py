@@ -178,10 +178,6 @@ class QuicEndpoint:
             channel.close()
         self._channels.clear()
 
-    def connected_peers(self) -> list[QuicPeer]:
-        """Peers with a complete handshake that are not closing."""
-        return [peer for peer in self.peers if peer.is_connected and not peer.closing]
-
     # --- netserver.quic.peer.Host
 
     def wants_flush(self, peer: QuicPeer) -> None:
