@@ -27,3 +27,13 @@ def test_no_compiled_module_is_loaded() -> None:
     count, compiled = done.stdout.split(" ", 1)
     assert int(count) > 200
     assert compiled == "[]\n"
+
+
+def test_the_public_face_is_loaded_when_it_is_used() -> None:
+    lean = "import sys, engine; assert 'engine.log' not in sys.modules; engine.Record; assert 'lmdb' not in sys.modules"
+    whole = (
+        "import engine, engine.log; assert engine.Log is engine.log.Log; [getattr(engine, n) for n in engine.__all__]"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(quintlog.ROOT)}
+    for program in (lean, whole):
+        subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=100)
