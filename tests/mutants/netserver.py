@@ -27,9 +27,9 @@ MUTANTS = (
     ),
     Mutant(
         "let whoever may publish make topics",
-        "netserver/access/access.py::Visitor.check",
-        "(is_there or self.may_make(topic))",
-        "True",
+        "netserver/access/access.py::Visitor.demand",
+        "if self.may(Right.CREATE, topic):",
+        "if True:",
         f"{ACCESS_TABLE} -k first_use",
     ),
     Mutant(

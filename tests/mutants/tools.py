@@ -28,9 +28,9 @@ MUTANTS = (
     ),
     Mutant(
         "let tail pass over what retention removed in silence",
-        "tools/logtool/cat.py::_Run._pass_removed",
-        "if log_start > self.next_seq:",
-        "if False:",
+        "tools/logtool/lib/record_sources.py::_Run._removed",
+        "if log_start <= first_seq:",
+        "if True:",
         "tests/unit/tools/logtool/test_logtool_commands.py -k in_front_of_it",
     ),
     Mutant(
