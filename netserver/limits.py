@@ -224,7 +224,7 @@ WRONG_KEYS_REMEMBERED_MAX: Final = 8192
 """Addresses and wrong keys whose failures are counted, 1 MiB; the longest unchanged ones are forgotten."""
 
 REFUSED_LINGER_S: Final = 1.0
-"""Whoever is not let in is closed so long after he has come, unread: clients redial a closed one without pause."""
+"""Whoever is not let in is closed so long after they have come, unread: clients redial a closed one without pause."""
 
 AUDIT_LINES_PER_S: Final = 10
 """Lines of one kind that the audit gets in a second: a client that is refused tries again at once."""

@@ -1,4 +1,4 @@
-"""Shares of the room for topics: whoever makes many leaves as much room to others as he has taken.
+"""Shares of the room for topics: whoever makes many leaves as much room to others as they have taken.
 
 A *maker* is whoever asks for topics: a key, or the hosts that cannot be told apart. What one took is forgotten by half
 in `MAKER_HALF_LIFE_S`: a log may grow as large as its limits allow, but not by one maker in one go. The operator, who

@@ -1,4 +1,4 @@
-"""Who comes in at a listener, who he is while he is there, and what happens when that changes.
+"""Who comes in at a listener, who they are while they are there, and what happens when that changes.
 
 Each listener takes some of four ways to be known, in this order: the certificate of a client (``certificate``), the
 address (``network``), a key where the protocol has room for one (``key``), and nothing at all (``anyone``). See
@@ -37,9 +37,9 @@ class Visitor:
 
     Attributes:
         peer: ``host:port``.
-        identity: who he is; None: he has not said it yet.
-        meter: what his identity uses; None: it has no quotas.
-        why_nobody: what he is told, if anything can be told, when he is nobody.
+        identity: who they are; None: they have not said it yet.
+        meter: what their identity uses; None: it has no quotas.
+        why_nobody: what they are told, if anything can be told, when they are nobody.
     """
 
     __slots__ = (
@@ -68,12 +68,12 @@ class Visitor:
 
     @property
     def name(self) -> str:
-        """Who he is, for people."""
+        """Who they are, for people."""
         return self.identity.name if self.identity is not None else "nobody"
 
     @property
     def maker(self) -> str:
-        """Whose share of the room for topics he uses; empty: his host's."""
+        """Whose share of the room for topics they use; empty: their host's."""
         identity = self.identity
         if identity is None or not (self._with_key or identity.certificates):
             return ""
@@ -81,21 +81,21 @@ class Visitor:
 
     @property
     def is_turned_away(self) -> bool:
-        """He is nobody, and the protocol has no way to say who he is: so nothing can be answered."""
+        """They are nobody, and the protocol has no way to say who they are: so nothing can be answered."""
         return self.identity is None and self._door.listener not in KEY_LISTENERS
 
     def may(self, right: Right, topic: bytes) -> bool:
-        """Whether he may do this now."""
+        """Whether they may do this now."""
         return self.identity is not None and self.identity.may(right, topic)
 
     @property
     def sees_everything(self) -> bool:
-        """No topic is hidden from him."""
+        """No topic is hidden from them."""
         identity = self.identity
         return identity is not None and any("*" in globs for right in Right for globs in identity.globs(right))
 
     def may_see(self, topic: bytes) -> bool:
-        """Whether he may know that there is this topic."""
+        """Whether they may know that there is this topic."""
         return self.identity is not None and self.identity.may_see(topic)
 
     def may_make(self, topic: bytes) -> bool:
@@ -116,7 +116,7 @@ class Visitor:
         """As `check`.
 
         Raises:
-            Forbidden: he has not the right. LimitReached: his quota of topics is used up.
+            Forbidden: they have not the right. LimitReached: their quota of topics is used up.
         """
         wanted = right
         if self.may(right, topic):
@@ -133,20 +133,20 @@ class Visitor:
     # --- quotas
 
     def make_topic(self, request: str, topic: bytes, partitions: int = 1) -> None:
-        """He is about to make a topic. Raises LimitReached."""
+        """They are about to make a topic. Raises LimitReached."""
         self._had(request, topic, lambda meter: meter.make_topic(topic, partitions))
 
     def make_session(self, request: str, uuid: str, is_there: Callable[[str], bool]) -> None:
-        """He is about to make a session. Raises LimitReached."""
+        """They are about to make a session. Raises LimitReached."""
         self._had(request, uuid, lambda meter: meter.make_session(uuid, is_there))
 
     def subscribe(self, request: str, topic: bytes) -> None:
-        """He has one subscription more, until `unsubscribe` or his end. Raises LimitReached."""
+        """They have one subscription more, until `unsubscribe` or their end. Raises LimitReached."""
         self._had(request, topic, Meter.subscribe)
         self._subscriptions += 1
 
     def unsubscribe(self) -> None:
-        """He has one less."""
+        """They have one less."""
         self._subscriptions -= 1
         if self.meter is not None:
             self.meter.unsubscribe()
@@ -160,7 +160,7 @@ class Visitor:
                 raise
 
     def _become(self, identity: Identity | None) -> None:
-        """He is known as this from now on, unless it has too many connections: then he is nobody."""
+        """They are known as this from now on, unless it has too many connections: then they are nobody."""
         self.identity = identity
         meter, old = self._door.access.meter_of(identity), self.meter
         if meter is old:
@@ -184,15 +184,15 @@ class Visitor:
             self.meter = None
 
     def refused(self, request: str, topic: bytes | str = "") -> None:
-        """He was refused something."""
+        """They were refused something."""
         self._door.access.audit.refuse(self.name, self.peer, self._door.listener, request, topic)
 
     def changed(self, request: str, on: bytes | str, result: str = "done") -> None:
-        """He has changed something."""
+        """They have changed something."""
         self._door.access.audit.change(self.name, self.peer, self._door.listener, request, on, result)
 
     def log_in(self, key: str) -> float:
-        """He shows a key: ``identity`` says afterwards who he is, if anybody.
+        """They show a key: ``identity`` says afterwards who they are, if anybody.
 
         Returns:
             seconds that a refusal has to wait; 0 without one.
@@ -230,7 +230,7 @@ class Visitor:
             self._on_change(old, new)
 
     def leave(self) -> None:
-        """He is gone."""
+        """They are gone."""
         self._on_change = _gone  # which breaks the circle with its connection: see `netserver.shell.collection`
         self._leave_meter()
         self._door.access.visitors.pop(self, None)
@@ -288,7 +288,7 @@ class Door:
         return ANYBODY if self._admits_anybody and (self._insecure or is_loopback(peer)) else None
 
     def visit(self, peer: str, certificate: Sequence[str], on_change: OnChange) -> Visitor:
-        """Somebody has come; ``on_change`` is called with who he was and who he is when that changes later."""
+        """Somebody has come; ``on_change`` is called with who they were and who they are when that changes later."""
         visitor = Visitor(self, peer, certificate, on_change)
         self.access.visitors[visitor] = None
         return visitor

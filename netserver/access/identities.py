@@ -121,13 +121,13 @@ class Identities:
         return next((identity for identity in self._anyone if identity.counts_at(listener)), None)
 
     def current(self, identity: Identity) -> Identity | None:
-        """The same holder of a key after a reload, with his present rights; None: his key was revoked."""
+        """The same holder of a key after a reload, with present rights; None: the key was revoked."""
         if identity is ANYBODY:
             return ANYBODY if self.is_open else None
         return self._by_proof.get(identity.proof)
 
     def replace(self, prepared: Identities) -> None:
-        """Take over those of another object; who listens then looks at what he has."""
+        """Take over those of another object; whoever listens then looks at what they have."""
         callbacks, generation = self._callbacks, self.generation
         self.__dict__.update(prepared.__dict__)
         self._callbacks, self.generation = callbacks, generation + 1

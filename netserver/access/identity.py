@@ -1,4 +1,4 @@
-"""Who somebody is, and what he may do: rights over topics by glob, a role on the admin side, quotas.
+"""Who somebody is, and what they may do: rights over topics by glob, a role on the admin side, quotas.
 
 A glob is over the whole topic: ``*`` any characters, ``?`` one, ``[...]`` one of some; no glob, no right.
 """
@@ -143,7 +143,7 @@ class Identity:
 
 
 ANYBODY: Final = Identity("anybody", manage=EVERYTHING)
-"""Where nobody has to say who he is."""
+"""Where nobody has to say who they are."""
 
 
 @lru_cache(1024)

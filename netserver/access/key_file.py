@@ -1,4 +1,4 @@
-"""The access file: who there is, how he is known, what he may do; kept by ``logtool keys``.
+"""The access file: who there is, how they are known, what they may do; kept by ``logtool keys``.
 
 One JSON object a line, a name with one way or several to be known by::
 
@@ -78,7 +78,7 @@ def read_key_file(path: Path) -> list[StoredKey]:
         if status.st_size > KEY_FILE_BYTES_MAX:
             raise ConfigError(f"key file {path}: larger than {KEY_FILE_BYTES_MAX} bytes")
         if status.st_mode & stat.S_IWOTH:
-            raise ConfigError(f"key file {path}: everybody may write it, and so give himself rights: chmod o-w it")
+            raise ConfigError(f"key file {path}: everybody may write it, and so take any right: chmod o-w it")
         text = path.read_text("utf-8")
     except FileNotFoundError:
         made = f"`logtool keys add NAME --file {shlex.quote(str(path))}` makes it, with a key"

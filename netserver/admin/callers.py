@@ -1,4 +1,4 @@
-"""Who sends a request to the admin API, and whether he may; what he changes, or is refused, is in the audit."""
+"""Who sends a request to the admin API, and whether they may; what they change, or are refused, is in the audit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Caller:
     """One request's sender.
 
     Attributes:
-        identity: who he is; None: nobody.
+        identity: who they are; None: nobody.
         refused_after_s: so long a refusal of nobody waits.
         why_not: the text of a refusal.
     """
@@ -50,7 +50,7 @@ class Caller:
             access.audit.refuse("nobody", self._peer, LISTENER, f"{request.method} {request.path[:100]}")
 
     def may_begin(self, route: Route, parts: Sequence[bytes]) -> bool:
-        """Whether the body is worth reading: some right of his may be enough."""
+        """Whether the body is worth reading: some right of theirs may be enough."""
         self._what = f"{route.method} /v1/{'/'.join(route.path)}"
         self._on = b"/".join(parts[1:])
         identity = self.identity

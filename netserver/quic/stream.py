@@ -193,7 +193,7 @@ class QuicStream:
 
     @property
     def visitor(self) -> Visitor:
-        """Whose stream it is, and what he may do."""
+        """Whose stream it is, and what they may do."""
         visitor = self.peer.visitor
         assert visitor is not None, "only servers ask, and only of who is connected"
         return visitor

@@ -95,7 +95,7 @@ class Pacing:
 
     Attributes:
         brakes: made when they are needed first.
-        visitor: who the peer is, and what he may do.
+        visitor: who the peer is, and what it may do.
         writable: see ``netserver.shell.connection``.
     """
 
