@@ -308,6 +308,7 @@ class ConsumingSession:
         else:
             self.answer(out)
             self.flush()
+            self._passed = _PASSED_MAX  # copying a large one takes milliseconds: the next one asks for its turn
         return taken
 
     def _reply(self) -> None:

@@ -31,7 +31,7 @@ import engine.commit.transactions
 from engine.repair import Repair
 from netserver import blipmq, figg, fujin
 from netserver.admin.api import Api
-from netserver.admin.staging import Staging
+from netserver.admin.staging import Batch, Staging
 from netserver.app import Server
 from netserver.client import blocking
 from netserver.config import loading
@@ -277,7 +277,7 @@ async def use(data_dir: Path, before: Acknowledged, after: Acknowledged) -> bool
         for batch in (last, last + 1):  # a stream processor repeats its last batch, with its rows staged anew
             if batch:
                 name = (await staging.stage(b"".join(rows(batch))))["name"]
-                assert (await staging.commit("sink", batch, [name]))["complete"]
+                assert (await staging.commit(Batch("sink", batch), [name]))["complete"]
         for at, topic_name in enumerate((b"a", b"b")):
             wanted = [b"%d:%d" % (batch, row) for batch in range(1, last + 2) for row in range(at, ROWS, 2)]
             assert [value.partition(b".")[0] for value in values(data_dir, topic_name)] == wanted

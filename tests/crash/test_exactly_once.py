@@ -21,7 +21,7 @@ import pytest
 import engine.commit.transactions
 from engine.state.writer_ledger import Ledger
 from netserver.admin.api import Api
-from netserver.admin.staging import DIRECTORY, Staging
+from netserver.admin.staging import DIRECTORY, Batch, Staging
 from netserver.config import loading as config_reading
 from tests.crash.test_transactions import FATES, Image, SimulatedServer
 from tests.simulated_files import disk_with
@@ -68,7 +68,7 @@ async def first_life(data: Path, fate: Callable[[], random.Random] | None, cut_a
     staging = Staging(server, Api(server))
     names = await staged(staging, ROWS)
     server.files.hook = hook
-    found = await staging.commit("query", 3, names)
+    found = await staging.commit(Batch("query", 3), names)
     assert (found["parts"], found["records"]) == (3, len(ROWS))
     answered = True
     commit_steps = steps
@@ -101,7 +101,7 @@ async def second_life(data: Path, image: Image) -> str:
         assert there == by_topic(ROWS, topic)[: len(there)], image.step
     assert not before or entry is not None, image.step
     assert not image.answered or (entry is not None and entry.is_complete), image.step
-    found = await staging.commit("query", 3, names)
+    found = await staging.commit(Batch("query", 3), names)
     assert found["repeated"] == (entry is not None and entry.is_complete), image.step
     rows = ROWS if entry is not None else ROWS[::-1]  # as long as nothing is in the log, any attempt is as good
     assert values(server, data) == by_topic(rows), image.step

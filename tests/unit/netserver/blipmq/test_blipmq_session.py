@@ -15,7 +15,6 @@ from engine.cursors.documents import entry_item
 from engine.errors import EngineError
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
-from engine.partitions.retention import trim
 from engine.partitions.tail_cache import NO_TAIL
 from netserver.admin.metrics import Metrics
 from netserver.blipmq import codec
@@ -486,7 +485,7 @@ def test_retention_over_unacknowledged_messages_redis_6199_5570_13957(caplog: py
         topic = log.catalog.get(b"t")
         assert topic is not None
         partition = log.partition(topic)
-        assert trim(log, partition, 11) > 0
+        assert partition.trim(11) > 0
         assert partition.log_start == 11
         assert await peer.ack(subscription, 1, 4) == [], "one that was in flight may be acknowledged"
         assert [tag for tag, _ in await peer.poll(subscription, 3)] == [11, 12, 13]

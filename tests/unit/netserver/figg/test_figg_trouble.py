@@ -15,7 +15,7 @@ import engine.log
 from engine.files.system import Buffer, SystemFiles
 from netserver import figg
 from netserver.errors import Refused
-from netserver.figg import codec, limits, shared, subscriber
+from netserver.figg import codec, limits, listener_state, subscriber
 from netserver.figg.codec import Ack, Attach, Attached, Detach, Detached, Ping, Pong, Publish
 from tests.echo import until
 from tests.engine_log import EngineLog, segments
@@ -314,7 +314,7 @@ def test_numbers_below_a_failed_one_are_acknowledged_and_none_above() -> None:
 @pytest.fixture
 def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory in which the files of topic "lost" are gone, those of "kept" are not."""
-    monkeypatch.setattr(shared, "UNREADABLE_S", 0.3)
+    monkeypatch.setattr(listener_state, "UNREADABLE_S", 0.3)
     monkeypatch.setattr(subscriber, "UNANSWERED_S", 0.1)
     with EngineLog(tmp_path / "data") as log:
         log.append([b"gone"], topic="lost")
@@ -360,7 +360,7 @@ def test_a_client_learns_that_a_topic_cannot_be_read(offline: Path) -> None:
 
 
 def test_a_subscription_of_a_topic_that_is_not_there_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shared, "UNREADABLE_S", 0.1)
+    monkeypatch.setattr(listener_state, "UNREADABLE_S", 0.1)
 
     async def test(place: Place) -> None:
         peer = await place.peer()

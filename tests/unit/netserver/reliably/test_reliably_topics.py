@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from engine.errors import NotStored
-from engine.partitions.retention import trim
 from netserver.reliably import topic_stream
 from netserver.reliably.applications import ApplicationCodec, Offsets, RecordsState
 from netserver.reliably.values import Numbers, NumbersState
@@ -254,7 +253,7 @@ async def trimmed(here: Place) -> Any:
         here.publish("t", *(b"%d" % n * 200 for n in range(50 * block, 50 * block + 50)))
         await here.committed()
     await here.until(lambda: len(partition.sealed) >= 2)
-    trim(here.server.log, partition, 200)
+    partition.trim(200)
     assert 1 < partition.log_start <= 200
     return partition
 
@@ -274,7 +273,7 @@ def test_retention_of_what_was_not_acknowledged() -> None:
             lines = await peer.lines(500)
             await peer.close()
             await here.until(lambda: len(partition.sealed) >= 2)
-            trim(here.server.log, partition, 200)
+            partition.trim(200)
             again = await here.peer(resume(1))
             gone = f"Records 2 to {partition.log_start - 1} of the topic have been removed by retention"
             assert await again.error() == gone
