@@ -71,7 +71,7 @@ def test_positions(tmp_path: Path, start: Any, end: Any, expected: range) -> Non
         ({"columns": "offset"}, "expected a list of names"),
         ({"columns": ["offset", "OFFSET"]}, "each once"),
         ({"start": "yesterday"}, "start is 'yesterday': expected earliest, latest"),
-        ({"end": -5}, "end is -5: expected a number from 0 on"),
+        ({"end": -5}, "end is -5: expected a number (0 or more)"),
         ({"start": True}, "start is True"),
         ({"path": ""}, "no data directory"),
     ],
