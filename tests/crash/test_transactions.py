@@ -10,6 +10,7 @@ nothing, everything, or a random part of what was not synced.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -83,7 +84,8 @@ class SimulatedServer(Server):
 
     def _open_log(self, loop: asyncio.AbstractEventLoop) -> Log:
         def post(callback: Callable[[], None]) -> None:
-            loop.call_soon_threadsafe(callback)
+            with contextlib.suppress(RuntimeError):  # a crash closes the loop, but does not end our threads
+                loop.call_soon_threadsafe(callback)
 
         return Log.open(self.data_dir, self.config.engine, post, self.files, self.state, NoIndex())
 

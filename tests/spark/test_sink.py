@@ -81,7 +81,7 @@ def test_a_stream_goes_on_from_its_checkpoint(spark: SparkSession, process: Serv
 REFUSED: dict[str, tuple[list[str], dict[str, str], str]] = {
     "no topic": ([VALUE], {}, "option topic"),
     "unknown column": ([VALUE, "id"], {"topic": "x"}, "cannot write a column id bigint"),
-    "no value": (["cast(id as string) key"], {"topic": "x"}, "no column value"),
+    "no value": (["cast(id as string) key"], {"topic": "x"}, "the column value is missing"),
     "null": (["cast(null as string) value"], {"topic": "x"}, "row 0 of this task has no value (null)"),
     "unknown option": ([VALUE], {"topic": "x", "subscribe": "y"}, "unknown option 'subscribe'"),
     "token": ([VALUE], {"topic": "x", "token": "wrong"}, "unauthorized"),
@@ -148,7 +148,7 @@ def test_a_directory_without_a_server_is_told(
 
     with pytest.raises(sink_client.SinkError, match="there is no such directory"):  # at once
         stage(tmp_path / "tpyo")
-    with pytest.raises(sink_client.SinkError, match="is not a data directory"):
+    with pytest.raises(sink_client.SinkError, match="is no data directory"):
         stage(tmp_path)
     with server(tmp_path / "data") as process:
         process.kill()
@@ -293,5 +293,5 @@ def test_a_stream_has_an_id_of_its_own() -> None:
     from tools.spark.sink.options import parse_sink
     from tools.spark.source.options import OptionError
 
-    with pytest.raises(OptionError, match="a stream has its own"):
+    with pytest.raises(OptionError, match="a stream keeps its own"):
         parse_sink({"path": "d", "queryId": "q"}, streaming=True)
