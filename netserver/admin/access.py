@@ -188,6 +188,9 @@ class KeysApi:
         fields = {"publish": list(EVERYTHING), "subscribe": list(EVERYTHING)} | body
         if unknown := fields.keys() - (FIELDS - {"salt", "hash", "previous", "created"}):
             raise BadRequest(f"no field {min(unknown)!r}")
+        for name in ("publish", "subscribe", "create", "manage", "listeners", "certificates", "networks"):
+            if not isinstance(fields.get(name, []), list):
+                raise BadRequest(f"{name} must be a list of texts")
         async with self._lock:
             key = await asyncio.to_thread(add_identity, path, fields)
             await self._take_over()

@@ -84,7 +84,7 @@ def list_keys(settings: Settings, path: Path | None) -> None:
 @click.option("--create", multiple=True, metavar="GLOB", help="Topics to make; default: those it publishes or reads.")
 @click.option("--manage", multiple=True, metavar="GLOB", help="Topics to change, trim and delete.")
 @click.option("--no-create", is_flag=True, help="It makes no topics, not by first use either.")
-@click.option("--role", type=click.Choice(list(Role)), help="What it may do over admin HTTP.")
+@click.option("--role", type=click.Choice([role.value for role in Role]), help="What it may do over admin HTTP.")
 @click.option("--listener", "listeners", multiple=True, type=click.Choice(LISTENERS), help="It counts there only.")
 @click.option("--certificate", "certificates", multiple=True, metavar="NAME", help="CN=.., DNS:..: no key then.")
 @click.option("--network", "networks", multiple=True, metavar="NET", help="Its addresses (10.0.0.0/8): no key then.")
@@ -167,7 +167,7 @@ def rotate(settings: Settings, name: str, end_old: bool, path: Path | None) -> N
 
 @keys.command()
 @click.argument("name")
-@click.argument("right", type=click.Choice(list(Right)))
+@click.argument("right", type=click.Choice([right.value for right in Right]))
 @click.argument("topic")
 @FILE_OPTION
 @click.pass_obj

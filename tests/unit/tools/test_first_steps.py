@@ -122,7 +122,7 @@ def test_a_directory_that_is_not_there_is_told_from_one_that_is_empty(tmp_path: 
     for words in (("status",), ("cat", "orders"), ("topics", "list"), ("verify",), ("backup", str(tmp_path / "out"))):
         code, out, err = logtool("--data-dir", str(tmp_path / "nowhere"), *words)
         assert (code, out) == (3, "")
-        assert f"{tmp_path}/nowhere is not a data directory (there is no such directory)" in err
+        assert f"{tmp_path}/nowhere is no data directory (there is no such directory)" in err
         code, out, err = logtool("--data-dir", str(tmp_path / "empty"), *words)
         assert (code, out) == (3, "")
         assert "(it has no VERSION file)" in err

@@ -49,7 +49,9 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "subscriptions delete": ("subscriptions delete 17",),
     "keys list": ("keys list",),
     "keys add": ("keys add shop --publish 'orders*'", "keys add billing --subscribe orders --file keys.jsonl"),
+    "keys rotate": ("keys rotate shop", "keys rotate shop --end-old"),
     "keys revoke": ("keys revoke shop",),
+    "keys test": ("keys test shop publish orders",),
     "definitions export": ("definitions export >topics.json", "definitions export 'order*' >orders.json"),
     "definitions import": (
         "definitions import topics.json --dry-run",

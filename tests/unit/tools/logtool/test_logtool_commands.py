@@ -464,14 +464,14 @@ def test_exit_codes(logtool: Logtool, args: list[str], code: int) -> None:
 
 def test_an_address_is_needed(logtool: Logtool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUINTLOG_DATA_DIR")
-    code, _, err = logtool("cat", "orders")
+    code, _, err = logtool("dump", "topic", "orders")
     assert code == 2
     assert "--data-dir" in err
 
 
 def test_a_bug_is_reported(logtool: Logtool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("tools.logtool.cat._open", lambda *_: 1 // 0)
+    monkeypatch.setattr("tools.logtool.cat._Run", lambda *_: 1 // 0)
     code, _, err = logtool("cat", "orders")
     assert code == 70
     (report,) = tmp_path.glob("logtool-bug-*.txt")

@@ -42,7 +42,7 @@ def test_two_logs_by_name(home: Path, tmp_path: Path, logtool: Logtool) -> None:
         assert logtool("topics", "create", "third", "--context", "two")[0] == 0
         assert {item["name"] for item in two.admin("GET", "/v1/topics")["items"]} == {"second", "third"}
         assert f"context two: {two.admin_url}\n" in logtool("-v", "--context", "two", "check")[2]
-        code, _, err = logtool("--context", "two", "cat", "second")
+        code, _, err = logtool("--context", "two", "verify")
         assert (code, "context two is a server; name the data directory" in err) == (2, True)
     assert token.read_text().strip() not in home.read_text()
     assert stat.S_IMODE(home.stat().st_mode) == 0o600
@@ -54,7 +54,7 @@ def test_which_address_wins(home: Path, tmp_path: Path, logtool: Logtool, monkey
     def meant(*words: str) -> str:
         code, _, err = logtool(*words, "status")
         assert code == 3
-        return err.partition(" is not a data directory")[0].rpartition("/")[2]
+        return err.partition(" is no data directory")[0].rpartition("/")[2]
 
     for name in ("a", "b"):
         assert logtool("context", "add", name, "--data-dir", str(tmp_path / name))[0] == 0

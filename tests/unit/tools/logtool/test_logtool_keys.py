@@ -91,4 +91,4 @@ def test_a_server_without_a_key_file(tmp_path: Path, logtool: Logtool) -> None:
     with server(tmp_path / "data", OFF) as process:
         code, _, err = logtool("--data-dir", str(process.data_dir), "keys", "add", "x")
         assert code == 6
-        assert "key_file" in err
+        assert "no access file" in err

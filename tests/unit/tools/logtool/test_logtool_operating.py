@@ -53,7 +53,7 @@ def test_check_finds_all_well_and_what_is_not(process: ServerProcess, logtool: L
     code, out, _ = logtool("check", "--disk-free", "100")
     assert code == 1
     assert "FAILED  " in out
-    assert logtool("check", "--disk-free", "0", "--format", "nagios") == (0, "QUINTLOG OK - 9 checks\n", "")
+    assert logtool("check", "--disk-free", "0", "--format", "nagios") == (0, "QUINTLOG OK - 10 checks\n", "")
     code, out, _ = logtool("check", "--disk-free", "100", "--format", "nagios")
     assert (code, out.startswith("QUINTLOG CRITICAL - ")) == (2, True)
     # no token is needed: only the address
@@ -84,7 +84,7 @@ def test_check_without_a_server(tmp_path: Path, capfd: pytest.CaptureFixture[str
 )
 def test_each_check_can_fail(line: str, failed: str) -> None:
     well = "# HELP x y\nquintlog_disk_free_bytes 51.0\nquintlog_disk_size_bytes 1000.0\n"
-    limits = Limits(5.0, 60.0, 10)
+    limits = Limits(5.0, 60.0, 10, 14)
     assert all(item["ok"] for item in findings(figures(well), "", limits))
     worse = figures(well) | figures(line)
     assert [item["check"] for item in findings(worse, "", limits) if not item["ok"]] == [failed]

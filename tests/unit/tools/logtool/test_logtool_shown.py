@@ -117,7 +117,7 @@ def test_what_would_stay_silent(process: ServerProcess, logtool: Logtool) -> Non
     assert logtool(*place, "cat", "wide:0", "--from", "99") == (
         0, "", "logtool: the log ends before 99: its last record is 1\n",
     )  # fmt: skip
-    assert logtool(*place, "cat", "wide")[2] == "logtool: partition 0 of 3; wide:1 and so on name the others\n"
+    assert logtool(*place, "cat", "wide")[2] == "logtool: all 3 partitions, by time; wide:0 and so on name one\n"
     assert logtool(*place, "cat", "wide:0")[2] == ""
     code, _, err = logtool(*place, "topics", "create", "")
     assert (code, "name is missing" in err) == (2, True)
