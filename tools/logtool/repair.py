@@ -30,7 +30,7 @@ def steps_of(data_dir: Path, *, apply: bool) -> list[dict[str, Any]]:
     from engine.repair import Repair
 
     if not (data_dir / "topics").is_dir():
-        raise Failure(UNREACHABLE, "data_directory", f"{data_dir} is not a data directory (it has no topics)")
+        raise Failure(UNREACHABLE, "data_directory", f"{data_dir} is no data directory (it has no topics)")
     lock = DirectoryLock(data_dir, file=apply)
     try:
         steps = Repair(data_dir.absolute(), apply=apply, now_ms=time.time_ns() // 1_000_000).run()

@@ -51,7 +51,7 @@ def test_other_failures_to_lock_are_errors(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_lock_file_that_cannot_be_opened_leaves_the_directory_free(tmp_path: Path) -> None:
     (tmp_path / LOCK_FILE).mkdir()
-    with pytest.raises(IsADirectoryError):
+    with pytest.raises(OSError, match="not a regular file"):
         DirectoryLock(tmp_path)
     (tmp_path / LOCK_FILE).rmdir()
     assert not is_in_use(tmp_path)
@@ -182,7 +182,7 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None
     (tmp_path / "treasure").write_bytes(b"precious")
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / LOCK_FILE).symlink_to(tmp_path / "treasure")
-    with pytest.raises(DataDirectoryError, match=f"{tmp_path}/d/{LOCK_FILE}: Too many levels of symbolic links"):
+    with pytest.raises(DataDirectoryError, match=f"{tmp_path}/d/{LOCK_FILE}: a symbolic link"):
         EngineLog(tmp_path / "d")
     assert (tmp_path / "treasure").read_bytes() == b"precious"
 

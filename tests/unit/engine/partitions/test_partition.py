@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.commit import committer
+from engine.commit import rounds
 from engine.commit.rounds import segment_age_ms, segment_bytes
 from engine.config import TopicConfig
 from engine.errors import DataDirectoryError, DiskFull, NotStored, ReadOnly, TooLarge
@@ -228,7 +228,7 @@ def test_a_defect_in_a_round_makes_its_partitions_read_only_and_hangs_nobody(
             raise RuntimeError("a defect")
 
         with monkeypatch.context() as patch, caplog.at_level(logging.CRITICAL):
-            patch.setattr(ActiveSegment, "append", broken)
+            patch.setattr(ActiveSegment, "seal_at_tail", broken)
             chunk = engine.settle(engine.partition().append([b"2"]))
         assert isinstance(chunk.error, ReadOnly)
         assert "internal error in a commit round" in str(chunk.error)
@@ -311,7 +311,7 @@ def test_a_write_that_cannot_be_taken_back_makes_the_partition_read_only(tmp_pat
 
 
 def test_rounds_that_nobody_scrapes_are_only_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(committer, "ROUND_SIZES_MAX", 3)
+    monkeypatch.setattr(rounds, "ROUND_SIZES_MAX", 3)
     with EngineLog(tmp_path / "d") as engine:
         for _ in range(6):
             engine.append([b"x"])

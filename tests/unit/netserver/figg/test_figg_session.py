@@ -78,7 +78,7 @@ def test_many_small_runs_are_counted_and_given_back(monkeypatch: pytest.MonkeyPa
         peer = await place.peer()
         (connection,) = place.server.shell.connections
         charge, charges = connection.charge, []
-        monkeypatch.setattr(connection, "charge", lambda size_bytes: (charges.append(size_bytes), charge(size_bytes)))
+        monkeypatch.setattr(connection, "charge", lambda size, records=0: (charges.append(size), charge(size, records)))
         peer.send(*(Publish(b"ab"[number % 2 : number % 2 + 1], number, b"") for number in range(3000)))
         while await peer.next() != Ack(2999):
             pass
