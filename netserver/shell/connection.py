@@ -444,7 +444,7 @@ class Connection(Pacing, asyncio.BufferedProtocol):
         if self._on_lost is not None:
             self._on_lost(self)
             self._on_lost = None
-        self.session = GONE  # which breaks the circle: see `netserver.shell.collection`
+        self.session, self.on_narrowed = GONE, None  # which breaks circles: see `netserver.shell.collection`
 
     # --- inside
 
