@@ -395,7 +395,7 @@ class RecordCursor(MessageCursor):
         self.from_seq = from_seq
         self.qos0 = False
         self.batch_count = 0
-        self.extension: Buffer = b""
+        self.bundles_end = self.batch_end = start
         self.batch_headers: list[tuple[bytes, ...]] | None = None
         self.index = -1
         self.rows = self.walk(start, end)
@@ -413,8 +413,8 @@ class RecordCursor(MessageCursor):
             self.qos0 = fields[2] & QOS0_ATTRIBUTE != 0
             self.batch_count = left = fields[9]
             bundle = start + HEADER_BYTES + fields[3]
-            bundles_end = bundle + fields[5]
-            self.extension = memoryview(slab)[bundles_end:position]
+            self.bundles_end = bundles_end = bundle + fields[5]
+            self.batch_end = position
             self.batch_headers = None
             self.index = -1
             expected_seq = first_seq
@@ -446,7 +446,8 @@ class RecordCursor(MessageCursor):
 
     def headers(self) -> tuple[bytes, ...]:
         if self.batch_headers is None:
-            self.batch_headers = decode_headers(self.extension, self.batch_count)
+            extension = memoryview(self.slab)[self.bundles_end : self.batch_end]
+            self.batch_headers = decode_headers(extension, self.batch_count)
         return self.batch_headers[self.index] if self.batch_headers else ()
 
     def record(self) -> Record:

@@ -18,11 +18,13 @@ import pytest
 from aioquic.quic.configuration import QuicConfiguration
 from aioquic.quic.connection import QuicConnection
 
+import netserver
 from netserver.errors import ServerError
 from netserver.quic.core import BoundedQuic
 from netserver.quic.inside import INSIDE, OVERRIDDEN, VERSIONS, UnsupportedAioquic, check
 
-ROOT = Path(__file__).resolve().parents[4]
+TREE = Path(__file__).resolve().parents[4]
+PACKAGE = Path(netserver.__file__).parent
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 REACHING = ("core", "receive")
 """Modules of `netserver.quic` that reach in."""
@@ -30,7 +32,7 @@ DOCUMENTED = "aioquic.quic.events"
 
 
 def tree(name: str) -> ast.Module:
-    return ast.parse((ROOT / "netserver" / "quic" / f"{name}.py").read_text())
+    return ast.parse((PACKAGE / "quic" / f"{name}.py").read_text())
 
 
 def test_everything_that_is_used_is_named_and_nothing_else() -> None:
@@ -50,7 +52,7 @@ def test_everything_that_is_used_is_named_and_nothing_else() -> None:
 
 
 def test_nobody_else_reaches_in() -> None:
-    for path in (ROOT / "netserver").rglob("*.py"):
+    for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             found: list[str] = []
             if isinstance(node, ast.ImportFrom):
@@ -71,7 +73,7 @@ def test_the_versions_are_those_that_are_installed() -> None:
     check("1.7.0")
     check("1.7.99")
     (first, second), (_, end) = VERSIONS
-    assert f'"aioquic>={first}.{second},<{first}.{end}"' in (ROOT / "pyproject.toml").read_text()
+    assert f'"aioquic>={first}.{second},<{first}.{end}"' in (TREE / "pyproject.toml").read_text()
 
 
 @pytest.mark.parametrize("name", ["_write_stream_limits", "_idle_timeout"])
@@ -97,7 +99,7 @@ def test_a_server_says_so_in_one_line(tmp_path: Path) -> None:
     package = tmp_path / "aioquic"
     package.mkdir()
     (package / "__init__.py").write_text('__version__ = "1.6.1"\n')
-    command = [sys.executable, "-P", str(ROOT / "quintlog.py"), "engine-server", "--data-dir", str(tmp_path / "data")]
+    command = [sys.executable, "-P", "-m", "quintlog", "engine-server", "--data-dir", str(tmp_path / "data")]
     for name in ("figg", "reliably", "tank", "blipmq", "fujin", "admin"):
         command += [f"--{name}", "127.0.0.1:0"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
@@ -116,5 +118,5 @@ def test_the_first_version_does(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "QUINTLOG_NIGHTLY": ""}
     tests = ["tests/unit/netserver/quic", "tests/fuzz/test_fuzz_quic.py", "tests/unit/netserver/fujin"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
