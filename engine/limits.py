@@ -301,6 +301,9 @@ CURSOR_ROUND_NUMBERS_MAX = 1 << 20
 CURSORS_LOADED_MAX = 20_000
 """Cursors in memory (about 1.5 KiB each) above which those not used for a second are let go."""
 
+LAG_SAMPLE_MS = 10_000
+"""How often it is noted what waits for each cursor, so that a trend can be told: 2 us each."""
+
 DEAD_LETTERS_PENDING_MAX = 64
 """Dead letters appended and not yet stored."""
 

@@ -55,12 +55,21 @@ def stored_entries(state: StateReader, report: Callable[[Exception], None]) -> l
     return [entry for entry in found if entry.owner != REDRIVE_OWNER]
 
 
-def entry_item(entry: Entry, topic: bytes | None, committed_seq: int | None, gaps: Gaps = NO_GAPS) -> dict[str, Any]:
+def entry_item(
+    entry: Entry,
+    topic: bytes | None,
+    committed_seq: int | None,
+    gaps: Gaps = NO_GAPS,
+    *,
+    lag_seconds: float | None = None,
+) -> dict[str, Any]:
     """A subscription::
 
         {"id", "protocol", "group": its name or null, "topic": null when it was deleted, "partition", "qos",
          "next_offset": of the next record that was never delivered, "acknowledged_offset": up to where all are,
-         "unacknowledged", "lag": records that wait, unacknowledged ones included, or null, "created_ms", "used_ms"}
+         "unacknowledged", "lag": records that wait, unacknowledged ones included, or null,
+         "lag_seconds": age of the oldest of them, or null, "lag_trend": records a second that it grows by, or null,
+         "created_ms", "used_ms"}
 
     ``topic`` and ``group`` have ``_base64`` behind their names where they are not UTF-8.
 
@@ -84,9 +93,16 @@ def entry_item(entry: Entry, topic: bytes | None, committed_seq: int | None, gap
         "acknowledged_offset": deliveries.floor,
         "unacknowledged": deliveries.unacknowledged,
         "lag": None if waiting is None else waiting + deliveries.unacknowledged,
+        "lag_seconds": lag_seconds,
+        "lag_trend": None,
         "created_ms": entry.created_ms,
         "used_ms": entry.used_ms,
     }
+
+
+def oldest_seq(entry: Entry) -> int:
+    """The first number that a stored subscription is not done with. Raises Corrupt."""
+    return int(_deliveries(entry).floor) + 1
 
 
 def pending_items(entry: Entry) -> list[dict[str, Any]]:

@@ -41,6 +41,7 @@ from engine.cursors.entries import (
     parse_entry,
     put_entry,
 )
+from engine.cursors.lags import Lags, Standing
 from engine.cursors.policies import CursorPolicies, CursorPolicy, CursorTotals
 from engine.cursors.reader import SlabCache
 from engine.cursors.writer import CursorWriter
@@ -98,6 +99,8 @@ class CursorStore:
         self._topic_of: dict[int, int] = {}
         self._groups: dict[tuple[str, bytes, int, int], int] = {}
         self._loaded: dict[int, Cursor] = {}
+        self._at_rest: dict[int, Standing] = {}
+        """Where cursors stand that are not in memory, as far as somebody has asked."""
         self.writer = CursorWriter(context.state, self.loaded_cursor)
         self._next_id = 1
         self._next_sweep_ms = 0
@@ -105,6 +108,7 @@ class CursorStore:
         self._scan(is_new)
         self._unchecked = set(self._topic_of)
         """Cursors of former processes whose position was not compared with the log yet."""
+        self.lags = Lags(context, self, partitions)
         context.catalog.listen(self._topic_changed)
 
     def _scan(self, is_new: bool) -> None:
@@ -264,6 +268,7 @@ class CursorStore:
         cursor = Cursor(self, self.totals(entry.owner), entry, partition, deliveries)
         cursor.check_end = cursor_id in self._unchecked
         self._loaded[cursor_id] = cursor
+        self._at_rest.pop(cursor_id, None)
         return cursor
 
     def checked(self, cursor: Cursor) -> None:
@@ -307,6 +312,7 @@ class CursorStore:
             if cursor is not None:
                 self._forget(cursor)
             self._topic_of.pop(cursor_id, None)
+            self._at_rest.pop(cursor_id, None)
         for key in [key for key in self._groups if key[2] == topic.id]:
             del self._groups[key]
         self.slabs.forget_topic(topic)
@@ -324,6 +330,7 @@ class CursorStore:
             self.dead_letters.work,
             lambda: self.writer.tick(now_ms),
             lambda: self._sweep(now_ms),
+            lambda: self.lags.tick(now_ms),
         )
         call_each("the clock of subscriptions", steps)
 
@@ -363,6 +370,7 @@ class CursorStore:
             log.info("subscription %d expired: not used for %d hours", cursor_id, expiry_ms // 3_600_000)
             self.totals(entry.owner).expired += 1
             self._topic_of.pop(cursor_id, None)
+            self._at_rest.pop(cursor_id, None)
             self._groups.pop((entry.owner, entry.name, entry.topic_id, entry.partition), None)
             self.context.state.submit([delete_entry(cursor_id)])
 
@@ -375,6 +383,27 @@ class CursorStore:
             entry = cursor.entry() if cursor is not None else self._stored(cursor_id)
             if entry is not None:
                 yield entry
+
+    def standing(self, cursor_id: int) -> Standing | None:
+        """Where a cursor stands; none is loaded for that. None: there is no such cursor (any more)."""
+        cursor = self._loaded.get(cursor_id)
+        if cursor is not None:
+            partition, deliveries = cursor.partition, cursor.deliveries
+            numbers = (deliveries.floor, deliveries.next_seq, deliveries.unacknowledged)
+            return Standing(cursor.owner, partition.topic.id, partition.index, *numbers)
+        known = self._at_rest.get(cursor_id)
+        if known is None:
+            entry = self._stored(cursor_id)
+            if entry is None:
+                return None
+            try:
+                deliveries = load(entry.deliveries, self.policy(entry.owner).deliveries)
+            except (ValueError, TypeError) as problem:
+                self._lose(cursor_id, problem)
+                return None
+            numbers = (deliveries.floor, deliveries.next_seq, deliveries.unacknowledged)
+            known = self._at_rest[cursor_id] = Standing(entry.owner, entry.topic_id, entry.partition, *numbers)
+        return known
 
     def _stored(self, cursor_id: int) -> Entry | None:
         """The stored entry of a cursor; one that is damaged is reported and the cursor gone."""

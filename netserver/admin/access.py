@@ -18,6 +18,8 @@ from netserver.access.identity import EVERYTHING, Right
 from netserver.access.key_file import FIELDS, add_identity, key_item, read_key_file, revoke_key, rotate_key
 from netserver.admin.api import Api, bytes_field, int_field
 from netserver.admin.globs import matcher
+from netserver.admin.lags import lag_of
+from netserver.admin.slices import sliced
 from netserver.http.errors import BadRequest
 
 if TYPE_CHECKING:
@@ -56,16 +58,14 @@ class SubscriptionsApi:
         """All subscriptions, or those of topics whose name matches."""
         matches = matcher(glob)
         items = []
-        for entry in self._server.log.cursors.entries():
+        async for entry in sliced(self._server.log.slices, self._server.log.cursors.entries()):
             topic = self._server.log.catalog.by_id(entry.topic_id)
             name = topic.name.decode("utf-8", "surrogateescape") if topic is not None else ""
             if entry.owner != REDRIVE_OWNER and matches(name):
                 try:
-                    items.append(self._item(entry))
+                    items.append(await self._item(entry))
                 except Corrupt as problem:
                     report(str(problem))
-            if len(items) % 1000 == 999:
-                await asyncio.sleep(0)
         return {"schema": 1, "items": items}
 
     async def show(self, number: bytes) -> Document:
@@ -73,7 +73,7 @@ class SubscriptionsApi:
         cursor = self._find(number)
         partition = await self._api.opened(cursor.partition.topic, cursor.partition.index)
         log = {"first_offset": partition.log_start, "next_offset": partition.committed_seq + 1}
-        return self._item(cursor.entry()) | {"log": log}
+        return await self._item(cursor.entry()) | {"log": log}
 
     async def pending(self, number: bytes) -> Document:
         """What a subscription has delivered and nobody acknowledged."""
@@ -88,7 +88,7 @@ class SubscriptionsApi:
             raise BadRequest(f"next_offset must lie in {partition.log_start} to {partition.committed_seq + 1}")
         cursors = self._server.log.cursors
         await self._api.durable(lambda done: subscriptions.reset(cursors, cursor, next_seq, done))
-        return self._item(cursor.entry())
+        return await self._item(cursor.entry())
 
     async def redrive(self, number: bytes, body: Document) -> Document:
         """Append dead letters to a topic once more."""
@@ -135,14 +135,11 @@ class SubscriptionsApi:
             raise UnknownSubscription(text)
         return subscriptions.find(self._server.log.cursors, int(text))
 
-    def _item(self, entry: Entry) -> Document:
-        log = self._server.log
-        topic = log.catalog.by_id(entry.topic_id)
-        if topic is None:
-            return subscriptions.entry_item(entry, None, None)
-        partition = log.partition(topic, entry.partition)
-        committed_seq = partition.committed_seq if partition.is_open else None
-        return subscriptions.entry_item(entry, topic.name, committed_seq, partition.gaps)
+    async def _item(self, entry: Entry) -> Document:
+        topic = self._server.log.catalog.by_id(entry.topic_id)
+        item = subscriptions.entry_item(entry, topic.name if topic is not None else None, None)
+        lag = await lag_of(self._server.log, entry.id)
+        return item | {"lag": lag.records, "lag_seconds": lag.seconds, "lag_trend": lag.trend}
 
 
 class NoKeyFile(Exception):

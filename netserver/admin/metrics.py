@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +23,7 @@ from engine.sessions.store import Sessions
 from engine.state.clock import wall_ms
 from engine.state.index import Index
 from engine.state.store import LmdbState, StateStore
+from netserver.admin.lags import CURSOR_PROTOCOLS, CursorSums
 from netserver.admin.slices import sliced
 from netserver.admin.stored_sizes import StoredSizes
 from netserver.limits import METRICS_TOPICS
@@ -31,13 +31,10 @@ from netserver.shell.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, Counters
 from netserver.version import product_version
 
 if TYPE_CHECKING:
-    from engine.log import Log
     from netserver.admin.served import Served
 
 PREFIX: Final = "quintlog_"
 OTHER: Final = "_other"
-CURSOR_PROTOCOLS: Final = ("blipmq", "fujin")
-"""Protocols whose consumers have a durable position in the log."""
 Samples = Iterable[tuple[Sequence[str], float]]
 
 
@@ -97,39 +94,13 @@ class Rounds:
         del rounds[:known]
 
 
-class CursorSums:
-    """What the subscriptions in use have in common. The others would have to be read from the disk.
-
-    Attributes:
-        unacked: records delivered and not acknowledged, by protocol.
-        lag: records that wait in the subscription that is furthest behind, by protocol.
-    """
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self.unacked: Counter[str] = Counter()
-        self.lag: Counter[str] = Counter()
-
-    async def measure(self) -> None:
-        """Look at all of them, in slices."""
-        unacked: Counter[str] = Counter()
-        lag: Counter[str] = Counter()
-        async for cursor in sliced(self._log.slices, self._log.cursors.loaded()):
-            delivered = cursor.deliveries.unacknowledged
-            partition = cursor.partition
-            waiting = partition.gaps.count(cursor.deliveries.next_seq, partition.committed_seq).most
-            unacked[cursor.owner] += delivered
-            lag[cursor.owner] = max(lag[cursor.owner], waiting + delivered)
-        self.unacked, self.lag = unacked, lag
-
-
 class ServerCollector(Collector):
     """Reads everything that is not about single topics. Runs in the event loop's thread.
 
     Attributes:
         lmdb: figures of each environment; asking LMDB may wait for its writer, so a thread does it before.
         stored: sizes of all partitions; a thread looks at the directories of those that are not in use.
-        cursors: of the subscriptions that are in use.
+        cursors: of the subscriptions.
     """
 
     def __init__(self, server: Served) -> None:
@@ -304,10 +275,13 @@ class ServerCollector(Collector):
         ):
             yield counter(name, text, label, [((owner,), getattr(cursors.totals(owner), field)) for owner in owners])
         unacked, lag = self.cursors.unacked, self.cursors.lag
-        text = "Records delivered and not acknowledged, of subscriptions in use."
+        text = "Records delivered and not acknowledged, of all subscriptions."
         yield gauge("unacked_records", text, label, [((owner,), unacked.get(owner, 0)) for owner in owners])
-        text = "Records that wait in the subscription in use that is furthest behind."
+        text = "Records that wait in the subscription that is furthest behind."
         yield gauge("subscription_lag_records_max", text, label, [((owner,), lag.get(owner, 0)) for owner in owners])
+        text = "Time since the oldest record was appended that waits for a subscription."
+        seconds = [((owner,), self.cursors.lag_s.get(owner, 0.0)) for owner in owners]
+        yield gauge("subscription_lag_seconds_max", text, label, seconds)
 
     def _sessions(self) -> Iterator[Metric]:
         found = [(name, services.sessions) for name, services in self._server.services.items()]

@@ -191,6 +191,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "acknowledged_offset": COUNT,
             "unacknowledged": COUNT,
             "lag": optional(COUNT),
+            "lag_seconds": optional(NUMBER),
+            "lag_trend": optional(NUMBER),
             "created_ms": WHOLE,
             "used_ms": WHOLE,
         },

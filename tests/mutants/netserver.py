@@ -76,9 +76,9 @@ MUTANTS = (
     ),
     Mutant(
         "go through all subscriptions in one piece",
-        "netserver/admin/metrics.py::CursorSums.measure",
-        "async for cursor in sliced(self._log.slices, self._log.cursors.loaded()):",
-        "for cursor in self._log.cursors.loaded():",
+        "netserver/admin/lags.py::CursorSums.measure",
+        "async for cursor_id in sliced(self._log.slices, cursors.ids()):",
+        "for cursor_id in cursors.ids():",
         "tests/unit/netserver/admin/test_metrics.py -k slices",
     ),
     Mutant(

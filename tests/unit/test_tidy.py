@@ -90,6 +90,7 @@ WALL_TIME = frozenset(
         "tools/engine_server.py",
         "tools/logtool/lib/authority.py",
         "tools/logtool/lib/copying.py",
+        "tools/logtool/lib/stored_subscriptions.py",
         "tools/logtool/debug.py",
         "tools/logtool/repair.py",
         "engine/positions.py",

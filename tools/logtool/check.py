@@ -11,7 +11,7 @@ import click
 from tools.logtool.cli import Command, Settings
 from tools.logtool.lib.address import need_admin
 from tools.logtool.lib.errors import Failure, Finding
-from tools.logtool.lib.output import Column, count_text
+from tools.logtool.lib.output import Column, behind_text, count_text
 
 COLUMNS = (Column("check"), Column("ok", show=lambda ok: "ok" if ok else "FAILED"), Column("message"))
 NAGIOS_OK, NAGIOS_CRITICAL = 0, 2
@@ -28,6 +28,7 @@ class Limits:
     sync_age_s: float
     lag_records: int | None
     certificate_days: float
+    lag_s: float | None = None
 
 
 def figures(text: str) -> dict[str, float]:
@@ -102,6 +103,15 @@ def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[
                 "message": f"{count_text(lag, 'record')} behind, the furthest (most: {limits.lag_records})",
             }
         )
+    if limits.lag_s is not None:
+        lag_s = values.get("subscription_lag_seconds_max", 0.0)
+        items.append(
+            {
+                "check": "lag seconds",
+                "ok": lag_s <= limits.lag_s,
+                "message": f"{behind_text(lag_s)} behind, the furthest (most: {behind_text(limits.lag_s)})",
+            }
+        )
     return items
 
 
@@ -117,18 +127,30 @@ def _inspected(settings: Settings, limits: Limits) -> list[dict[str, Any]]:
 @click.option("--sync-age", type=click.FloatRange(0), default=60.0, metavar="S", help="Oldest unsynced record; 60.")
 @click.option("--lag", type=click.IntRange(0), metavar="N", help="Most records that a subscription may be behind.")
 @click.option(
+    "--lag-seconds",
+    type=click.FloatRange(0),
+    metavar="S",
+    help="Most seconds that the oldest record may wait for a subscription.",
+)
+@click.option(
     "--certificate-days", type=click.FloatRange(0), default=14.0, metavar="N", help="Least days that all are valid; 14."
 )
 @click.option("--format", "template", type=click.Choice(["text", "nagios"]), default="text", help="nagios: its codes.")
 @click.pass_obj
 def check(
-    settings: Settings, disk_free: float, sync_age: float, lag: int | None, certificate_days: float, template: str
+    settings: Settings,
+    disk_free: float,
+    sync_age: float,
+    lag: int | None,
+    lag_seconds: float | None,
+    certificate_days: float,
+    template: str,
 ) -> None:
     """Check that the server is well: exit code 0 when all is, 1 when something is not, 3 when nobody answers.
 
     Needs no token. With --format nagios it is one line, and the exit code 0 or 2 as monitors want it.
     """
-    limits = Limits(disk_free, sync_age, lag, certificate_days)
+    limits = Limits(disk_free, sync_age, lag, certificate_days, lag_seconds)
     if template == "nagios":
         try:
             items = _inspected(settings, limits)

@@ -15,7 +15,16 @@ from tools.logtool.lib.address import admin_of
 from tools.logtool.lib.changes import changes
 from tools.logtool.lib.completing import complete_subscription
 from tools.logtool.lib.errors import Failure
-from tools.logtool.lib.output import Column, Output, count_text, name_text, number, time_text
+from tools.logtool.lib.output import (
+    Column,
+    Output,
+    behind_text,
+    count_text,
+    name_text,
+    number,
+    time_text,
+    trend_text,
+)
 from tools.logtool.lib.positions import POSITION
 from tools.logtool.lib.stored_subscriptions import StoredSubscriptions
 from tools.logtool.topics import confirm, extent, topic_of
@@ -38,6 +47,8 @@ COLUMNS = (
     number("acknowledged_offset", "ACKED"),
     number("unacknowledged", "UNACKED"),
     number("lag", show=_known),
+    number("lag_seconds", "BEHIND", show=behind_text),
+    number("lag_trend", "TREND", show=trend_text),
     Column("used_ms", "USED", show=time_text),
 )
 PENDING_COLUMNS = (
@@ -91,7 +102,8 @@ def _show(settings: Settings, subscription_id: int) -> dict[str, Any]:
 def list_subscriptions(settings: Settings, pattern: str | None) -> None:
     """List the subscriptions, or those of topics whose name matches GLOB (*, ?, [..]). From server or files.
 
-    The lag is known where the partition is open, or from files.
+    BEHIND is the time since the oldest record was appended that waits, TREND by how many records a second the lag
+    grows; a server has to have run for some seconds to know that.
     """
     path = "/v1/subscriptions" + (f"?topic={quote(pattern, errors='surrogateescape')}" if pattern else "")
     answer = _ask(settings, path)
@@ -122,6 +134,7 @@ def show(settings: Settings, subscription_id: int) -> None:
     item.pop("log", None)
     for name in ("created", "used"):
         item[name] = time_text(item.pop(f"{name}_ms"))
+    item["lag_seconds"], item["lag_trend"] = behind_text(item["lag_seconds"]), trend_text(item["lag_trend"])
     settings.output.fields({key: _known(value) for key, value in item.items()})
 
 

@@ -19,6 +19,7 @@ FORMS: tuple[Form, ...] = ("table", "json", "jsonl", "csv")
 JSON_SCHEMA = 1
 """Goes up when a field changes its meaning or disappears; new fields may come at any time."""
 
+MINUTE_S = 60
 PADDED_WIDTH = 48
 """A wider cell shifts what stands after it in its own row, instead of pushing every row's columns that far apart."""
 
@@ -58,6 +59,25 @@ def size_text(size_bytes: int) -> str:
 def count_text(count: int, what: str) -> str:
     """A number of things: `1 record`, `2 records`."""
     return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def behind_text(seconds: float | None) -> str:
+    """How far something is behind: ``0s``, ``2.5s``, ``1h30m``."""
+    if seconds is None:
+        return "-"
+    if seconds < MINUTE_S:
+        return f"{seconds:.1f}".removesuffix(".0") + "s"
+    left, parts = round(seconds), []
+    for unit, size_s in (("d", 86_400), ("h", 3600), ("m", MINUTE_S), ("s", 1)):
+        if left >= size_s:
+            parts.append(f"{left // size_s}{unit}")
+            left %= size_s
+    return "".join(parts[:2])
+
+
+def trend_text(records_per_second: float | None) -> str:
+    """By how much a lag grows: ``+12/s``; ``-12/s`` catches up."""
+    return "-" if records_per_second is None else f"{records_per_second:+g}/s" if records_per_second else "0/s"
 
 
 def time_text(timestamp_ms: int) -> str:

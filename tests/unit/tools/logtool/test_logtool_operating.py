@@ -79,12 +79,13 @@ def test_check_without_a_server(tmp_path: Path, capfd: pytest.CaptureFixture[str
         ("quintlog_unsynced_age_seconds 61.0", "sync age"),
         ("quintlog_config_reload_success 0.0", "reload"),
         ('quintlog_subscription_lag_records_max{protocol="blipmq"} 11.0', "lag"),
+        ('quintlog_subscription_lag_seconds_max{protocol="fujin"} 31.0', "lag seconds"),
         ("quintlog_disk_free_bytes 49.0", "disk"),
     ],
 )
 def test_each_check_can_fail(line: str, failed: str) -> None:
     well = "# HELP x y\nquintlog_disk_free_bytes 51.0\nquintlog_disk_size_bytes 1000.0\n"
-    limits = Limits(5.0, 60.0, 10, 14)
+    limits = Limits(5.0, 60.0, 10, 14, 30.0)
     assert all(item["ok"] for item in findings(figures(well), "", limits))
     worse = figures(well) | figures(line)
     assert [item["check"] for item in findings(worse, "", limits) if not item["ok"]] == [failed]

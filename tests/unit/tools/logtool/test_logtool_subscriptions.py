@@ -63,14 +63,16 @@ def test_list_show_pending_reset_delete(tmp_path: Path, logtool: Logtool) -> Non
             code, text, _ = logtool(*how, "subscriptions", "list", "-o", "json")
             assert code == 0
             found, quiet = json.loads(text)["items"]
-            times = {name: found[name] for name in ("created_ms", "used_ms")}
+            times = {name: found[name] for name in ("created_ms", "used_ms", "lag_seconds", "lag_trend")}
+            assert 0 < found["lag_seconds"] < 60
             assert found == times | {
                 "id": first, "protocol": "blipmq", "group": None, "topic": "orders/1", "partition": 0, "qos": 1,
                 "next_offset": 8, "acknowledged_offset": 3, "unacknowledged": 3, "lag": 7,
             }  # fmt: skip
             assert (quiet["id"], quiet["topic"], quiet["qos"]) == (other, "ü", 0)
             shown = one(logtool(*how, "subscriptions", "show", str(first), "-o", "json"))
-            assert shown == found | {"log": {"first_offset": 1, "next_offset": 12}}
+            moving = {name: shown[name] for name in ("lag_seconds", "lag_trend")}
+            assert shown == found | moving | {"log": {"first_offset": 1, "next_offset": 12}}
             code, text, _ = logtool(*how, "subscriptions", "pending", str(first), "-o", "json")
             runs = json.loads(text)["items"]
             assert [(run["first_offset"], run["last_offset"], run["first_tag"], run["records"]) for run in runs] == [
@@ -105,7 +107,7 @@ def test_list_show_pending_reset_delete(tmp_path: Path, logtool: Logtool) -> Non
         assert peer.poll(first, 1) == []
         process.kill()
         left = one(logtool(*place, "subscriptions", "list", "-o", "json"))
-        assert (left["id"], left["next_offset"], left["lag"]) == (first, 12, 0)
+        assert (left["id"], left["next_offset"], left["lag"], left["lag_seconds"]) == (first, 12, 0, 0)
         code, text, err = logtool(
             *place, "subscriptions", "reset", str(first), "--to", "earliest", "--yes", "-o", "json"
         )

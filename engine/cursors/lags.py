@@ -1,0 +1,175 @@
+"""How far durable positions are behind: in records, in seconds, and whether that becomes more.
+
+The lag in seconds is the age of the oldest record that waits: the time since its batch was appended, by the clock of
+the log, whatever timestamp its publisher gave it. It is read from the batch, and once for each place: a position at
+rest costs nothing, one that moves a read of what it is about to read itself.
+
+Positions that nobody uses count as well; they are looked up in ``state`` once and cannot move until they are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from engine.context import EngineContext
+from engine.errors import EngineError
+from engine.formats.batch_header import APPEND_TIME_POSITION, TIME
+from engine.limits import LAG_SAMPLE_MS
+from engine.partitions.partition import Partition
+from engine.partitions.table import PartitionTable
+from engine.segments.gaps import NO_GAPS
+from engine.segments.watermarks import Owner
+
+if TYPE_CHECKING:
+    from engine.cursors.store import CursorStore
+    from engine.state.topics import Topic
+
+
+class Standing(NamedTuple):
+    """Where a cursor stands; ``floor`` and ``next_seq`` as of its deliveries."""
+
+    owner: str
+    topic_id: int
+    partition: int
+    floor: int
+    next_seq: int
+    unacknowledged: int
+
+
+class Lag(NamedTuple):
+    """What is not known is None.
+
+    Attributes:
+        records: that wait, unacknowledged ones included.
+        seconds: age of the oldest of them; 0: none waits.
+        trend: records a second that it grows by; below 0: it catches up.
+    """
+
+    records: int | None = None
+    seconds: float | None = None
+    trend: float | None = None
+
+
+class Waiting(NamedTuple):
+    """What waits for a cursor; ``first_seq`` is the oldest number that may, 0: none does."""
+
+    partition: Partition
+    records: int
+    first_seq: int
+
+
+class Lags:
+    """The lag of every cursor of a store. Owner's thread only."""
+
+    def __init__(self, context: EngineContext, cursors: CursorStore, partitions: PartitionTable) -> None:
+        self._context = context
+        self._cursors = cursors
+        self._partitions = partitions
+        self._appended: dict[int, tuple[int, int]] = {}
+        """Cursor -> the number that was its oldest, and when that was appended."""
+        self._ends: dict[tuple[int, int], tuple[int, int]] = {}
+        """Partitions that are not open -> the first and last number that their watermark tells of; 0: it does not."""
+        self._generation = -1
+        self._samples: list[tuple[int, dict[int, int]]] = []
+        """When, and the records that waited then by cursor: the latest and the one before it."""
+        self._next_sample_ms = 0
+
+    def waiting(self, standing: Standing) -> Waiting | None:
+        """What waits for a cursor; None: its partition is gone, or cannot be looked at."""
+        topic = self._context.catalog.by_id(standing.topic_id)
+        if topic is None:
+            return None
+        try:
+            partition = self._partitions.get(topic, standing.partition)
+        except EngineError:
+            return None
+        if partition.is_open:
+            log_start, committed_seq, gaps = partition.log_start, partition.committed_seq, partition.gaps
+        else:
+            (log_start, committed_seq), gaps = self._stored_end(topic, standing.partition), NO_GAPS
+            if not log_start:
+                return None
+        records = gaps.count(standing.next_seq, committed_seq).most + standing.unacknowledged
+        first_seq = max(standing.floor + 1, log_start)
+        return Waiting(partition, records, first_seq if first_seq <= committed_seq else 0)
+
+    def _stored_end(self, topic: Topic, index: int) -> tuple[int, int]:
+        generation = self._context.catalog.generation
+        if generation != self._generation:
+            self._ends.clear()
+            self._generation = generation
+        found = self._ends.get((topic.id, index))
+        if found is None:
+            number = topic.numbers.get(index)
+            try:
+                mark = self._context.watermarks.read(Owner(number, topic.id, index)) if number is not None else None
+            except OSError:
+                mark = None
+            found = self._ends[topic.id, index] = (mark.log_start, mark.committed_seq) if mark is not None else (0, 0)
+        return found
+
+    def of(self, cursor_id: int, on_ready: Callable[[], None] | None) -> Lag | None:
+        """The lag of a cursor.
+
+        None: not now; ``on_ready`` is called once when asking again may tell (``on_ready`` None: no wish to be called,
+        the seconds are left out then).
+        """
+        standing = self._cursors.standing(cursor_id)
+        waiting = self.waiting(standing) if standing is not None else None
+        if waiting is None:
+            return Lag()
+        trend = self._trend(cursor_id, waiting.records)
+        if not waiting.first_seq:
+            return Lag(waiting.records, 0.0, trend)
+        try:
+            stamp_ms = self.appended_ms(cursor_id, waiting, on_ready)
+        except EngineError:
+            return Lag(waiting.records, None, trend)
+        if stamp_ms is None:
+            return None if on_ready is not None else Lag(waiting.records, None, trend)
+        return Lag(waiting.records, self._context.clock.age_ms(stamp_ms) / 1000 if stamp_ms else None, trend)
+
+    def appended_ms(self, cursor_id: int, waiting: Waiting, on_ready: Callable[[], None] | None) -> int | None:
+        """When the oldest record that waits was appended; 0: damage took it. None as in :meth:`of`.
+
+        Raises:
+            EngineError: it cannot be read
+        """
+        known = self._appended.get(cursor_id)
+        if known is not None and known[0] == waiting.first_seq:
+            return known[1]
+        partition = waiting.partition
+        slab = partition.read(max(waiting.first_seq, partition.log_start), 1, on_ready)
+        if slab is None:
+            return None
+        stamp_ms: int = TIME.unpack_from(slab.buffer, APPEND_TIME_POSITION)[0] if len(slab.buffer) else 0
+        self._appended[cursor_id] = (waiting.first_seq, stamp_ms)
+        return stamp_ms
+
+    # --- trend
+
+    def tick(self, now_ms: int) -> None:
+        """Every so often note what waits, in slices of time."""
+        if now_ms >= self._next_sample_ms:
+            self._next_sample_ms = now_ms + LAG_SAMPLE_MS
+            self._context.slices.run(self._sample(now_ms))
+
+    def _sample(self, now_ms: int) -> Iterator[None]:
+        found: dict[int, int] = {}
+        for cursor_id in self._cursors.ids():
+            standing = self._cursors.standing(cursor_id)
+            waiting = self.waiting(standing) if standing is not None else None
+            if waiting is not None:
+                found[cursor_id] = waiting.records
+            yield
+        self._samples = [*self._samples[-1:], (now_ms, found)]
+        for cursor_id in self._appended.keys() - found.keys():
+            del self._appended[cursor_id]
+
+    def _trend(self, cursor_id: int, records: int) -> float | None:
+        for at_ms, found in self._samples:
+            since_ms = self._cursors.clock_ms() - at_ms
+            if cursor_id in found and since_ms >= 1000:
+                return round((records - found[cursor_id]) * 1000 / since_ms, 1)
+        return None

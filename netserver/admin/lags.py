@@ -1,0 +1,72 @@
+"""How far durable positions are behind (``engine.cursors.lags``), one of them and all together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from engine.cursors.lags import Lag
+from netserver.admin.slices import sliced
+
+if TYPE_CHECKING:
+    from engine.log import Log
+    from engine.partitions.partition import Partition
+
+CURSOR_PROTOCOLS: Final = ("blipmq", "fujin")
+"""Protocols whose consumers have a durable position in the log."""
+
+
+async def lag_of(log: Log, cursor_id: int) -> Lag:
+    """How far a cursor is behind; the time of what waits may have to be read from the disk."""
+    while True:
+        ready = asyncio.Event()
+        lag = log.cursors.lags.of(cursor_id, ready.set)
+        if lag is not None:
+            return lag
+        await ready.wait()
+
+
+class CursorSums:
+    """What the subscriptions have in common.
+
+    Attributes:
+        unacked: records delivered and not acknowledged, by protocol.
+        lag: records that wait in the subscription that is furthest behind, by protocol.
+        lag_s: age of the oldest record that waits for a subscription, by protocol.
+    """
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self.unacked: Counter[str] = Counter()
+        self.lag: Counter[str] = Counter()
+        self.lag_s: dict[str, float] = {}
+
+    async def measure(self) -> None:
+        """Look at all of them, in slices. Numbers of a partition rise with time: only one is read for all its users."""
+        unacked: Counter[str] = Counter()
+        lag: Counter[str] = Counter()
+        furthest: dict[tuple[str, int, int], tuple[int, int, Partition]] = {}  # its first number that waits
+        cursors = self._log.cursors
+        async for cursor_id in sliced(self._log.slices, cursors.ids()):
+            standing = cursors.standing(cursor_id)
+            waiting = cursors.lags.waiting(standing) if standing is not None else None
+            if standing is None or waiting is None or standing.owner not in CURSOR_PROTOCOLS:
+                continue
+            unacked[standing.owner] += standing.unacknowledged
+            lag[standing.owner] = max(lag[standing.owner], waiting.records)
+            place = standing.owner, standing.topic_id, standing.partition
+            if waiting.first_seq and (place not in furthest or waiting.first_seq < furthest[place][0]):
+                furthest[place] = waiting.first_seq, cursor_id, waiting.partition
+        lag_s: dict[str, float] = {}
+        async for (owner, *_), (_, cursor_id, partition) in sliced(self._log.slices, furthest.items()):
+            if partition.is_open:
+                seconds = (await lag_of(self._log, cursor_id)).seconds
+                lag_s[owner] = max(lag_s.get(owner, 0.0), seconds or 0.0)
+            elif partition.error is None:
+                partition.when_open(_nothing)  # so that it can be told the next time
+        self.unacked, self.lag, self.lag_s = unacked, lag, lag_s
+
+
+def _nothing() -> None:
+    return

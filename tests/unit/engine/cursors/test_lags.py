@@ -1,0 +1,126 @@
+"""Lags of cursors in seconds and records, against a model that knows when each record was appended."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from engine.cursors.cursor import Cursor
+from engine.cursors.lags import Lag
+from engine.state.clock import steady_ms
+from tests.cursor_log import CursorLog, numbered
+
+
+class Moved:
+    """The steady clock and what a test adds to it."""
+
+    ahead_ms = 0
+
+    def __call__(self) -> int:
+        return steady_ms() + self.ahead_ms
+
+
+@pytest.fixture
+def moved(monkeypatch: pytest.MonkeyPatch) -> Moved:
+    clock = Moved()
+    monkeypatch.setattr("engine.state.clock.steady_ms", clock)
+    return clock
+
+
+def lag_of(log: CursorLog, cursor_id: int) -> Lag:
+    while True:
+        ready: list[bool] = []
+        lag = log.store.lags.of(cursor_id, lambda ready=ready: ready.append(True))  # type: ignore[misc]
+        if lag is not None:
+            return lag
+        log.engine.inbox.run_until(lambda ready=ready: bool(ready))  # type: ignore[misc]
+
+
+def acknowledge(log: CursorLog, cursor: Cursor, count: int) -> None:
+    for seq, _ in log.poll(cursor, count):
+        cursor.acknowledge(seq, seq)
+
+
+def test_lags_are_those_of_a_model(tmp_path: Path, moved: Moved) -> None:
+    """Some at rest, some that catch up, some that fall behind; now and then after a restart, or not in memory."""
+    draw = random.Random(19)
+    log = CursorLog(tmp_path / "d")
+    paces = [0, 0, 3, 3, 40, 7, 25]
+    cursors = [log.subscribe(after_seq=0) for _ in paces]
+    ids = [cursor.id for cursor in cursors]
+    done = [0] * len(paces)
+    appended_ms: list[int] = []
+    try:
+        for step in range(200 if os.environ.get("QUINTLOG_NIGHTLY") else 40):
+            count = draw.choice([0, 1, 5, 30])
+            if count:
+                now_ms = log.engine.log.now_ms()
+                log.engine.append(numbered(len(appended_ms) + 1, len(appended_ms) + count))
+                appended_ms += [now_ms] * count
+            moved.ahead_ms += draw.choice([0, 700, 4_000, 90_000])
+            if step % 13 == 12:
+                assert log.flush() is None
+                log.restart()
+            for at, pace in enumerate(paces):
+                cursor = log.store.get(ids[at]) if pace else None
+                if cursor is not None:
+                    acknowledge(log, cursor, pace)
+                    done[at] = min(done[at] + pace, len(appended_ms))
+            now_ms = log.engine.log.now_ms()
+            for at, cursor_id in enumerate(ids):
+                lag = lag_of(log, cursor_id)
+                waiting = appended_ms[done[at] :]
+                assert lag.records == len(waiting)
+                assert lag.seconds is not None
+                expected_s = (now_ms - waiting[0]) / 1000 if waiting else 0.0
+                assert abs(lag.seconds - expected_s) < 1, (step, at, lag, expected_s)
+    finally:
+        log.close()
+
+
+def test_the_oldest_that_is_not_acknowledged_counts(tmp_path: Path, moved: Moved) -> None:
+    log = CursorLog(tmp_path / "d")
+    cursor = log.subscribe(after_seq=0)
+    for _ in range(3):
+        log.engine.append([b"x"])
+        moved.ahead_ms += 10_000
+    assert log.seqs(cursor) == [1, 2, 3]
+    cursor.acknowledge(2, 2)
+    lag = lag_of(log, cursor.id)
+    assert (lag.records, round(lag.seconds or 0)) == (2, 30)
+    cursor.acknowledge(1, 1)
+    lag = lag_of(log, cursor.id)
+    assert (lag.records, round(lag.seconds or 0)) == (1, 10)
+    cursor.acknowledge(3, 3)
+    assert lag_of(log, cursor.id)[:2] == (0, 0.0)
+    log.close()
+
+
+def test_the_trend_says_whether_a_lag_grows(tmp_path: Path) -> None:
+    log = CursorLog(tmp_path / "d")
+    slow, quick, level = (log.subscribe(after_seq=0) for _ in range(3))
+    log.engine.append(numbered(1, 100))
+    assert lag_of(log, slow.id).trend is None, "nobody has looked before"
+    log.tick()
+    log.clock.now_ms += 10_000
+    acknowledge(log, slow, 10)
+    log.engine.append(numbered(101, 150))
+    acknowledge(log, quick, 150)
+    acknowledge(log, level, 50)
+    assert [lag_of(log, cursor.id).trend for cursor in (slow, quick, level)] == [4.0, -10.0, 0.0]
+    log.close()
+
+
+def test_cursors_without_a_partition_have_no_lag(tmp_path: Path) -> None:
+    log = CursorLog(tmp_path / "d")
+    cursor = log.subscribe()
+    assert lag_of(log, cursor.id + 1) == Lag()
+    deleted: list[object] = []
+    log.engine.log.catalog.delete(cursor.partition.topic, deleted.append)
+    log.engine.inbox.run_until(lambda: bool(deleted))
+    assert lag_of(log, cursor.id) == Lag()
+    log.tick(20_000)
+    log.close()
