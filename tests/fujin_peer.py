@@ -121,6 +121,10 @@ class Peer(QuicConnectionProtocol):
         self.closed = asyncio.Event()
         self.pinged = asyncio.Event()
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self.socket = transport
+
     def quic_event_received(self, event: events.QuicEvent) -> None:
         if isinstance(event, events.ConnectionTerminated):
             self.closed_with = event.error_code, event.reason_phrase
@@ -206,11 +210,21 @@ def client_configuration(certificate: Path | None = None, alpn: str = "fujin") -
 async def connect(
     address: tuple[str, int], configuration: QuicConfiguration | None = None, *, answers_pings: bool = True
 ) -> AsyncIterator[Peer]:
-    """A connection; closed at the end."""
+    """A connection; closed at the end, and its socket too where a cancelled task does not wait for that."""
     host, port = address
-    async with quic_connect(
-        host, port, configuration=configuration or client_configuration(), create_protocol=Peer
-    ) as peer:
-        assert isinstance(peer, Peer)
-        peer.answers_pings = answers_pings
-        yield peer
+    made: list[Peer] = []
+
+    def make(*arguments: Any, **more: Any) -> Peer:
+        made.append(Peer(*arguments, **more))
+        return made[0]
+
+    try:
+        async with quic_connect(
+            host, port, configuration=configuration or client_configuration(), create_protocol=make
+        ) as peer:
+            assert isinstance(peer, Peer)
+            peer.answers_pings = answers_pings
+            yield peer
+    finally:
+        for one in made:
+            one.socket.close()

@@ -53,7 +53,10 @@ def vandal(data: Path, stop: threading.Event) -> None:
         found = sorted((data / "topics" / "1" / "0").glob("*.log"))
         try:
             with dice.choice(found).open("r+b", buffering=0) as file:
-                position = dice.randrange(os.fstat(file.fileno()).st_size)
+                size = os.fstat(file.fileno()).st_size
+                if not size:
+                    continue  # it was made just now
+                position = dice.randrange(size)
                 file.seek(position)
                 byte = file.read(1)
                 file.seek(position)
