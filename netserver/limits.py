@@ -208,6 +208,12 @@ RIGHTS_REMEMBERED_MAX: Final = 4096
 QUOTA_BURST_S: Final = 0.25
 """An identity with a rate may go beyond it by so much of it at once: clients send in bursts."""
 
+QUOTA_WAIT_MAX_S: Final = 2.0
+"""An HTTP request waits so long for the rate of its identity; when that is not enough it is refused, and told when."""
+
+QUOTA_WAITING_MAX: Final = 8
+"""HTTP requests of an identity that wait so at a time: each of them holds a connection of those that there are."""
+
 WRONG_KEYS_FREE: Final = 4
 """Wrong keys of an address, or tries of one wrong key, until the answer to the next one is put off."""
 

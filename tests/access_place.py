@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 import struct
 import urllib.error
 import urllib.request
@@ -67,16 +68,36 @@ class Place:
             configuration.load_cert_chain(self._directory / f"{who}.pem", self._directory / f"{who}.key")
         return configuration
 
-    async def http(self, method: str, path: str, who: str, body: object = None) -> tuple[int, Any]:
-        """Status and document of a request with the key of an identity."""
+    def tls(self, who: str) -> ssl.SSLContext:
+        """A client's context, with the certificate of an identity if it has one."""
+        context = ssl.create_default_context(cafile=str(self._directory / "authority.pem"))
+        context.check_hostname = False
+        if (self._directory / f"{who}.pem").exists():
+            context.load_cert_chain(self._directory / f"{who}.pem", self._directory / f"{who}.key")
+        return context
+
+    async def http(
+        self,
+        method: str,
+        path: str,
+        who: str,
+        body: object = None,
+        *,
+        certificate: bool = False,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, Any]:
+        """Status and document of a request with the key, or the certificate, of an identity."""
         host, port = self.address("admin")
         data = json.dumps(body).encode() if body is not None else None
-        headers = {"Authorization": f"Bearer {key_of(who)}"} if who else {}
-        request = urllib.request.Request(f"http://{host}:{port}{path}", data, headers, method=method)
+        bearer = {"Authorization": f"Bearer {key_of(who)}"} if who and not certificate else {}
+        tls = self.tls(who if certificate else "") if "admin" in self.server.tls_listeners else None
+        scheme = "https" if tls is not None else "http"
+        url = f"{scheme}://{host}:{port}{path}"
+        request = urllib.request.Request(url, data, bearer | (headers or {}), method=method)
 
         def call() -> tuple[int, Any]:
             try:
-                with urllib.request.urlopen(request, timeout=20) as answer:
+                with urllib.request.urlopen(request, timeout=20, context=tls) as answer:
                     return answer.status, answer.read()
             except urllib.error.HTTPError as error:
                 return error.code, error.read()
@@ -84,12 +105,22 @@ class Place:
         return await asyncio.to_thread(call)
 
 
+def https(directory: Path) -> dict[str, str]:
+    """Settings of an admin listener that takes keys and certificates of the place's authority."""
+    authority = self_signed(directory, "authority")
+    certificate, key = signed(directory, "localhost", authority, for_clients=False)
+    files = {"tls_certificate": certificate, "tls_key": key, "tls_client_ca": authority[0]}
+    return files | {"clients": "certificate,key"}
+
+
 @contextlib.asynccontextmanager
 async def place(
     directory: Path, identities: dict[str, dict[str, Any]], settings: dict[str, dict[str, Any]] | None = None
 ) -> AsyncIterator[Place]:
     """A server where these come in, and nobody else."""
-    authority = self_signed(directory, "authority")
+    authority = str(directory / "authority.pem"), str(directory / "authority.key")
+    if not (directory / "authority.pem").exists():
+        self_signed(directory, "authority")
     path = directory / "access"
     path.write_text("")
     for number, (name, fields) in enumerate(identities.items(), 1):

@@ -6,12 +6,25 @@ burst of `QUOTA_BURST_S` is free. Numbers of things are met by refusing one more
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
 from engine.errors import LimitReached
 from netserver.access.identity import Quotas
-from netserver.limits import QUOTA_BURST_S
+from netserver.limits import QUOTA_BURST_S, QUOTA_WAIT_MAX_S, QUOTA_WAITING_MAX
+
+
+class QuotaReached(LimitReached):
+    """One more is not to be had.
+
+    Attributes:
+        retry_after_s: when it may be, in whole seconds.
+    """
+
+    def __init__(self, text: str, wait_s: float = 1.0) -> None:
+        super().__init__(text)
+        self.retry_after_s = max(math.ceil(wait_s), 1)
 
 
 class Pace:
@@ -48,6 +61,11 @@ class Pace:
         self.waited_s += wait_s
         return wait_s
 
+    def debt_s(self, bytes_per_s: int, records_per_s: int) -> float:
+        """The seconds until the rate allows more; 0: now."""
+        used_up = max(self._bytes_at if bytes_per_s else 0.0, self._records_at if records_per_s else 0.0)
+        return max(used_up - self._clock_s(), 0.0)
+
 
 class Meter:
     """One identity.
@@ -59,11 +77,12 @@ class Meter:
         quotas: those in force.
         connections, subscriptions: at present.
         topics: those made since the server started that are there still, and their partitions.
-        refused: things that were not had for the quota, by its name.
+        refused: things that were not had for the quota, by its name; "rate": requests that could not wait.
+        waiting: requests that wait for the rate.
     """
 
     __slots__ = ("connections", "exists", "incoming", "name", "outgoing", "quotas", "refused", "sessions",
-                 "subscriptions", "topics")  # fmt: skip
+                 "subscriptions", "topics", "waiting")  # fmt: skip
 
     def __init__(
         self,
@@ -82,6 +101,7 @@ class Meter:
         self.topics: dict[bytes, int] = {}
         self.sessions: set[str] = set()
         self.refused: dict[str, int] = {}
+        self.waiting = 0
 
     def received(self, size_bytes: int, records: int) -> float:
         """It has published so much: the seconds until it is read again."""
@@ -90,6 +110,26 @@ class Meter:
     def sent(self, size_bytes: int, records: int) -> float:
         """It was sent so much: the seconds until it is sent more."""
         return self.outgoing.took(size_bytes, records, self.quotas.bytes_out_per_s, self.quotas.records_out_per_s)
+
+    def debt_s(self, *, incoming: bool) -> float:
+        """The seconds until it may publish, or be sent, more."""
+        quotas = self.quotas
+        if incoming:
+            return self.incoming.debt_s(quotas.bytes_in_per_s, quotas.records_in_per_s)
+        return self.outgoing.debt_s(quotas.bytes_out_per_s, quotas.records_out_per_s)
+
+    def wait(self, *, incoming: bool) -> float:
+        """A request begins to wait for the rate, until `waited`: how long. Raises QuotaReached: that is too long."""
+        wait_s = self.debt_s(incoming=incoming)
+        if wait_s > QUOTA_WAIT_MAX_S or self.waiting >= QUOTA_WAITING_MAX:
+            self._count("rate")
+            raise QuotaReached(f"{self.name} is at its rate", wait_s)
+        self.waiting += 1
+        return wait_s
+
+    def waited(self) -> None:
+        """It waits no longer."""
+        self.waiting -= 1
 
     def connect(self) -> bool:
         """One connection more; False: that is one too many (it counts all the same, until it leaves)."""
@@ -135,7 +175,49 @@ class Meter:
         allowed = getattr(self.quotas, quota)
         if allowed and wanted > allowed:
             self._count(quota)
-            raise LimitReached(f"{self.name} may have {allowed} {quota}, and has them")
+            raise QuotaReached(f"{self.name} may have {allowed} {quota}, and has them")
 
     def _count(self, quota: str) -> None:
         self.refused[quota] = self.refused.get(quota, 0) + 1
+
+
+class Seat:
+    """A connection whose requests may come from different identities: it counts with the one of the latest."""
+
+    __slots__ = ("_meter", "_subscriptions")
+
+    def __init__(self) -> None:
+        self._meter: Meter | None = None
+        self._subscriptions = 0
+
+    def take(self, meter: Meter | None) -> None:
+        """It is this one's from now on. Raises QuotaReached: that has too many."""
+        if meter is self._meter:
+            return
+        self.leave()
+        if meter is None:
+            return
+        self._meter = meter
+        if not meter.connect():
+            self.leave()
+            raise QuotaReached(f"too many connections of {meter.name}")
+
+    def subscribe(self) -> None:
+        """It has one subscription more. Raises QuotaReached."""
+        if self._meter is not None:
+            self._meter.subscribe()
+            self._subscriptions += 1
+
+    def unsubscribe(self) -> None:
+        """One less, unless it has left."""
+        if self._meter is not None and self._subscriptions:
+            self._meter.unsubscribe()
+            self._subscriptions -= 1
+
+    def leave(self) -> None:
+        """It is nobody's."""
+        if self._meter is not None:
+            self._meter.disconnect()
+            self._meter.unsubscribe(self._subscriptions)
+            self._meter = None
+            self._subscriptions = 0

@@ -1,20 +1,30 @@
-"""Who sends a request to the admin API, and whether they may; what they change, or are refused, is in the audit."""
+"""Who sends a request to admin HTTP, whether they may, and how much; what they change, or are refused, is in the audit.
+
+Somebody is known by ``Authorization: Bearer``, or without that by the certificate of the connection. A browser shows a
+certificate for any page that asks it to, so one counts for no request of another site's page (``Origin``).
+"""
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from netserver.access.identity import EVERYTHING, Identity, Right, Role
+from netserver.access.quotas import QuotaReached
 from netserver.access.table import Route, topic_of
-from netserver.admin.api import bytes_field
+from netserver.admin.api import bytes_field, int_field
+from netserver.config.clients import KEY
+from netserver.shell.tls import certificate_names
 
 if TYPE_CHECKING:
     from aiohttp import web
 
     from engine.state.catalog import Catalog
     from netserver.access.access import Access
+    from netserver.access.quotas import Meter, Seat
 
 LISTENER: Final = "admin"
 OPERATOR: Final = Identity("operator", manage=EVERYTHING, role=Role.OPERATOR)
@@ -24,30 +34,48 @@ OPERATOR: Final = Identity("operator", manage=EVERYTHING, role=Role.OPERATOR)
 class Caller:
     """One request's sender.
 
+    Args:
+        pause: lets the request wait. Raises ConnectionError: the peer is gone.
+
     Attributes:
         identity: who they are; None: nobody.
+        meter: what their identity uses; None: it has no quotas.
         refused_after_s: so long a refusal of nobody waits.
         why_not: the text of a refusal.
     """
 
-    def __init__(self, access: Access, token: str, request: web.BaseRequest) -> None:
+    def __init__(
+        self, access: Access, token: str, request: web.BaseRequest, pause: Callable[[float], Coroutine[Any, Any, None]]
+    ) -> None:
+        self.pause = pause
         self.why_not = ""
         self.refused_after_s = 0.0
         self._access = access
-        self._what = ""
+        self._door = access.door(LISTENER)
+        self._generation = access.identities.generation
+        self._request = request
+        self._what = f"{request.method} {request.path[:100]}"
         self._on: bytes | str = ""
-        where = request.transport.get_extra_info("peername") if request.transport is not None else None
+        transport = request.transport
+        where = transport.get_extra_info("peername") if transport is not None else None
         self._peer = f"{where[0]}:{where[1]}" if isinstance(where, tuple) else "?"
+        self._certificate: tuple[str, ...] = ()
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         self.identity: Identity | None = None
         if hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode()):
             self.identity = OPERATOR
         elif given:
-            self.identity = access.identities.check(given, LISTENER)
+            self.identity = access.identities.check(given, LISTENER) if KEY in self._door.ways else None
             if self.identity is None:
                 self.refused_after_s = access.guard.failed(str(request.remote or ""), given)
+        elif transport is not None and not _is_of_another_site(request):
+            self._certificate = certificate_names(transport.get_extra_info("peercert"))
+            self.identity = self._door.arrive(self._peer, self._certificate)
+        self.meter: Meter | None = access.meter_of(self.identity)
         if self.identity is None:
-            access.audit.refuse("nobody", self._peer, LISTENER, f"{request.method} {request.path[:100]}")
+            access.audit.refuse("nobody", self._peer, LISTENER, self._what)
+
+    # --- rights
 
     def may_begin(self, route: Route, parts: Sequence[bytes]) -> bool:
         """Whether the body is worth reading: some right of theirs may be enough."""
@@ -60,7 +88,7 @@ class Caller:
         return self._refuse(f"{identity.name} has not the role {route.role}")
 
     def may(self, route: Route, parts: Sequence[bytes], body: Mapping[str, Any], catalog: Catalog) -> bool:
-        """Whether the request may be carried out."""
+        """Whether the request may be carried out. Raises QuotaReached: it would make a topic too many."""
         identity = self.identity
         assert identity is not None
         self._is_change = route.changes
@@ -71,26 +99,102 @@ class Caller:
             self._on = topic
         elif isinstance(body.get("name"), str):
             self._on = str(body["name"])
-        if identity.has_role(route.role):
-            return True
-        assert route.right is not None, "see may_begin"
-        makes = route.right is Right.PUBLISH and topic is not None and catalog.get(topic) is None
-        if topic is not None and identity.may(route.right, topic) and (not makes or identity.may(Right.CREATE, topic)):
-            return True
-        return self._refuse(f"{identity.name} has neither the role {route.role} nor the right to {route.right} there")
+        makes = topic is not None and route.right in (Right.PUBLISH, Right.CREATE) and catalog.get(topic) is None
+        if not identity.has_role(route.role):
+            assert route.right is not None, "see may_begin"
+            if (
+                topic is None
+                or not identity.may(route.right, topic)
+                or (makes and not identity.may(Right.CREATE, topic))
+            ):
+                return self._refuse(
+                    f"{identity.name} has neither the role {route.role} nor the right to {route.right} there"
+                )
+        meter = self.meter
+        if makes and topic is not None and meter is not None:
+            partitions = int_field(body, "partitions", 1) if route.right is Right.CREATE else 1
+            self._had(partial(meter.make_topic, topic, partitions))
+        return True
 
     def still_may(self, route: Route, parts: Sequence[bytes]) -> bool:
         """Whether a request that was begun may go on: rights change while it lasts."""
-        identity = self.identity
-        if identity is None or identity is OPERATOR:
+        identities, identity = self._access.identities, self.identity
+        if identity is None or identity is OPERATOR or self._generation == identities.generation:
             return identity is not None
-        current = self._access.identities.current(identity)
-        if current is None or not current.counts_at(LISTENER):
-            return self._refuse(f"{identity.name} is not known any more")
-        self.identity = current
+        self._generation = identities.generation
+        self.identity = current = self._current(identity)
+        if current is None:
+            self._access.audit.refuse(identity.name, self._peer, LISTENER, self._what, self._on)
+            return False
         topic = topic_of(route, parts)
         may = topic is not None and route.right is not None and current.may(route.right, topic)
-        return may or current.has_role(route.role) or self._refuse(f"{current.name} may not go on")
+        if not may and not current.has_role(route.role):
+            self.identity = None
+            self._access.audit.refuse(current.name, self._peer, LISTENER, self._what, self._on)
+        return self.identity is not None
+
+    def _current(self, identity: Identity) -> Identity | None:
+        if self._certificate:
+            return self._door.arrive(self._peer, self._certificate)
+        current = self._access.identities.current(identity) if KEY in self._door.ways else None
+        return current if current is not None and current.counts_at(LISTENER) else None
+
+    @contextmanager
+    def watched(self, route: Route, parts: Sequence[bytes], end: Callable[[], None]) -> Iterator[None]:
+        """Meanwhile ``end`` is called as soon as they may not go on."""
+
+        def changed() -> None:
+            if self.identity is not None and not self.still_may(route, parts):
+                end()
+
+        self._access.identities.listen(changed)
+        try:
+            yield
+        finally:
+            self._access.identities.forget(changed)
+
+    # --- quotas
+
+    def sit(self, seat: Seat) -> None:
+        """The connection is theirs. Raises QuotaReached: they have too many."""
+        self._had(partial(seat.take, self.meter))
+
+    async def wait_for_rate(self) -> None:
+        """Until their identity may publish, or be sent, more. Raises QuotaReached: that takes too long."""
+        meter, incoming = self.meter, self._request.method != "GET"
+        if meter is None or not meter.debt_s(incoming=incoming):
+            return
+        wait_s = meter.wait(incoming=incoming)
+        try:
+            await self.pause(wait_s)
+        finally:
+            meter.waited()
+
+    def received(self, size_bytes: int, records: int) -> float:
+        """They have sent so much: the seconds until more of it is taken."""
+        return self.meter.received(size_bytes, records) if self.meter is not None else 0.0
+
+    def sent(self, size_bytes: int, records: int) -> float:
+        """They were sent so much: the seconds until they are sent more."""
+        return self.meter.sent(size_bytes, records) if self.meter is not None else 0.0
+
+    @contextmanager
+    def subscribed(self, seat: Seat) -> Iterator[None]:
+        """Meanwhile they have one subscription more. Raises QuotaReached."""
+        self._had(seat.subscribe)
+        try:
+            yield
+        finally:
+            seat.unsubscribe()
+
+    def _had(self, take: Callable[[], object]) -> None:
+        try:
+            take()
+        except QuotaReached:
+            self._refuse("")
+            raise
+
+    # --- the audit
 
     def done(self) -> None:
         """The request was carried out."""
@@ -110,3 +214,9 @@ class Caller:
         self.why_not = why
         self._access.audit.refuse(self.identity.name, self._peer, LISTENER, self._what, self._on)
         return False
+
+
+def _is_of_another_site(request: web.BaseRequest) -> bool:
+    """Whether a page of another site had a browser send this."""
+    origin = request.headers.get("Origin")
+    return origin is not None and origin.partition("://")[2].lower() != request.headers.get("Host", "").lower()

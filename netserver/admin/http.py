@@ -21,6 +21,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
+from netserver.access.quotas import Seat
 from netserver.config.settings import Address
 from netserver.limits import (
     ADMIN_ACCEPT_BATCH,
@@ -52,6 +53,8 @@ class HttpServer(web.Server):
         self._idle: dict[RequestHandler, None] = {}  # those without a request in work, the longest idle first
         self._leave: dict[RequestHandler, Lost] = {}
         self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
+        self._paused: dict[RequestHandler, asyncio.Future[None]] = {}
+        self._seats: dict[RequestHandler, Seat] = {}
         self._listener: TcpListener | None = None
 
     def listen(self, address: Address, tls: Tls) -> Address:
@@ -79,6 +82,38 @@ class HttpServer(web.Server):
         """Open connections."""
         return len(self._leave)
 
+    async def pause(self, request: web.BaseRequest, seconds: float, *, gives_way: bool = False) -> None:
+        """Let a request wait.
+
+        Args:
+            gives_way: its connection may be given up meanwhile, as if it had no request in work.
+
+        Raises:
+            ConnectionError: its peer is gone.
+        """
+        handler = request.protocol
+        if handler not in self._leave:
+            raise ConnectionResetError
+        over = self._running_loop.create_future()
+        timer = self._running_loop.call_later(seconds, _set, over)
+        self._paused[handler] = over
+        if gives_way:
+            self._idle[handler] = None
+        try:
+            await over
+        finally:
+            timer.cancel()
+            self._paused.pop(handler, None)
+            self._idle.pop(handler, None)
+        if handler not in self._leave:
+            raise ConnectionResetError
+
+    def seat(self, request: web.BaseRequest) -> Seat:
+        """Whose connection a request's is. Raises ConnectionError: it is gone."""
+        if request.protocol not in self._leave:
+            raise ConnectionResetError
+        return self._seats.setdefault(request.protocol, Seat())
+
     # --- connections
 
     def _make(self, leave: Lost) -> RequestHandler:
@@ -98,6 +133,10 @@ class HttpServer(web.Server):
         """Called by the handler when its connection is gone."""
         self._heard(handler)
         self._idle.pop(handler, None)
+        if (seat := self._seats.pop(handler, None)) is not None:
+            seat.leave()
+        if (over := self._paused.get(handler)) is not None:
+            _set(over)
         super().connection_lost(handler, exc)
         self._leave.pop(handler)()
 
@@ -126,6 +165,11 @@ class HttpServer(web.Server):
         timer = self._silent.pop(handler, None)
         if timer is not None:
             timer.cancel()
+
+
+def _set(over: asyncio.Future[None]) -> None:
+    if not over.done():
+        over.set_result(None)
 
 
 class _Handler(RequestHandler):

@@ -44,10 +44,11 @@ POST   /v1/keys/NAME/test              ``{"right", "topic"}``: whether it has th
 ====== =============================== ==================================================================
 
 ``/v1`` needs ``Authorization: Bearer`` with the content of ``admin.token`` in the data directory, which may do
-everything, or with a key of the access file: `netserver.access.table` says what each may. NAME is percent-encoded, as
-topic names may be any bytes. In documents bytes are ``value`` when they are UTF-8, else ``value_base64`` (so for
-``name`` and ``key``). Lists are ``{"schema": 1, "items": [..]}``; errors are problem documents (RFC
-9457), whose ``code`` programs tell them by.
+everything, or with a key of the access file, or a client certificate that is in it: `netserver.access.table` says what
+each may. Who is at the rate of their quotas waits a little, or is told by 429 and ``Retry-After`` when to come again.
+NAME is percent-encoded, as topic names may be any bytes. In documents bytes are ``value`` when they are UTF-8, else
+``value_base64`` (so for ``name`` and ``key``). Lists are ``{"schema": 1, "items": [..]}``; errors are problem documents
+(RFC 9457), whose ``code`` programs tell them by.
 
 A request with ``Quintlog-Directory: DEVICE:INODE`` is refused when the server has another directory: who found its
 address in a file of a directory means that directory, and the file may be old or copied.
@@ -58,7 +59,6 @@ resolves to 127.0.0.1 must not reach this server through the browser of somebody
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import json
 import logging
@@ -91,6 +91,7 @@ from engine.files.system import SystemFiles, read_whole_file, write_new_file
 from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.sessions.types import UnknownSession
 from netserver.access.access import Forbidden
+from netserver.access.quotas import QuotaReached, Seat
 from netserver.access.table import Route, route_of
 from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
 from netserver.admin.api import Api, Conflict, NotFound, int_field
@@ -131,6 +132,7 @@ STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (NoKeyFile, 409, "no_key_file"),
     (ConfigError, 409, "key_file"),
     (TopicExists, 409, "topic_exists"),
+    (QuotaReached, 429, "quota_reached"),
     (LimitReached, 409, "limit_reached"),
     (InvalidConfig, 400, "invalid_config"),
     (TooLarge, 413, "too_large"),
@@ -211,9 +213,11 @@ class AdminServer:
         path = request.raw_path.partition("?")[0]
         if not path.startswith("/v1/"):
             return await self._public(request, path)
-        caller = Caller(self._server.access, self._token, request)
+        http = self._http
+        assert http is not None
+        caller = Caller(self._server.access, self._token, request, partial(http.pause, request))
         if caller.identity is None:
-            await asyncio.sleep(caller.refused_after_s)
+            await http.pause(request, caller.refused_after_s, gives_way=True)
             text = f"needs Authorization: Bearer with the content of {TOKEN_FILE} in the data directory, or a key"
             return _error(401, "unauthorized", text, {"WWW-Authenticate": "Bearer"})
         if request.headers.get("Content-Encoding", "identity") != "identity":
@@ -221,7 +225,10 @@ class AdminServer:
         if (request.content_length or 0) > ADMIN_BODY_BYTES and not (path.endswith("/records") and streams_in(request)):
             return _too_large()
         try:
-            return await self._call_api(request, path, caller)
+            seat = http.seat(request)
+            caller.sit(seat)
+            await caller.wait_for_rate()
+            return await self._call_api(request, path, caller, seat)
         except ConnectionError:  # the client went away amid its body: nobody reads this answer
             return _error(400, "disconnected", "the request's body was cut short")
         except Exception as error:
@@ -229,7 +236,8 @@ class AdminServer:
             for kind, status, code in STATUS_OF_ERROR:
                 if isinstance(error, kind):
                     notes = getattr(error, "__notes__", [])
-                    return _error(status, code, "; ".join([str(error), *notes]))
+                    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, QuotaReached) else None
+                    return _error(status, code, "; ".join([str(error), *notes]), headers)
             if isinstance(error, web.HTTPRequestEntityTooLarge):
                 return _too_large()
             log.exception("admin: error in %s %s", request.method, path[:200])
@@ -256,7 +264,7 @@ class AdminServer:
             return _prometheus(await self._metrics.render_topics(matches, query.getall("family", [])))
         return _error(404, "not_found", f"no {path[:200]}")
 
-    async def _call_api(self, request: web.BaseRequest, path: str, caller: Caller) -> web.StreamResponse:
+    async def _call_api(self, request: web.BaseRequest, path: str, caller: Caller, seat: Seat) -> web.StreamResponse:
         parts = [unquote_to_bytes(part) for part in path.removeprefix("/v1/").split("/")]
         entry = route_of(request.method, parts)
         if entry is None:
@@ -264,9 +272,11 @@ class AdminServer:
         if not caller.may_begin(entry, parts):
             return _error(403, "forbidden", caller.why_not)
         if parts[::2] == [b"topics", b"records"] and (request.method == "GET" or streams_in(request)):
-            return await self._call_records(request, parts, caller, entry)
+            return await self._call_records(request, parts, caller, entry, seat)
         content = await request.read() if request.method in ("POST", "PATCH") else b""
         body = await read_document(content) if parts != [b"staged"] else {}
+        records = body.get("records")
+        caller.received(len(content), len(records) if isinstance(records, list) else 0)
         if not caller.may(entry, parts, body, self._server.log.catalog):
             return _error(403, "forbidden", caller.why_not)
         api, method = self._api, request.method
@@ -321,18 +331,20 @@ class AdminServer:
             return _error(404, "not_found", f"no {method} {path[:200]}")
         content = await json_bytes(self._server.log.slices, await route())
         caller.done()
+        caller.sent(len(content), 0)
         return web.Response(body=content, status=status, content_type="application/json", charset="utf-8")
 
     async def _call_records(
-        self, request: web.BaseRequest, parts: list[bytes], caller: Caller, entry: Route
+        self, request: web.BaseRequest, parts: list[bytes], caller: Caller, entry: Route, seat: Seat
     ) -> web.StreamResponse:
         """What is neither read nor answered in one piece."""
         if not caller.may(entry, parts, {}, self._server.log.catalog):
             return _error(403, "forbidden", caller.why_not)
-        still_may = partial(caller.still_may, entry, parts)
+        may = partial(caller.still_may, entry, parts)
         if request.method == "GET":
-            return await self._records.read(request, parts[1], still_may)
-        answer = await self._records.publish(request, parts[1], still_may)
+            with caller.subscribed(seat), caller.watched(entry, parts, partial(_cut_off, request)):
+                return await self._records.read(request, parts[1], caller, may)
+        answer = await self._records.publish(request, parts[1], caller, may)
         caller.done()
         return web.json_response(answer)
 
@@ -348,6 +360,12 @@ class AdminServer:
         except ValueError:
             return False
         return True
+
+
+def _cut_off(request: web.BaseRequest) -> None:
+    """What is on its way to a reader that may not read any more is not sent."""
+    if request.transport is not None:
+        request.transport.abort()
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Protocol
 
 from netserver.config.settings import ListenerSection, text_setting
 from netserver.errors import ConfigError
@@ -13,8 +13,21 @@ NETWORK: Final = "network"
 KEY: Final = "key"
 ANYONE: Final = "anyone"
 WAYS: Final = (CERTIFICATE, NETWORK, KEY, ANYONE)
+ADMIN_WAYS: Final = (CERTIFICATE, KEY)
 KEY_LISTENERS: Final = frozenset({"blipmq", "admin"})
 """Those whose protocol has room for a key."""
+
+
+class AdminLike(Protocol):
+    """The section of admin HTTP, as this module sees it."""
+
+    @property
+    def tls_client_ca(self) -> str:
+        """File of authorities."""
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Ways that are taken; empty: all that can be."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +53,13 @@ def ways_of(name: str, section: ListenerSection, is_governed: bool) -> tuple[str
     )
 
 
+def admin_ways(section: AdminLike, is_governed: bool) -> tuple[str, ...]:
+    """The same for admin HTTP. An address says nothing there: a web page comes from its reader's machine, too."""
+    wanted = section.clients or ADMIN_WAYS
+    has_certificates = bool(section.tls_client_ca) and is_governed
+    return tuple(way for way in ADMIN_WAYS if way in wanted and (way != CERTIFICATE or has_certificates))
+
+
 def admits_anybody(section: ListenerSection, is_governed: bool) -> bool:
     """Whether somebody of whom nothing is known may do everything."""
     if section.clients:
@@ -47,9 +67,18 @@ def admits_anybody(section: ListenerSection, is_governed: bool) -> bool:
     return not (is_governed or section.tls_client_ca)
 
 
-def needs_certificate(section: Any) -> bool:
+def needs_certificate(section: ListenerSection | AdminLike) -> bool:
     """Whether a client of a listener (or of admin HTTP) without a certificate ends in the handshake already."""
-    return bool(section.tls_client_ca) and set(getattr(section, "clients", ())) <= {CERTIFICATE}
+    return bool(section.tls_client_ca) and set(section.clients) <= {CERTIFICATE}
+
+
+def check_admin_clients(section: AdminLike) -> None:
+    """Check those of admin HTTP. Raises ConfigError."""
+    for way in section.clients:
+        if way not in ADMIN_WAYS:
+            raise ConfigError(f"[admin] clients: {way!r} is no way for HTTP; there are {', '.join(ADMIN_WAYS)}")
+    if CERTIFICATE in section.clients and not section.tls_client_ca:
+        raise ConfigError("[admin] clients = certificate needs tls_client_ca: whose certificates count")
 
 
 def check_clients(name: str, section: ListenerSection, is_governed: bool) -> None:

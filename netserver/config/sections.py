@@ -11,7 +11,14 @@ from typing import Any, Final
 
 from engine.config import DAY_MS, EngineConfig, TopicConfig
 from netserver.config.blipmq import BlipmqSection
-from netserver.config.clients import KEY, AccessSection, admits_anybody, check_clients, ways_of
+from netserver.config.clients import (
+    AccessSection,
+    admin_ways,
+    admits_anybody,
+    check_admin_clients,
+    check_clients,
+    ways_of,
+)
 from netserver.config.fujin import NOT_RELOADABLE as FUJIN_FIXED
 from netserver.config.fujin import FujinSection
 from netserver.config.settings import (
@@ -104,6 +111,10 @@ class AdminSection:
     tls_certificate: str = text_setting("", "PEM file with the certificate chain; the listener then speaks HTTPS only.")
     tls_key: str = text_setting("", "PEM file with the certificate's private key.")
     tls_client_ca: str = text_setting("", "PEM file of authorities; clients must show a certificate of one of them.")
+    clients: tuple[str, ...] = list_setting(
+        "Ways to be known that are taken beside the token: certificate, key; empty: those that [access] file and "
+        "tls_client_ca allow."
+    )
     hosts: tuple[str, ...] = list_setting(
         "Further host names that requests may be addressed to; others are refused (protection from DNS rebinding)."
     )
@@ -125,7 +136,7 @@ RELOADABLE: Final = frozenset(
     | {f"reliably.{name}" for name in section_settings(ReliablySection) if name != "listen"}
     | {f"fujin.{name}" for name in section_settings(FujinSection) if name not in FUJIN_FIXED}
     | {"access.file", "access.audit"}
-    | {f"{name}.clients" for name in PROTOCOL_SECTIONS}
+    | {f"{name}.clients" for name in (*PROTOCOL_SECTIONS, "admin")}
     | {f"{name}.tls_{what}" for name in (*PROTOCOL_SECTIONS, "admin") for what in ("certificate", "key", "client_ca")}
 )
 """Settings that SIGHUP changes in a running server; all others need a restart."""
@@ -157,7 +168,7 @@ class ServerConfig:
     def ways_of(self, name: str) -> tuple[str, ...]:
         """How clients of a listener may be known; see ``netserver.config.clients``."""
         if name == "admin":
-            return (KEY,)
+            return admin_ways(self.admin, self.is_governed(name))
         return ways_of(name, self._section(name), self.is_governed(name))
 
     def admits_anybody(self, name: str) -> bool:
@@ -191,6 +202,7 @@ class ServerConfig:
             raise ConfigError("[admin] tls_certificate and tls_key belong together: set both or none")
         if self.admin.tls_client_ca and not self.admin.tls_certificate:
             raise ConfigError("[admin] tls_client_ca needs tls_certificate and tls_key")
+        check_admin_clients(self.admin)
         self._check_admin_exposed()
         if self.access.file and self.blipmq.key_file not in ("", self.access.file):
             raise ConfigError("[access] file and [blipmq] key_file name two files: put all identities into the first")

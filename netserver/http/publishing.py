@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import EngineError
 from engine.limits import RECORD_OVERHEAD_BYTES
 from engine.segments.chunk import COMMITTED, PENDING, outcome
+from netserver.access.access import Forbidden
 from netserver.http.limits import HTTP_RECORDS_PIECE
 from netserver.http.rows import Rows
+from netserver.http.sender import Sender
 from netserver.shell.backpressure import PublishPressure
 
 if TYPE_CHECKING:
@@ -55,6 +58,10 @@ class Stored:
 class Publishing:
     """The records of one request (a ``Waiter`` of the engine, a ``Publisher`` of the shell).
 
+    Args:
+        sender: keeps it to a rate.
+        may: whether its sender has the right to go on; asked before each piece.
+
     Attributes:
         stored: by partition.
         records: how many are on disk.
@@ -62,13 +69,16 @@ class Publishing:
         error: why the first one that failed did.
     """
 
-    def __init__(self, pressure: PublishPressure) -> None:
+    def __init__(self, pressure: PublishPressure, sender: Sender, may: Callable[[], bool]) -> None:
         self.charged = 0
         self.stored: dict[int, Stored] = {}
         self.records = 0
         self.size_bytes = 0
         self.error: EngineError | None = None
         self._pressure = pressure
+        self._sender = sender
+        self._may = may
+        self._wait_s = 0.0
         self._holds: set[str] = set()
         self._may_go_on = asyncio.Event()
         self._may_go_on.set()
@@ -97,9 +107,7 @@ class Publishing:
         Raises:
             EngineError: they are refused, or records before them were not stored.
         """
-        await self._may_go_on.wait()
-        if self.error is not None:
-            raise self.error
+        await self._turn()
         chunks = partition.append_many(
             rows.values,
             keys=rows.keys,
@@ -118,9 +126,7 @@ class Publishing:
         Raises:
             EngineError: it is refused, or records before it were not stored.
         """
-        await self._may_go_on.wait()
-        if self.error is not None:
-            raise self.error
+        await self._turn()
         writer = partition.writer()
         position, count, size_bytes, _ = pack(src, position, end, writer, value_bytes_max, HTTP_RECORDS_PIECE)
         if count:
@@ -128,9 +134,21 @@ class Publishing:
             self._note([chunk], partition, count, size_bytes)
         return position
 
+    async def _turn(self) -> None:
+        """Wait until more may be appended. Raises EngineError: nothing more will be."""
+        if self._wait_s:
+            await self._sender.pause(self._wait_s)
+            self._wait_s = 0.0
+        await self._may_go_on.wait()
+        if self.error is not None:
+            raise self.error
+        if not self._may():
+            raise Forbidden("the right to go on was taken away")
+
     def _note(self, chunks: list[Chunk], partition: Partition, count: int, size_bytes: int) -> None:
         self._appended.append((chunks, partition.index, partition.last_seq, count, size_bytes))
         self._pressure.charge(self, size_bytes)
+        self._wait_s = self._sender.received(size_bytes, count)
 
     async def finish(self) -> None:
         """Wait until all of it is on disk or has failed. Raises EngineError: some of it has."""

@@ -29,6 +29,7 @@ from netserver.http.limits import (
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.segments.chunk import Slab
+    from netserver.http.sender import Sender
     from netserver.shell.counters import Counters
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -203,15 +204,22 @@ class Reader:
     """Several partitions of one topic.
 
     Args:
+        sender: keeps the answer to a rate.
         may: whether whoever reads has the right to go on; asked before each piece.
         counters: of what is read for the request.
         starts: (partition, first number, number before which it ends or None, milliseconds since 1970 or 0).
     """
 
     def __init__(
-        self, starts: Sequence[tuple[Partition, int, int | None, int]], may: Callable[[], bool], counters: Counters
+        self,
+        starts: Sequence[tuple[Partition, int, int | None, int]],
+        sender: Sender,
+        may: Callable[[], bool],
+        counters: Counters,
     ) -> None:
         self._counters = counters
+        self._sender = sender
+        self._wait_s = 0.0
         self._may = may
         self._more = asyncio.Event()
         self._sources = [Source(*start, self._more.set) for start in starts]
@@ -227,7 +235,8 @@ class Reader:
         """
         loop = asyncio.get_running_loop()
         while until_s is None or loop.time() < until_s:
-            self._check()
+            if not await self._turn(until_s):
+                return
             is_moving = False
             for source in self._sources:
                 if not source.found:
@@ -251,12 +260,12 @@ class Reader:
         """
         loop, source = asyncio.get_running_loop(), self._sources[0]
         while limit and (until_s is None or loop.time() < until_s):
-            self._check()
+            if not await self._turn(until_s):
+                return
             framed = source.frame(frame, limit if limit >= 0 else HTTP_RECORDS_FRAMED)
             if framed is not None:
                 limit -= framed[1]
-                self._counters.records_delivered += framed[1]
-                self._counters.delivered_bytes += len(framed[0])
+                self._count_of(len(framed[0]), framed[1])
                 yield framed[0]
             elif source.fill():
                 items = list(source.found)[: limit if limit >= 0 else None]
@@ -273,15 +282,26 @@ class Reader:
     def _count(self, items: list[Item]) -> int:
         """Counts records, which are returned, and what was left out."""
         values = [item[1].value for item in items if not isinstance(item, Remark)]
-        self._counters.records_delivered += len(values)
-        self._counters.delivered_bytes += sum(map(len, values))
+        self._count_of(sum(map(len, values)), len(values))
         return len(values)
 
-    def _check(self) -> None:
-        """Begins a piece. Raises Forbidden."""
+    def _count_of(self, size_bytes: int, records: int) -> None:
+        self._counters.records_delivered += records
+        self._counters.delivered_bytes += size_bytes
+        self._wait_s = self._sender.sent(size_bytes, records)
+
+    async def _turn(self, until_s: float | None) -> bool:
+        """Begins a piece, when the rate allows; False: time is over before. Raises Forbidden."""
+        if self._wait_s:
+            left_s = self._wait_s if until_s is None else until_s - asyncio.get_running_loop().time()
+            await self._sender.pause(min(self._wait_s, left_s))
+            if left_s < self._wait_s:
+                return False
+            self._wait_s = 0.0
         if not self._may():
             raise Forbidden("the right to read was taken away")
         self._more.clear()
+        return True
 
     async def _wait(self, until_s: float | None) -> None:
         left_s = HTTP_HEARTBEAT_S

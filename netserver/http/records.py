@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +16,6 @@ from aiohttp import web
 
 from engine.errors import EngineError, InvalidConfig, UnknownPartition
 from engine.positions import EARLIEST, LATEST
-from netserver.access.access import Forbidden
 from netserver.client.partitioning import partition_of
 from netserver.http.bodies import LINES, Lines, append_lengths, append_values
 from netserver.http.choosing import line_of_item, until_s, wanted
@@ -32,6 +31,7 @@ from netserver.http.limits import (
 from netserver.http.publishing import Publishing
 from netserver.http.query import Publish, Read
 from netserver.http.reading import Buffer, Extent, Item, Reader, Remark
+from netserver.http.sender import Sender
 from netserver.http.socket import serve_socket
 from netserver.http.splitting import JSONL, LENGTH, LENGTHS, NONE, Splitter
 
@@ -60,10 +60,13 @@ class RecordsApi:
 
     # --- publishing
 
-    async def publish(self, request: web.BaseRequest, name: bytes, may: Callable[[], bool]) -> dict[str, Any]:
+    async def publish(
+        self, request: web.BaseRequest, name: bytes, sender: Sender, may: Callable[[], bool]
+    ) -> dict[str, Any]:
         """Append a body's records; says what is stored.
 
         Args:
+            sender: keeps the request to its rate.
             may: whether the sender has the right to go on.
 
         Raises:
@@ -71,9 +74,9 @@ class RecordsApi:
         """
         asked = Publish.of(request.query, JSONL if request.content_type in LINES else NONE)
         topic = self._server.log.catalog.get_or_create(name)
-        publishing = Publishing(self._server.shell.pressure)
+        publishing = Publishing(self._server.shell.pressure, sender, may)
         try:
-            await self._append(request, asked, topic, publishing, may)
+            await self._append(request, asked, topic, publishing)
             await publishing.finish()
         except (BadRequest, EngineError) as error:
             with suppress(EngineError):  # the first error is the one that is told
@@ -93,10 +96,9 @@ class RecordsApi:
         asked: Publish,
         topic: Topic,
         publishing: Publishing,
-        may: Callable[[], bool],
     ) -> None:
         usual = await self._api.opened(topic, self._partition_of(asked, topic))
-        chunks = _while_allowed(request.content.iter_any(), may)
+        chunks = request.content.iter_any()
         if asked.split == JSONL:
             lines = Lines(
                 usual,
@@ -122,16 +124,19 @@ class RecordsApi:
 
     # --- reading
 
-    async def read(self, request: web.BaseRequest, name: bytes, may: Callable[[], bool]) -> web.StreamResponse:
+    async def read(
+        self, request: web.BaseRequest, name: bytes, sender: Sender, may: Callable[[], bool]
+    ) -> web.StreamResponse:
         """What a request asks for: one JSON document, lines, raw bytes, or a WebSocket.
 
         Args:
+            sender: keeps the answer to its rate.
             may: whether the reader has the right to go on.
         """
         asked = Read.of(request.query, request.headers.get("Accept", ""))
         topic = self._api.find(name)
         starts = await self._starts(topic, asked)
-        reader = Reader(starts, may, self._counters)
+        reader = Reader(starts, sender, may, self._counters)
         try:
             if request.headers.get("Upgrade", "").lower() == "websocket":
                 return await serve_socket(request, asked.credit, wanted(reader, asked))
@@ -166,14 +171,6 @@ class RecordsApi:
             end = None if asked.follow and asked.end is None else (asked.end or LATEST).resolve(extent)
             found.append((partition, first, end, start.value if start.kind == "time" else 0))
         return found
-
-
-async def _while_allowed(chunks: AsyncIterator[bytes], may: Callable[[], bool]) -> AsyncIterator[bytes]:
-    """A body as long as its sender may go on. Raises Forbidden."""
-    async for data in chunks:
-        if not may():
-            raise Forbidden("the right to go on was taken away")
-        yield data
 
 
 async def _break_off(request: web.BaseRequest, response: web.StreamResponse, asked: Read, error: EngineError) -> None:

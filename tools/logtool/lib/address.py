@@ -43,6 +43,7 @@ _EXIT_CODES = {
     409: (errors.CONFLICT, "conflict"),
     413: (errors.NO_ROOM, "too_large"),
     422: (errors.USAGE, "invalid"),
+    429: (errors.NO_ROOM, "quota_reached"),
     504: (errors.TIMEOUT, "timeout"),
     507: (errors.NO_ROOM, "no_space"),
 }

@@ -17,7 +17,7 @@ from netserver.reliably.codec import Request as ReliablyRequest
 from netserver.tank.messages import MessageId
 from netserver.tank.requests import REQUEST_IDS
 from tests import access_place
-from tests.access_place import TRIES, place, url_of
+from tests.access_place import TRIES, https, place, url_of
 
 TOPIC: Final = b"t-1"
 IDENTITIES: Final[dict[str, dict[str, Any]]] = {
@@ -114,9 +114,11 @@ ROLES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-def test_every_route_is_open_to_those_who_may_and_to_nobody_else(tmp_path: Path) -> None:
+@pytest.mark.parametrize("certificate", [False, True], ids=["key", "certificate"])
+def test_every_route_is_open_to_those_who_may_and_to_nobody_else(tmp_path: Path, certificate: bool) -> None:
     async def test() -> None:
-        async with place(tmp_path, ROLES | {"everything": IDENTITIES["everything"]}) as here:
+        settings = {"admin": https(tmp_path)} if certificate else {}
+        async with place(tmp_path, ROLES | {"everything": IDENTITIES["everything"]}, settings) as here:
             assert await access_place.figg_publish(here, "everything", TOPIC)
             for route in sorted(ROUTES, key=lambda route: route.method == "DELETE"):
                 for who in ROLES:
@@ -124,9 +126,8 @@ def test_every_route_is_open_to_those_who_may_and_to_nobody_else(tmp_path: Path)
                     url = url_of(route.path, TOPIC)
                     if route.method == "DELETE" and "TOPIC" in route.path and who == "operator":
                         continue  # the others still need it
-                    status, content = await here.http(
-                        route.method, url, who, body if route.method in ("POST", "PATCH") else None
-                    )
+                    sent = body if route.method in ("POST", "PATCH") else None
+                    status, content = await here.http(route.method, url, who, sent, certificate=certificate)
                     roles = list(Role)
                     may = who in roles and roles.index(Role(who)) >= roles.index(route.role)
                     may = may or (who not in roles and route.right is not None and who == f"only-{route.right}")
