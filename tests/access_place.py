@@ -362,6 +362,10 @@ TRIES: Final[dict[tuple[str, str], Try]] = {
 }
 
 
+SOME_NAME: Final = "some-name"
+"""Of a group, a key, a session ..."""
+
+
 def url_of(path: tuple[str, ...], topic: bytes) -> str:
     """A route's path, with a topic or some name in it."""
-    return "/v1/" + "/".join({"TOPIC": quote(topic), "NAME": "7"}.get(part, part) for part in path)
+    return "/v1/" + "/".join({"TOPIC": quote(topic), "NAME": SOME_NAME}.get(part, part) for part in path)

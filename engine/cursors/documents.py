@@ -22,6 +22,8 @@ from engine.segments.chunk import COMMITTED, PENDING, Chunk, outcome
 from engine.segments.gaps import NO_GAPS, Gaps
 from engine.state.store import OnDone, StateReader, StateStore
 
+CONSUMER_OWNER = "http"
+"""Owner of the cursors that move when positions are committed, not by acknowledgements of deliveries."""
 REDRIVE_OWNER = "redrive"
 """Owner of the cursors that remember how far dead letters were redriven; they are no subscriptions."""
 DEAD_LETTER_SUBSCRIPTION = b"dead-letter-subscription"
@@ -156,6 +158,28 @@ def _text(name: str, value: bytes | None) -> dict[str, Any]:
 
 
 # --- changing
+
+
+def reset_item(entry: Entry, next_seq: int, gaps: Gaps) -> dict[str, Any]:
+    """What a reset of a subscription to a number means::
+
+        {"id", "partition", "from_offset": the next one until now, "next_offset": the next one then,
+         "again": records that were delivered and come again, "passed": records that never come}
+
+    Raises:
+        Corrupt: its numbers are not those of a subscription
+    """
+    deliveries = _deliveries(entry)
+    before = deliveries.next_seq
+    unacknowledged = sum(max(run.last - max(run.first, next_seq) + 1, 0) for run in deliveries.runs())
+    return {
+        "id": entry.id,
+        "partition": entry.partition,
+        "from_offset": before,
+        "next_offset": next_seq,
+        "again": gaps.count(next_seq, before - 1).most,
+        "passed": gaps.count(before, next_seq - 1).most + deliveries.unacknowledged - unacknowledged,
+    }
 
 
 def find(store: CursorStore, subscription_id: int) -> Cursor:

@@ -42,6 +42,7 @@ from engine.cursors.entries import (
     put_entry,
 )
 from engine.cursors.lags import Lags, Standing
+from engine.cursors.names import CursorKey, CursorNames
 from engine.cursors.policies import CursorPolicies, CursorPolicy, CursorTotals
 from engine.cursors.reader import SlabCache
 from engine.cursors.writer import CursorWriter
@@ -97,7 +98,7 @@ class CursorStore:
         self.watched: set[Cursor] = set()
         """Cursors that :meth:`tick` looks at for what falls due."""
         self._topic_of: dict[int, int] = {}
-        self._groups: dict[tuple[str, bytes, int, int], int] = {}
+        self.names = CursorNames()
         self._loaded: dict[int, Cursor] = {}
         self._at_rest: dict[int, Standing] = {}
         """Where cursors stand that are not in memory, as far as somebody has asked."""
@@ -139,7 +140,7 @@ class CursorStore:
     def _note(self, cursor_id: int, owner: str, name: bytes, topic_id: int, index: int) -> None:
         self._topic_of[cursor_id] = topic_id
         if name:
-            self._groups[owner, name, topic_id, index] = cursor_id
+            self.names.add(CursorKey(owner, name, topic_id, index), cursor_id)
 
     def _report(self, problem: Exception) -> None:
         report(f"a cursor is lost: {problem}")
@@ -201,7 +202,7 @@ class CursorStore:
         topic, index = partition.topic, partition.index
         if len(name) > CURSOR_NAME_BYTES_MAX:
             raise InvalidConfig(f"a name of {len(name)} bytes: up to {CURSOR_NAME_BYTES_MAX} are allowed")
-        if name and (owner, name, topic.id, index) in self._groups:
+        if name and CursorKey(owner, name, topic.id, index) in self.names:
             raise InvalidConfig("there is a cursor of this name")
         deliveries = Deliveries(after_seq + 1, self.policy(owner).deliveries)
         now_ms = self.now_ms()
@@ -251,7 +252,7 @@ class CursorStore:
 
     def group(self, owner: str, name: bytes, partition: Partition) -> Cursor | None:
         """The cursor of this name in this partition."""
-        cursor_id = self._groups.get((owner, name, partition.topic.id, partition.index))
+        cursor_id = self.names.get(CursorKey(owner, name, partition.topic.id, partition.index))
         return self.get(cursor_id) if cursor_id is not None else None
 
     def _load(self, cursor_id: int) -> Cursor | None:
@@ -294,7 +295,7 @@ class CursorStore:
 
     def _forget(self, cursor: Cursor) -> None:
         self._topic_of.pop(cursor.id, None)
-        self._groups.pop((cursor.owner, cursor.name, cursor.partition.topic.id, cursor.partition.index), None)
+        self.names.remove(CursorKey(cursor.owner, cursor.name, cursor.partition.topic.id, cursor.partition.index))
         self._loaded.pop(cursor.id, None)
         self.writer.forget(cursor)
         self.dead_letters.forget(cursor)
@@ -313,8 +314,7 @@ class CursorStore:
                 self._forget(cursor)
             self._topic_of.pop(cursor_id, None)
             self._at_rest.pop(cursor_id, None)
-        for key in [key for key in self._groups if key[2] == topic.id]:
-            del self._groups[key]
+        self.names.remove_topic(topic.id)
         self.slabs.forget_topic(topic)
         if ids:
             log.info("topic %r was deleted, and with it %d cursors", topic.name, len(ids))
@@ -371,18 +371,19 @@ class CursorStore:
             self.totals(entry.owner).expired += 1
             self._topic_of.pop(cursor_id, None)
             self._at_rest.pop(cursor_id, None)
-            self._groups.pop((entry.owner, entry.name, entry.topic_id, entry.partition), None)
+            self.names.remove(CursorKey(entry.owner, entry.name, entry.topic_id, entry.partition))
             self.context.state.submit([delete_entry(cursor_id)])
 
     # --- looking at all
 
     def entries(self) -> Iterator[Entry]:
         """Every cursor as it is now, oldest first; none is loaded for that."""
-        for cursor_id in self.ids():
-            cursor = self._loaded.get(cursor_id)
-            entry = cursor.entry() if cursor is not None else self._stored(cursor_id)
-            if entry is not None:
-                yield entry
+        yield from filter(None, map(self.entry, self.ids()))
+
+    def entry(self, cursor_id: int) -> Entry | None:
+        """A cursor as it is now; none is loaded for that. None: there is no such cursor (any more)."""
+        cursor = self._loaded.get(cursor_id)
+        return cursor.entry() if cursor is not None else self._stored(cursor_id)
 
     def standing(self, cursor_id: int) -> Standing | None:
         """Where a cursor stands; none is loaded for that. None: there is no such cursor (any more)."""
@@ -422,8 +423,7 @@ class CursorStore:
         """A cursor turns out to be damaged: its name may be given to a new one."""
         self._report(problem)
         self._topic_of.pop(cursor_id, None)
-        for key in [key for key, named_id in self._groups.items() if named_id == cursor_id]:
-            del self._groups[key]
+        self.names.remove_id(cursor_id)
 
     def flush(self, on_done: OnDone | None = None) -> None:
         """Write what has moved; ``on_done`` gets None once all that moved before this call is durable."""

@@ -94,7 +94,7 @@ def right_of(protocol: str, request: str) -> Right:
 # --- admin HTTP
 
 
-DATA: Final = frozenset({"records", "staged", "commits", "test", "drop"})
+DATA: Final = frozenset({"records", "staged", "commits", "positions", "test", "drop"})
 
 
 class Route(NamedTuple):
@@ -103,13 +103,15 @@ class Route(NamedTuple):
     Attributes:
         path: its parts; NAME stands for any, TOPIC for the name of a topic.
         role: who has this role may use it, whatever topics it is about.
-        right: who has none may use it with this right to the topic of the path, or of the body's ``name``.
+        right: who has none may use it with this right to the topic of the path, or of the group that the path names.
+        named_in: the field of the body that names the topic instead.
     """
 
     method: str
     path: tuple[str, ...]
     role: Role
     right: Right | None = None
+    named_in: str | None = None
 
     @property
     def changes(self) -> bool:
@@ -117,8 +119,8 @@ class Route(NamedTuple):
         return self.method != "GET" and self.path[-1] not in DATA
 
 
-def _route(method: str, path: str, role: Role, right: Right | None = None) -> Route:
-    return Route(method, tuple(path.split("/")), role, right)
+def _route(method: str, path: str, role: Role, right: Right | None = None, named_in: str | None = None) -> Route:
+    return Route(method, tuple(path.split("/")), role, right, named_in)
 
 
 PUBLIC: Final = ("/healthz", "/readyz", "/directory", "/metrics", "/metrics/topics")
@@ -128,7 +130,7 @@ ROUTES: Final = (
     _route("GET", "openapi.json", Role.VIEWER),
     _route("GET", "status", Role.VIEWER),
     _route("GET", "topics", Role.VIEWER),
-    _route("POST", "topics", Role.OPERATOR, CREATE),
+    _route("POST", "topics", Role.OPERATOR, CREATE, "name"),
     _route("GET", "topics/TOPIC", Role.VIEWER, SUBSCRIBE),
     _route("PATCH", "topics/TOPIC", Role.OPERATOR, MANAGE),
     _route("DELETE", "topics/TOPIC", Role.OPERATOR, MANAGE),
@@ -152,6 +154,14 @@ ROUTES: Final = (
     _route("POST", "subscriptions/NAME/reset", Role.OPERATOR),
     _route("POST", "subscriptions/NAME/redrive", Role.OPERATOR),
     _route("DELETE", "subscriptions/NAME", Role.OPERATOR),
+    _route("GET", "groups", Role.VIEWER),
+    _route("POST", "groups", Role.OPERATOR, SUBSCRIBE, "topic"),
+    _route("GET", "groups/NAME", Role.VIEWER, SUBSCRIBE),
+    _route("GET", "groups/NAME/records", Role.READER, SUBSCRIBE),
+    _route("POST", "groups/NAME/positions", Role.OPERATOR, SUBSCRIBE),
+    _route("POST", "groups/NAME/reset", Role.OPERATOR, MANAGE),
+    _route("POST", "groups/NAME/redrive", Role.OPERATOR),
+    _route("DELETE", "groups/NAME", Role.OPERATOR, MANAGE),
     _route("GET", "keys", Role.OPERATOR),
     _route("POST", "keys", Role.OPERATOR),
     _route("DELETE", "keys/NAME", Role.OPERATOR),

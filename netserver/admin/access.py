@@ -63,7 +63,7 @@ class SubscriptionsApi:
             name = topic.name.decode("utf-8", "surrogateescape") if topic is not None else ""
             if entry.owner != REDRIVE_OWNER and matches(name):
                 try:
-                    items.append(await self._item(entry))
+                    items.append(await self.item(entry))
                 except Corrupt as problem:
                     report(str(problem))
         return {"schema": 1, "items": items}
@@ -73,7 +73,7 @@ class SubscriptionsApi:
         cursor = self._find(number)
         partition = await self._api.opened(cursor.partition.topic, cursor.partition.index)
         log = {"first_offset": partition.log_start, "next_offset": partition.committed_seq + 1}
-        return await self._item(cursor.entry()) | {"log": log}
+        return await self.item(cursor.entry()) | {"log": log}
 
     async def pending(self, number: bytes) -> Document:
         """What a subscription has delivered and nobody acknowledged."""
@@ -88,7 +88,7 @@ class SubscriptionsApi:
             raise BadRequest(f"next_offset must lie in {partition.log_start} to {partition.committed_seq + 1}")
         cursors = self._server.log.cursors
         await self._api.durable(lambda done: subscriptions.reset(cursors, cursor, next_seq, done))
-        return await self._item(cursor.entry())
+        return await self.item(cursor.entry())
 
     async def redrive(self, number: bytes, body: Document) -> Document:
         """Append dead letters to a topic once more."""
@@ -135,7 +135,8 @@ class SubscriptionsApi:
             raise UnknownSubscription(text)
         return subscriptions.find(self._server.log.cursors, int(text))
 
-    async def _item(self, entry: Entry) -> Document:
+    async def item(self, entry: Entry) -> Document:
+        """A subscription as it is now."""
         topic = self._server.log.catalog.by_id(entry.topic_id)
         item = subscriptions.entry_item(entry, topic.name if topic is not None else None, None)
         lag = await lag_of(self._server.log, entry.id)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from netserver.access.identity import EVERYTHING, Identity, Right, Role
 from netserver.access.quotas import QuotaReached
-from netserver.access.table import Route, topic_of
+from netserver.access.table import Route
 from netserver.admin.api import bytes_field, int_field
 from netserver.config.clients import KEY
 from netserver.shell.tls import certificate_names
@@ -87,14 +87,17 @@ class Caller:
             return True
         return self._refuse(f"{identity.name} has not the role {route.role}")
 
-    def may(self, route: Route, parts: Sequence[bytes], body: Mapping[str, Any], catalog: Catalog) -> bool:
-        """Whether the request may be carried out. Raises QuotaReached: it would make a topic too many."""
+    def may(self, route: Route, topic: bytes | None, body: Mapping[str, Any], catalog: Catalog) -> bool:
+        """Whether the request may be carried out; `topic` is what its path says that it is about.
+
+        Raises:
+            QuotaReached: it would make a topic too many.
+        """
         identity = self.identity
         assert identity is not None
         self._is_change = route.changes
-        topic = topic_of(route, parts)
-        if topic is None and route.right is not None:
-            topic = bytes_field(dict(body), "name")
+        if route.named_in is not None:
+            topic = bytes_field(dict(body), route.named_in)
         if topic is not None:
             self._on = topic
         elif isinstance(body.get("name"), str):
@@ -116,7 +119,7 @@ class Caller:
             self._had(partial(meter.make_topic, topic, partitions))
         return True
 
-    def still_may(self, route: Route, parts: Sequence[bytes]) -> bool:
+    def still_may(self, route: Route, topic: bytes | None) -> bool:
         """Whether a request that was begun may go on: rights change while it lasts."""
         identities, identity = self._access.identities, self.identity
         if identity is None or identity is OPERATOR or self._generation == identities.generation:
@@ -126,7 +129,6 @@ class Caller:
         if current is None:
             self._access.audit.refuse(identity.name, self._peer, LISTENER, self._what, self._on)
             return False
-        topic = topic_of(route, parts)
         may = topic is not None and route.right is not None and current.may(route.right, topic)
         if not may and not current.has_role(route.role):
             self.identity = None
@@ -140,11 +142,11 @@ class Caller:
         return current if current is not None and current.counts_at(LISTENER) else None
 
     @contextmanager
-    def watched(self, route: Route, parts: Sequence[bytes], end: Callable[[], None]) -> Iterator[None]:
+    def watched(self, route: Route, topic: bytes | None, end: Callable[[], None]) -> Iterator[None]:
         """Meanwhile ``end`` is called as soon as they may not go on."""
 
         def changed() -> None:
-            if self.identity is not None and not self.still_may(route, parts):
+            if self.identity is not None and not self.still_may(route, topic):
                 end()
 
         self._access.identities.listen(changed)

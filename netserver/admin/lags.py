@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from engine.log import Log
     from engine.partitions.partition import Partition
 
-CURSOR_PROTOCOLS: Final = ("blipmq", "fujin")
+CURSOR_PROTOCOLS: Final = ("blipmq", "fujin", "http")
 """Protocols whose consumers have a durable position in the log."""
 
 

@@ -259,7 +259,7 @@ class ServerCollector(Collector):
 
     def _cursors(self) -> Iterator[Metric]:
         cursors = self._server.log.cursors
-        owners = [name for name in self._server.counters if name in CURSOR_PROTOCOLS]
+        owners = [name for name in (*self._server.counters, "http") if name in CURSOR_PROTOCOLS]
         label = ("protocol",)
         yield single("subscriptions", "Durable subscriptions of all protocols.", len(cursors))
         yield from self._sessions()

@@ -36,6 +36,14 @@ GET    /v1/subscriptions/ID/pending    what it has delivered and nobody acknowle
 POST   /v1/subscriptions/ID/reset      ``{"next_offset"}``: forget that and go on there
 POST   /v1/subscriptions/ID/redrive    ``{"from", "to", "limit"}``: dead letters back into a topic
 DELETE /v1/subscriptions/ID            remove it
+GET    /v1/groups                      durable positions by name; ``?name=GLOB&topic=GLOB&protocol=NAME``
+POST   /v1/groups                      a group of HTTP consumers: ``{"name", "topic", "from", "partitions"}``
+GET    /v1/groups/NAME                 one group; ``?protocol=NAME&topic=NAME`` where several have the name
+GET    /v1/groups/NAME/records         records from its position on (``netserver.http``)
+POST   /v1/groups/NAME/positions       ``{"positions": [{"partition", "next_offset"}]}``: what is before is done with
+POST   /v1/groups/NAME/reset           ``{"to": POSITION, "dry_run", "partition"}``: go on there; counts what comes
+POST   /v1/groups/NAME/redrive         ``{"from", "to", "limit"}``: its dead letters back into a topic
+DELETE /v1/groups/NAME                 remove it
 GET    /v1/keys                        identities of the access file, without their keys
 POST   /v1/keys                        a new one: ``{"name", "publish": [GLOB], ..}`` as in the file; tells the key
 DELETE /v1/keys/NAME                   revoke it; its connections end
@@ -92,12 +100,13 @@ from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.sessions.types import UnknownSession
 from netserver.access.access import Forbidden
 from netserver.access.quotas import QuotaReached, Seat
-from netserver.access.table import Route, route_of
+from netserver.access.table import Route, route_of, topic_of
 from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
 from netserver.admin.api import Api, Conflict, NotFound, int_field
 from netserver.admin.bodies import TooManyValues, read_document
 from netserver.admin.callers import Caller
 from netserver.admin.globs import BadGlob, matcher
+from netserver.admin.groups import GroupsApi, UnknownGroup
 from netserver.admin.http import HttpServer, Tls
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
@@ -129,6 +138,7 @@ STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (UnknownSession, 404, "unknown_session"),
     (UnknownSubscription, 404, "unknown_subscription"),
     (UnknownKey, 404, "unknown_key"),
+    (UnknownGroup, 404, "unknown_group"),
     (NoKeyFile, 409, "no_key_file"),
     (ConfigError, 409, "key_file"),
     (TopicExists, 409, "topic_exists"),
@@ -176,6 +186,7 @@ class AdminServer:
         self._api = Api(server)
         self._records = RecordsApi(server, self._api)
         self._subscriptions = SubscriptionsApi(server, self._api)
+        self._groups = GroupsApi(server, self._api, self._subscriptions)
         self._keys = KeysApi(server)
         self._staging = Staging(server, self._api)
         self._http: HttpServer | None = None
@@ -271,20 +282,33 @@ class AdminServer:
             return _error(404, "not_found", f"no {request.method} {path[:200]}")
         if not caller.may_begin(entry, parts):
             return _error(403, "forbidden", caller.why_not)
-        if parts[::2] == [b"topics", b"records"] and (request.method == "GET" or streams_in(request)):
-            return await self._call_records(request, parts, caller, entry, seat)
+        topic = self._topic_of(entry, parts, request)
+        if parts[2:] == [b"records"] and (request.method == "GET" or streams_in(request)):
+            return await self._call_records(request, parts, topic, caller, entry, seat)
         content = await request.read() if request.method in ("POST", "PATCH") else b""
         body = await read_document(content) if parts != [b"staged"] else {}
         records = body.get("records")
         caller.received(len(content), len(records) if isinstance(records, list) else 0)
-        if not caller.may(entry, parts, body, self._server.log.catalog):
+        if not caller.may(entry, topic, body, self._server.log.catalog):
             return _error(403, "forbidden", caller.why_not)
+        if parts == [b"openapi.json"]:
+            return web.Response(body=openapi_json(), content_type="application/json")
+        status, route = self._operation(request, parts, body, content)
+        if route is None:
+            return _error(404, "not_found", f"no {request.method} {path[:200]}")
+        content = await json_bytes(self._server.log.slices, await route())
+        caller.done()
+        caller.sent(len(content), 0)
+        return web.Response(body=content, status=status, content_type="application/json", charset="utf-8")
+
+    def _operation(
+        self, request: web.BaseRequest, parts: list[bytes], body: dict[str, Any], content: bytes
+    ) -> tuple[int, Callable[[], Awaitable[Any]] | None]:
+        """The status of its success, and what a request asks for; None: nothing that there is."""
         api, method = self._api, request.method
         route: Callable[[], Awaitable[Any]] | None = None
         status = 200
         match parts:
-            case [b"openapi.json"]:
-                return web.Response(body=openapi_json(), content_type="application/json")
             case [b"status"] if method == "GET":
                 route = api.status
             case [b"topics"] if method == "GET":
@@ -325,28 +349,40 @@ class AdminServer:
                 route = lambda: api.drop_session(uuid)  # noqa: E731
             case [b"subscriptions", *rest]:
                 route = self._subscriptions.route(method, rest, request.query.get("topic"), body)
+            case [b"groups", *rest]:
+                status = 201 if method == "POST" and not rest else 200
+                route = self._groups.route(method, rest, request.query, body)
             case [b"keys", *rest]:
                 route = self._keys.route(method, rest, body)
-        if route is None:
-            return _error(404, "not_found", f"no {method} {path[:200]}")
-        content = await json_bytes(self._server.log.slices, await route())
-        caller.done()
-        caller.sent(len(content), 0)
-        return web.Response(body=content, status=status, content_type="application/json", charset="utf-8")
+        return status, route
 
     async def _call_records(
-        self, request: web.BaseRequest, parts: list[bytes], caller: Caller, entry: Route, seat: Seat
+        self,
+        request: web.BaseRequest,
+        parts: list[bytes],
+        topic: bytes | None,
+        caller: Caller,
+        entry: Route,
+        seat: Seat,
     ) -> web.StreamResponse:
         """What is neither read nor answered in one piece."""
-        if not caller.may(entry, parts, {}, self._server.log.catalog):
+        if not caller.may(entry, topic, {}, self._server.log.catalog):
             return _error(403, "forbidden", caller.why_not)
-        may = partial(caller.still_may, entry, parts)
+        may = partial(caller.still_may, entry, topic)
         if request.method == "GET":
-            with caller.subscribed(seat), caller.watched(entry, parts, partial(_cut_off, request)):
+            with caller.subscribed(seat), caller.watched(entry, topic, partial(_cut_off, request)):
+                if parts[0] == b"groups":
+                    return await self._records.read_group(request, parts[1], self._groups, caller, may)
                 return await self._records.read(request, parts[1], caller, may)
         answer = await self._records.publish(request, parts[1], caller, may)
         caller.done()
         return web.json_response(answer)
+
+    def _topic_of(self, route: Route, parts: list[bytes], request: web.BaseRequest) -> bytes | None:
+        """The topic that a request is about, as far as its path tells."""
+        if route.path[:2] == ("groups", "NAME"):
+            return self._groups.topic_of(parts[1], request.query)
+        return topic_of(route, parts)
 
     def _host_allowed(self, headers: list[str]) -> bool:
         found = HOST.fullmatch(headers[0]) if len(headers) == 1 else None

@@ -43,6 +43,9 @@ HTTP_HEARTBEAT_S: Final = 5.0
 HTTP_PARTITIONS_MAX: Final = 1024
 """Partitions that one request reads together: each holds a piece of the log in memory."""
 
+HTTP_GROUPS_POSITIONS_MAX: Final = 100_000
+"""Positions of all groups of HTTP consumers: each is an entry on disk that stays until its group is deleted."""
+
 HTTP_TIMESTAMP_MS_MAX: Final = 2**63 - 1
 """What a record's time may be: what eight bytes with a sign hold, as other systems read it."""
 

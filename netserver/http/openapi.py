@@ -33,7 +33,7 @@ class Operation:
     query: dict[str, tuple[Schema, str]] = field(default_factory=dict)
 
 
-def _gives(summary: str, answer: Schema, body: str = "", status: int = 200, **query: str) -> Operation:
+def _gives(summary: str, answer: Schema, body: str = "", status: int = 200, /, **query: str) -> Operation:
     parameters = {name: (TEXT, meaning) for name, meaning in query.items()}
     return Operation(summary, {JSON: answer}, {JSON: ref(body)} if body else {}, status, parameters)
 
@@ -58,6 +58,7 @@ PUBLISH: Final[dict[str, tuple[Schema, str]]] = {
     "partition": (COUNT, "of all of them; else by key, else by turns"),
     "key": (TEXT, "of all of them"),
 }
+WHICH: Final = {"protocol": "where several have the name", "topic": "the same"}
 LINES: Final[Schema] = {"anyOf": [ref("Record"), ref("Remark")]}
 
 OPERATIONS: Final[dict[str, Operation]] = {
@@ -100,6 +101,29 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "POST subscriptions/NAME/reset": _gives("Go on somewhere else", ref("Subscription"), "Reset"),
     "POST subscriptions/NAME/redrive": _gives("Dead letters back into a topic", ref("Redriven"), "Redrive"),
     "DELETE subscriptions/NAME": _gives("Remove a subscription", ref("DeletedSubscription")),
+    "GET groups": _gives(
+        "Durable positions by name, of all protocols",
+        items(ref("Group")),
+        name="glob of names",
+        topic="glob of topics",
+        protocol="only of this protocol",
+    ),
+    "POST groups": _gives("Make a group of HTTP consumers", ref("Group"), "NewGroup", 201),
+    "GET groups/NAME": _gives("One group", ref("Group"), **WHICH),
+    "GET groups/NAME/records": Operation(
+        "Read or follow records from the position of a group, which that does not change",
+        {JSONL: LINES, JSON: items(LINES), RAW: {}},
+        query={key: value for key, value in READ.items() if key != "from"}
+        | {key: (TEXT, meaning) for key, meaning in WHICH.items()},
+    ),
+    "POST groups/NAME/positions": _gives(
+        "What is before these positions is done with", ref("Committed"), "Positions", **WHICH
+    ),
+    "POST groups/NAME/reset": _gives(
+        "Go on somewhere else, or say what that would mean", ref("GroupReset"), "ResetTo", **WHICH
+    ),
+    "POST groups/NAME/redrive": _gives("Its dead letters back into a topic", ref("Redriven"), "Redrive", **WHICH),
+    "DELETE groups/NAME": _gives("Remove a group", ref("DeletedGroup"), **WHICH),
     "GET keys": _gives("Identities of the access file", items(ref("Key"))),
     "POST keys": _gives("A new identity; tells its key once", ref("KeyMade"), "NewKey", 201),
     "DELETE keys/NAME": _gives("Revoke an identity; its connections end", ref("Revoked")),

@@ -10,11 +10,13 @@ import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiohttp import web
+from multidict import MultiDict, MultiMapping
 
 from engine.errors import EngineError, InvalidConfig, UnknownPartition
+from engine.partitions.extent import Extent
 from engine.positions import EARLIEST, LATEST
 from netserver.client.partitioning import partition_of
 from netserver.http.bodies import LINES, Lines, append_lengths, append_values
@@ -30,7 +32,7 @@ from netserver.http.limits import (
 )
 from netserver.http.publishing import Publishing
 from netserver.http.query import Publish, Read
-from netserver.http.reading import Buffer, Extent, Item, Reader, Remark
+from netserver.http.reading import Buffer, Item, Reader, Remark
 from netserver.http.sender import Sender
 from netserver.http.socket import serve_socket
 from netserver.http.splitting import JSONL, LENGTH, LENGTHS, NONE, Splitter
@@ -40,6 +42,14 @@ if TYPE_CHECKING:
     from engine.state.topics import Topic
     from netserver.admin.api import Api
     from netserver.admin.served import Served
+
+
+class Groups(Protocol):
+    """Who knows the positions of groups (`netserver.admin.groups`)."""
+
+    async def starts(self, name: bytes, query: MultiMapping[str], index: int | None) -> list[tuple[Partition, int]]:
+        """Where the readers of a group go on."""
+
 
 RAW: Final = "application/octet-stream"
 
@@ -134,8 +144,34 @@ class RecordsApi:
             may: whether the reader has the right to go on.
         """
         asked = Read.of(request.query, request.headers.get("Accept", ""))
-        topic = self._api.find(name)
-        starts = await self._starts(topic, asked)
+        starts = await self._starts(self._api.find(name), asked)
+        return await self._answer(request, asked, starts, sender, may)
+
+    async def read_group(
+        self, request: web.BaseRequest, name: bytes, groups: Groups, sender: Sender, may: Callable[[], bool]
+    ) -> web.StreamResponse:
+        """The same from the positions of a group, which reading does not change."""
+        query = MultiDict(request.query)
+        for which in ("protocol", "topic"):
+            query.popall(which, None)
+        asked = Read.of(query, request.headers.get("Accept", ""))
+        if asked.start is not None:
+            raise BadRequest("a group is read from its position, which a reset sets")
+        starts = []
+        for partition, first in await groups.starts(name, request.query, asked.partition):
+            is_endless = asked.follow and asked.end is None
+            end = None if is_endless else (asked.end or LATEST).resolve(Extent(partition))
+            starts.append((partition, first, end, 0))
+        return await self._answer(request, asked, starts, sender, may)
+
+    async def _answer(
+        self,
+        request: web.BaseRequest,
+        asked: Read,
+        starts: Sequence[tuple[Partition, int, int | None, int]],
+        sender: Sender,
+        may: Callable[[], bool],
+    ) -> web.StreamResponse:
         reader = Reader(starts, sender, may, self._counters)
         try:
             if request.headers.get("Upgrade", "").lower() == "websocket":

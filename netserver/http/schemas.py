@@ -58,6 +58,17 @@ def named(name: str) -> dict[str, Schema]:
 
 NAME: Final = named("name")
 VALUE: Final = named("value")
+POSITION: Final[Schema] = {"anyOf": [TEXT, WHOLE]}
+POSITION_FIELDS: Final = {
+    "id": optional(COUNT),
+    "partition": COUNT,
+    "next_offset": COUNT,
+    "acknowledged_offset": optional(COUNT),
+    "unacknowledged": COUNT,
+    "lag": optional(COUNT),
+    "lag_seconds": optional(NUMBER),
+    "lag_trend": optional(NUMBER),
+}
 GLOBS: Final = listed(TEXT)
 IDENTITY: Final = {
     "publish": GLOBS,
@@ -204,6 +215,44 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "log": document({"first_offset": COUNT, "next_offset": COUNT}),
         },
     ),
+    "GroupPosition": document(POSITION_FIELDS),
+    "Group": document(
+        {
+            "protocol": TEXT,
+            "unacknowledged": COUNT,
+            "lag": optional(COUNT),
+            "lag_seconds": optional(NUMBER),
+            "lag_trend": optional(NUMBER),
+            "created_ms": optional(WHOLE),
+            "used_ms": optional(WHOLE),
+            "positions": listed(ref("GroupPosition")),
+        },
+        {**NAME, "topic": optional(TEXT), "topic_base64": TEXT},
+    ),
+    "NewGroup": document({}, {**NAME, **named("topic"), "from": POSITION, "partitions": listed(COUNT)}),
+    "Positions": document({"positions": listed(document({"next_offset": COUNT}, {"partition": COUNT}))}),
+    "Committed": document({"positions": listed(document({"partition": COUNT, "next_offset": COUNT}))}),
+    "ResetTo": document({"to": POSITION}, {"dry_run": FLAG, "partition": COUNT}),
+    "GroupReset": document(
+        {
+            "dry_run": FLAG,
+            "again": COUNT,
+            "passed": COUNT,
+            "positions": listed(
+                document(
+                    {
+                        "id": COUNT,
+                        "partition": COUNT,
+                        "from_offset": COUNT,
+                        "next_offset": COUNT,
+                        "again": COUNT,
+                        "passed": COUNT,
+                    }
+                )
+            ),
+        }
+    ),
+    "DeletedGroup": document({"deleted": TEXT}),
     "Pending": document(
         {
             "first_offset": COUNT,

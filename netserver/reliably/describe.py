@@ -40,6 +40,26 @@ def session_item(
     }
 
 
+def session_group(info: SessionInfo[RecordsState], topic: bytes | None, waiting: int | None) -> dict[str, Any]:
+    """A session of a topic as a group (``engine.cursors.groups``); its name is its uuid, and its position has no id.
+
+    Args:
+        waiting: records that it has not acknowledged, or None.
+    """
+    unacknowledged = info.last_id - info.acknowledged_id
+    numbers = {"unacknowledged": unacknowledged, "lag": waiting, "lag_seconds": None, "lag_trend": None}
+    place = {"id": None, "partition": 0, "next_offset": info.state.offset + 1, "acknowledged_offset": None}
+    return {
+        "name": info.uuid,
+        "protocol": "reliably",
+        **_topic(topic),
+        **numbers,
+        "created_ms": None,
+        "used_ms": None,
+        "positions": [place | numbers],
+    }
+
+
 def _topic(name: bytes | None) -> dict[str, Any]:
     if name is None:
         return {"topic": None}

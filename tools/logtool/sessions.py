@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
-from typing import Any, cast
+from typing import Any
 
 import click
 
@@ -39,23 +39,14 @@ def sessions() -> None:
 
 
 def _stored_items(settings: Settings) -> list[dict[str, Any]]:
-    """The sessions of the directory's files; nobody knows from there who is connected."""
     from engine.reader import DirectoryReader
-    from engine.sessions.store import Sessions
-    from engine.state.store import StateReader, StateStore
-    from netserver.reliably.applications import ApplicationCodec
     from netserver.reliably.describe import session_item
     from tools.logtool.lib.stored import stored_topics
-    from tools.stored_topics import STATE
+    from tools.logtool.lib.stored_subscriptions import stored_sessions
 
     data_dir = settings.need_directory()
     names = {topic.id: topic.name for topic in stored_topics(DirectoryReader(data_dir))}
-    state = StateReader.open(data_dir / STATE)
-    try:
-        found = Sessions(cast(StateStore, state), ApplicationCodec())  # only looked at, so reading is enough
-        return [session_item(info, names.get, is_served=False) for info in found]
-    finally:
-        state.close()
+    return [session_item(info, names.get, is_served=False) for info in stored_sessions(data_dir)]
 
 
 def _items(settings: Settings) -> list[dict[str, Any]]:

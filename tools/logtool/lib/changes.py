@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from tools.logtool.lib.output import bytes_fields
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
+    from engine.positions import Position
     from engine.state.topics import Topic
 
 
@@ -70,6 +72,11 @@ class ServerChanges:
     def delete_subscription(self, number: int) -> None:
         """Removes a subscription. Raises Failure."""
         self.admin.call("DELETE", f"/v1/subscriptions/{number}")
+
+    def create_group(self, name: bytes, topic: bytes, start: Position) -> None:
+        """Makes a group of HTTP consumers. Raises Failure."""
+        body = {**bytes_fields("name", name), **bytes_fields("topic", topic), "from": start.text}
+        self.admin.call("POST", "/v1/groups", body)
 
     def redrive(self, number: int, source: bytes | None, target: bytes | None, limit: int | None) -> int:
         """Appends dead letters of a subscription once more; how many. Raises Failure."""
@@ -183,6 +190,21 @@ class FileChanges:
 
         cursor = subscriptions.find(self._log.cursors, number)
         self._durable(lambda done: self._log.cursors.delete(cursor, done))
+
+    def create_group(self, name: bytes, topic: bytes, start: Position) -> None:
+        """Makes a group of HTTP consumers. Raises EngineError, Failure."""
+        from engine.cursors.documents import CONSUMER_OWNER as OWNER
+        from engine.partitions.extent import Extent
+
+        cursors, found = self._log.cursors, self._topic(topic)
+        if any(key.owner == OWNER for key in cursors.names.of(name)):
+            text = f"there is a group {name.decode(errors='backslashreplace')!r} of HTTP consumers"
+            raise Failure(errors.CONFLICT, "conflict", text)
+        for index in range(found.partition_count):
+            partition = self._opened(found, index)
+            after_seq = min(start.resolve(Extent(partition)) - 1, partition.committed_seq)
+            create = functools.partial(cursors.create, OWNER, partition, after_seq=after_seq, name=name)
+            self._durable(lambda done, create=create: create(on_durable=done))  # type: ignore[misc]
 
     def redrive(self, number: int, source: bytes | None, target: bytes | None, limit: int | None) -> int:
         """Appends dead letters of a subscription once more; how many. Raises EngineError, Failure."""

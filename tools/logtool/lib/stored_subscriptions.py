@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
-from engine.cursors.documents import entry_item, oldest_seq, stored_entries
+from engine.cursors.documents import entry_item, oldest_seq, reset_item, stored_entries
 from engine.reader import DirectoryReader, headers_of
 from engine.segments.scan import Damage
 from engine.state.clock import wall_ms
@@ -14,8 +16,10 @@ from tools.stored_topics import STATE
 
 if TYPE_CHECKING:
     from engine.cursors.entries import Entry
-    from engine.reader import PartitionReader
+    from engine.reader import PartitionReader, StoredTopic
     from engine.segments.gaps import Gaps
+    from engine.sessions.types import SessionInfo
+    from netserver.reliably.applications import RecordsState, State
     from tools.logtool.cli import Settings
 
 
@@ -23,7 +27,7 @@ class StoredSubscriptions:
     """The subscriptions of the directory's files, as of what was last written there."""
 
     def __init__(self, settings: Settings) -> None:
-        data_dir = settings.need_directory()
+        data_dir = self._data_dir = settings.need_directory()
         self._reader = DirectoryReader(data_dir)
         self._topics = {topic.id: topic for topic in stored_topics(self._reader)}
         self._partitions: dict[tuple[int, int], tuple[PartitionReader, Gaps]] = {}
@@ -38,13 +42,51 @@ class StoredSubscriptions:
         topic = self._topics.get(entry.topic_id)
         if topic is None:
             return entry_item(entry, None, None)
-        place = (entry.topic_id, entry.partition)
-        if place not in self._partitions:
-            opened = self._reader.partition(topic, entry.partition)
-            self._partitions[place] = opened, opened.gaps()
-        partition, gaps = self._partitions[place]
+        partition, gaps = self._opened(topic, entry.partition)
         seconds = _age_s(partition, oldest_seq(entry))
         return entry_item(entry, topic.name, partition.committed_seq, gaps, lag_seconds=seconds)
+
+    def reset_item(self, subscription_id: int, next_seq: int) -> dict[str, Any]:
+        """What a reset to a number means, as the admin API tells it; the topic is there."""
+        (entry,) = (entry for entry in self.entries if entry.id == subscription_id)
+        _, gaps = self._opened(self._topics[entry.topic_id], entry.partition)
+        return reset_item(entry, next_seq, gaps)
+
+    def session_groups(self) -> Iterator[dict[str, Any]]:
+        """The sessions of topics, as groups."""
+        from netserver.reliably.applications import RecordsState
+        from netserver.reliably.describe import session_group
+
+        for info in stored_sessions(self._data_dir):
+            if not isinstance(info.state, RecordsState):
+                continue
+            topic = self._topics.get(info.state.topic_id)
+            waiting = None
+            if topic is not None:
+                partition, gaps = self._opened(topic, 0)
+                waiting = gaps.count(info.state.offset + 1, partition.committed_seq).most
+                waiting += info.last_id - info.acknowledged_id
+            yield session_group(cast("SessionInfo[RecordsState]", info), topic.name if topic else None, waiting)
+
+    def _opened(self, topic: StoredTopic, index: int) -> tuple[PartitionReader, Gaps]:
+        place = (topic.id, index)
+        if place not in self._partitions:
+            opened = self._reader.partition(topic, index)
+            self._partitions[place] = opened, opened.gaps()
+        return self._partitions[place]
+
+
+def stored_sessions(data_dir: Path) -> list[SessionInfo[State]]:
+    """The sessions of a directory's files; nobody knows from there who is connected."""
+    from engine.sessions.store import Sessions
+    from engine.state.store import StateStore
+    from netserver.reliably.applications import ApplicationCodec
+
+    state = StateReader.open(data_dir / STATE)
+    try:
+        return list(Sessions(cast(StateStore, state), ApplicationCodec()))  # only looked at, so reading is enough
+    finally:
+        state.close()
 
 
 def _age_s(partition: PartitionReader, seq: int) -> float | None:

@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[4] / "docs" / "http.md"
 @pytest.mark.skipif(shutil.which("curl") is None and "QUINTLOG_CI" not in os.environ, reason="needs curl")
 def test_shell_blocks(tmp_path: Path) -> None:
     blocks = re.findall(r"^```sh\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 3
+    assert len(blocks) == 4
     (tmp_path / "records.jsonl").write_text("".join(f'{{"value":"order {n}","key":"{n}"}}\n' for n in range(50)))
     (tmp_path / "access.log").write_bytes(b"GET /\nGET /a\n")
     (tmp_path / "picture.png").write_bytes(bytes(range(256)))
@@ -31,4 +31,7 @@ def test_shell_blocks(tmp_path: Path) -> None:
         assert done.stdout.count(b'"records": ') >= 3
         assert done.stdout.count(b'"key":"42"') == 2
         assert done.stdout.count(b'"value":"GET /a"') == 2
+        assert done.stdout.count(b'"name": "billing"') == 2
+        assert b'"lag": 43' in done.stdout
+        assert b'"deleted": "billing"' in done.stdout
         assert (tmp_path / "record").read_bytes() == b"order 16\n"

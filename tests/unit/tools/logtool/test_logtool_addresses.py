@@ -67,6 +67,8 @@ def state_of(process: ServerProcess) -> str:
     found = {path: process.admin("GET", f"/v1/{path}")["items"] for path in paths}
     for session in found["sessions"]:
         session.pop("expires_in_seconds")
+    for subscription in found["subscriptions"]:
+        del subscription["lag_seconds"], subscription["lag_trend"]
     return json.dumps(found, indent=1)
 
 
@@ -270,6 +272,8 @@ COMMANDS: tuple[Command, ...] = (
     (READS, "subscriptions list"),
     (READS, "subscriptions show 24"),
     (READS, "subscriptions pending 24"),
+    (READS, "groups list"),
+    (READS, "groups show 24"),
     (READS, "commits list"),
     (READS, "sessions list"),
     (READS, "sessions show s23"),
@@ -300,6 +304,8 @@ COMMANDS: tuple[Command, ...] = (
     (CHANGES, "subscriptions reset 24 --to BEFORE --yes"),
     (CHANGES, "subscriptions redrive 24 --from trimmed --to orders"),
     (CHANGES, "subscriptions delete ID --yes"),
+    (CHANGES, "groups create made-N orders"),
+    (CHANGES, "groups reset 24 --to N --yes"),
     (CHANGES, "sessions drop sN --yes"),
     (CHANGES, "definitions import DEFINITIONS --yes"),
     (CHANGES, "import blipmq-wal WAL"),

@@ -1,0 +1,349 @@
+"""``/v1/groups``: durable positions by name, whichever protocol they are of, and those that HTTP consumers commit.
+
+A group is a name in a topic: a Fujin group, a BlipMQ subscription (its id is its name), a reliably session of a topic
+(its uuid), or one that was made here. What was made here moves when positions are committed; the others move by the
+acknowledgements of their own protocol, and can be looked at, read from, reset and deleted.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from engine.cursors import documents as subscriptions
+from engine.cursors.cursor import Cursor
+from engine.cursors.deliveries import Plan
+from engine.cursors.documents import CONSUMER_OWNER as OWNER
+from engine.cursors.documents import REDRIVE_OWNER
+from engine.cursors.groups import group_item
+from engine.cursors.lags import Standing
+from engine.errors import Corrupt, LimitReached
+from engine.partitions.extent import Extent
+from engine.positions import EARLIEST, parse
+from engine.reports import report
+from netserver.admin.api import Api, Conflict, bytes_field, int_field
+from netserver.admin.globs import matcher
+from netserver.admin.slices import Encoded, sliced
+from netserver.http.errors import BadRequest
+from netserver.http.limits import HTTP_GROUPS_POSITIONS_MAX, HTTP_PARTITIONS_MAX
+from netserver.http.query import Parameters
+from netserver.reliably.applications import RecordsState
+from netserver.reliably.describe import session_group
+
+if TYPE_CHECKING:
+    from multidict import MultiMapping
+
+    from engine.partitions.partition import Partition
+    from engine.positions import Position
+    from engine.sessions.types import SessionInfo
+    from engine.state.store import OnDone
+    from engine.state.topics import Topic
+    from netserver.admin.access import SubscriptionsApi
+    from netserver.admin.served import Served
+
+Document = dict[str, Any]
+Route = Callable[[], Awaitable[Document]]
+SESSIONS: Final = "reliably"
+
+
+class UnknownGroup(Exception):
+    """There is no group of this name."""
+
+
+class GroupsApi:
+    """The operations on groups; errors of the engine pass through."""
+
+    def __init__(self, server: Served, api: Api, positions: SubscriptionsApi) -> None:
+        self._server = server
+        self._api = api
+        self._positions = positions
+
+    def route(self, method: str, rest: Sequence[bytes], query: MultiMapping[str], body: Document) -> Route | None:
+        """What a request asks for; ``rest`` is the path after ``/v1/groups``."""
+        match rest:
+            case [] if method == "GET":
+                return lambda: self.list_groups(query)
+            case [] if method == "POST":
+                return lambda: self.create(body)
+            case [name] if method == "GET":
+                return lambda: self.show(name, query)
+            case [name] if method == "DELETE":
+                return lambda: self.delete(name, query)
+            case [name, b"positions"] if method == "POST":
+                return lambda: self.commit(name, query, body)
+            case [name, b"reset"] if method == "POST":
+                return lambda: self.reset(name, query, body)
+            case [name, b"redrive"] if method == "POST":
+                return lambda: self.redrive(name, query, body)
+        return None
+
+    # --- looking
+
+    async def list_groups(self, query: MultiMapping[str]) -> Document:
+        """All groups, or those whose name and topic match, of one protocol."""
+        parameters = Parameters(query)
+        name, topic = matcher(parameters.text("name")), matcher(parameters.text("topic"))
+        protocol = parameters.text("protocol")
+        parameters.end()
+
+        def is_meant(owner: str, group: bytes, topic_id: int) -> bool:
+            if protocol not in (None, owner) or not name(_readable(group)):
+                return False
+            return bool(topic(_readable(self._topic_name(topic_id) or b"")))
+
+        slices = self._server.log.slices
+        found: dict[tuple[str, bytes, int], list[int]] = {}
+        async for entry in sliced(slices, self._server.log.cursors.entries()):
+            place = (entry.owner, entry.name or b"%d" % entry.id, entry.topic_id)
+            if entry.owner != REDRIVE_OWNER and (place in found or is_meant(*place)):
+                found.setdefault(place, []).append(entry.id)
+        items = []
+        async for ids in sliced(slices, found.values()):
+            described = await self._described(ids)
+            if described is not None:
+                items.append(Encoded(json.dumps(described)))
+        async for info in sliced(slices, self._sessions()):
+            if is_meant(SESSIONS, info.uuid.encode("utf-8", "surrogateescape"), info.state.topic_id):
+                items.append(Encoded(json.dumps(self._session_item(info))))
+        return {"schema": 1, "items": items}
+
+    async def show(self, name: bytes, query: MultiMapping[str]) -> Document:
+        """One group."""
+        found = self._find(name, query)
+        if not isinstance(found, list):
+            return self._session_item(found)
+        for cursor in found:
+            await self._opened(cursor)
+        described = await self._described([cursor.id for cursor in found])
+        if described is None:
+            raise _unknown(name)
+        return described
+
+    def topic_of(self, name: bytes, query: MultiMapping[str]) -> bytes | None:
+        """The topic that rights to a group are asked for; None: there is no such group, or it is not said which."""
+        try:
+            found = self._find(name, query)
+        except (UnknownGroup, Conflict, BadRequest):
+            return None
+        return found[0].topic_name if isinstance(found, list) else self._topic_name(found.state.topic_id)
+
+    async def starts(self, name: bytes, query: MultiMapping[str], index: int | None) -> list[tuple[Partition, int]]:
+        """Where its readers go on: partitions, or the one of this number, and the first number not acknowledged."""
+        starts = []
+        for cursor in self._cursors(name, query):
+            if index in (None, cursor.partition.index):
+                partition = await self._opened(cursor)
+                if cursor.owner == OWNER:
+                    cursor.used()
+                starts.append((partition, cursor.deliveries.floor + 1))
+        if not starts:
+            raise BadRequest(f"the group has no position in partition {index}")
+        return starts
+
+    # --- changing
+
+    async def create(self, body: Document) -> Document:
+        """A group of HTTP consumers: a position in each partition of a topic, or in those that are named."""
+        name, wanted = bytes_field(body, "name"), bytes_field(body, "topic")
+        if not name or not wanted:
+            raise BadRequest("name and topic are missing" if not wanted else "name is missing")
+        if name.isdigit():
+            raise BadRequest("a name of digits alone is that of a subscription; take another one")
+        topic = self._api.find(wanted)
+        indexes = _indexes(body, topic)
+        start = _position(body, "from") if "from" in body else EARLIEST
+        cursors = self._server.log.cursors
+        if any(key.owner == OWNER for key in cursors.names.of(name)):
+            raise Conflict(f"there is a group {_readable(name)!r} of HTTP consumers")
+        if cursors.names.counts[OWNER] + len(indexes) > HTTP_GROUPS_POSITIONS_MAX:
+            raise LimitReached(
+                f"HTTP consumers have {HTTP_GROUPS_POSITIONS_MAX} positions together; delete some groups"
+            )
+        opened = [await self._api.opened(topic, index) for index in indexes]
+        made: list[Cursor] = []
+        try:
+            for partition in opened:
+                after_seq = min(start.resolve(Extent(partition)) - 1, partition.committed_seq)
+                create = partial(cursors.create, OWNER, partition, after_seq=after_seq, name=name)
+                made.append(await self._api.durable(_durably(create)))
+        except Exception:
+            for cursor in made:
+                cursors.delete(cursor)
+            raise
+        described = await self._described([cursor.id for cursor in made])
+        assert described is not None
+        return described
+
+    async def commit(self, name: bytes, query: MultiMapping[str], body: Document) -> Document:
+        """Everything before these positions is done with; answered when that is on disk."""
+        by_index = {cursor.partition.index: cursor for cursor in self._cursors(name, query)}
+        protocol = next(iter(by_index.values())).owner
+        if protocol != OWNER:
+            raise Conflict(f"positions of a {protocol} group move as its readers acknowledge; reset sets them")
+        wanted: list[tuple[Cursor, int]] = []
+        positions = body.get("positions")
+        if not isinstance(positions, list) or not positions or not all(isinstance(one, dict) for one in positions):
+            raise BadRequest("positions must be a list of objects with partition and next_offset, at least one")
+        for one in positions:
+            cursor = by_index.get(int_field(one, "partition", 0))
+            if cursor is None:
+                raise BadRequest(f"the group has no position in partition {one.get('partition', 0)}")
+            wanted.append((cursor, int_field(one, "next_offset")))
+        for cursor, next_seq in wanted:
+            end = (await self._opened(cursor)).committed_seq + 1
+            if next_seq > end:
+                raise BadRequest(
+                    f"next_offset of partition {cursor.partition.index} is {next_seq}; the log ends at {end}"
+                )
+            if next_seq < cursor.deliveries.next_seq:
+                text = f"partition {cursor.partition.index} is at {cursor.deliveries.next_seq} already; reset goes back"
+                raise Conflict(text)
+        for cursor, next_seq in wanted:
+            first = cursor.deliveries.next_seq
+            if cursor.alive and next_seq > first:
+                cursor.totals.acknowledged += cursor.partition.gaps.count(first, next_seq - 1).most
+                cursor.finished(Plan(first, next_seq - 1, False), next_seq - 1)
+        await self._api.durable(self._server.log.cursors.flush)
+        return {"positions": [{"partition": one.partition.index, "next_offset": seq} for one, seq in wanted]}
+
+    async def reset(self, name: bytes, query: MultiMapping[str], body: Document) -> Document:
+        """Let a group go on somewhere else, or say what that would mean."""
+        to, dry_run = _position(body, "to"), body.get("dry_run", False)
+        if not isinstance(dry_run, bool):
+            raise BadRequest("dry_run must be true or false")
+        index = int_field(body, "partition") if "partition" in body else None
+        cursors = [one for one in self._cursors(name, query) if index in (None, one.partition.index)]
+        if not cursors:
+            raise BadRequest(f"the group has no position in partition {index}")
+        positions = []
+        for cursor in cursors:
+            partition = await self._opened(cursor)
+            next_seq = min(to.resolve(Extent(partition)), partition.committed_seq + 1)
+            positions.append(subscriptions.reset_item(cursor.entry(), next_seq, partition.gaps))
+        if not dry_run:
+            for cursor, item in zip(cursors, positions, strict=True):
+                if cursor.alive:
+                    cursor.reset(item["next_offset"] - 1)
+            await self._api.durable(self._server.log.cursors.flush)
+        return {
+            "dry_run": dry_run,
+            "again": sum(item["again"] for item in positions),
+            "passed": sum(item["passed"] for item in positions),
+            "positions": positions,
+        }
+
+    async def redrive(self, name: bytes, query: MultiMapping[str], body: Document) -> Document:
+        """Append its dead letters to a topic once more."""
+        limit, count = int_field(body, "limit", 2**62), 0
+        for cursor in self._cursors(name, query):
+            answer = await self._positions.redrive(b"%d" % cursor.id, body | {"limit": limit - count})
+            count += answer["redriven"]
+        return {"redriven": count}
+
+    async def delete(self, name: bytes, query: MultiMapping[str]) -> Document:
+        """Remove a group with all its positions."""
+        found = self._find(name, query)
+        if not isinstance(found, list):
+            await self._api.drop_session(name)
+        else:
+            for cursor in found:
+                await self._api.durable(partial(self._server.log.cursors.delete, cursor))
+        return {"deleted": _readable(name)}
+
+    # --- inside
+
+    def _find(self, name: bytes, query: MultiMapping[str]) -> list[Cursor] | SessionInfo[RecordsState]:
+        """The positions of a group, by partition, or the session that it is."""
+        protocol, topic_name = query.get("protocol"), query.get("topic")
+        cursors = self._server.log.cursors
+        ids = list(cursors.names.of(name).values())
+        if name.isdigit() and len(name) <= 19:
+            ids.append(int(name))
+        found: dict[tuple[str, int], list[Cursor]] = {}
+        for cursor in filter(None, map(cursors.get, ids)):
+            if cursor.name not in (b"", name) or cursor.owner == REDRIVE_OWNER:
+                continue  # whoever has a name is not found by its id
+            if protocol in (None, cursor.owner) and topic_name in (None, _readable(cursor.topic_name)):
+                found.setdefault((cursor.owner, cursor.partition.topic.id), []).append(cursor)
+        if len(found) > 1:
+            raise Conflict(f"{len(found)} groups are called {_readable(name)!r}; say which by ?protocol= or ?topic=")
+        if found:
+            return sorted(next(iter(found.values())), key=lambda cursor: cursor.partition.index)
+        if protocol in (None, SESSIONS):
+            services, uuid = self._server.services.get(SESSIONS), name.decode("utf-8", "replace")
+            sessions = services.sessions if services is not None else None
+            if sessions is not None and uuid in sessions:
+                info = sessions.info(uuid)
+                if isinstance(info.state, RecordsState):
+                    return info
+        raise _unknown(name)
+
+    def _cursors(self, name: bytes, query: MultiMapping[str]) -> list[Cursor]:
+        found = self._find(name, query)
+        if not isinstance(found, list):
+            raise Conflict("the position of a session moves by what its client acknowledges")
+        return found
+
+    async def _opened(self, cursor: Cursor) -> Partition:
+        return await self._api.opened(cursor.partition.topic, cursor.partition.index)
+
+    async def _described(self, ids: Sequence[int]) -> Document | None:
+        """A group; None: it is gone, or damaged."""
+        items = []
+        for cursor_id in ids:
+            entry = self._server.log.cursors.entry(cursor_id)
+            if entry is not None:
+                try:
+                    items.append(await self._positions.item(entry))
+                except Corrupt as problem:
+                    report(str(problem))
+        return group_item(items) if items else None
+
+    def _sessions(self) -> Iterator[SessionInfo[RecordsState]]:
+        services = self._server.services.get(SESSIONS)
+        for info in (services.sessions if services is not None else None) or ():
+            if isinstance(info.state, RecordsState):
+                yield info
+
+    def _session_item(self, info: SessionInfo[RecordsState]) -> Document:
+        state = info.state
+        unacknowledged = info.last_id - info.acknowledged_id
+        standing = Standing(SESSIONS, state.topic_id, 0, state.offset, state.offset + 1, unacknowledged)
+        waiting = self._server.log.cursors.lags.waiting(standing)
+        return session_group(info, self._topic_name(state.topic_id), waiting.records if waiting is not None else None)
+
+    def _topic_name(self, topic_id: int) -> bytes | None:
+        topic = self._server.log.catalog.by_id(topic_id)
+        return topic.name if topic is not None else None
+
+
+def _durably(create: Callable[..., Cursor]) -> Callable[[OnDone], Cursor]:
+    return lambda done: create(on_durable=done)
+
+
+def _readable(name: bytes) -> str:
+    return name.decode("utf-8", "surrogateescape")
+
+
+def _unknown(name: bytes) -> UnknownGroup:
+    return UnknownGroup(f"no group {name.decode('utf-8', 'backslashreplace')!r}")
+
+
+def _position(body: Document, name: str) -> Position:
+    text = body.get(name)
+    try:
+        return parse(text if isinstance(text, str) else str(text) if isinstance(text, int) else "")
+    except ValueError as error:
+        raise BadRequest(f"{name}: {error}") from None
+
+
+def _indexes(body: Document, topic: Topic) -> Sequence[int]:
+    """The partitions that a new group reads. Raises BadRequest."""
+    indexes = body.get("partitions", range(topic.partition_count))
+    if not isinstance(indexes, list | range) or not indexes or len(indexes) > HTTP_PARTITIONS_MAX:
+        raise BadRequest(f"partitions must be a list of 1 to {HTTP_PARTITIONS_MAX} numbers")
+    if not all(type(index) is int and 0 <= index < topic.partition_count for index in indexes):
+        raise BadRequest(f"the topic has partitions 0 to {topic.partition_count - 1}")
+    return sorted(set(indexes))
