@@ -53,15 +53,15 @@ test-pure:
 
 # A copy of the tree, so that modules with bounds checks do not stay in the way of the fast ones.
 test-checked:
-	@.ci/venv $(VENV) editable test
+	@.ci/venv $(VENV) $(INSTALL) test
 	@rm -rf build/checked/tests && mkdir -p build/checked && cp -ru engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/checked/
 	@find build/checked -name '*.so' ! -newer build/checked/setup.py -delete
-	cd build/checked && QUINTLOG_BUILD=checked $(abspath $(PY)) setup.py -q build_ext --inplace -j $$(nproc)
+	cd build/checked && QUINTLOG_BUILD=checked $(abspath $(PY)) setup.py -q build_ext --inplace
 	cd build/checked && QUINTLOG_REQUIRE_COMPILED=checked $(abspath $(PY)) -m pytest -p no:cacheprovider \
 		-m checked -k 'not running_server' $(CHECKED)
 
 lint:
-	@.ci/venv $(VENV) editable lint
+	@.ci/venv $(VENV) $(INSTALL) lint
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy

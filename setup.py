@@ -16,6 +16,7 @@ from setuptools import setup
 
 MODE = os.environ.get("QUINTLOG_BUILD", "")
 ROOT = Path(__file__).parent
+PROCESSORS = os.cpu_count() or 1
 
 
 def extensions() -> list[Any]:
@@ -42,11 +43,13 @@ def extensions() -> list[Any]:
         "wraparound": False,
         "cdivision": True,
     }
-    modules = cythonize(sources, language_level=3, compiler_directives=directives, force=checked)
+    modules = cythonize(
+        sources, language_level=3, compiler_directives=directives, force=checked, nthreads=PROCESSORS, quiet=True
+    )
     for module in modules:
         module.optional = not MODE  # cythonize() drops optional=True given to Extension
         module.extra_compile_args = ["-O1" if checked else "-O3"]  # tests are short: compiling counts
     return list(modules)
 
 
-setup(ext_modules=extensions())
+setup(ext_modules=extensions(), options={"build_ext": {"parallel": PROCESSORS}})
