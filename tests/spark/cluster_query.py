@@ -61,8 +61,6 @@ def main() -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "512m",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "spark.executorEnv.PYTHONPATH": os.environ["EXECUTOR_PATH"],
         "spark.submit.pyFiles": f"{place}/quintlog.zip",
         "spark.sql.shuffle.partitions": "2",

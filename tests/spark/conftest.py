@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
+QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For all of Java here, also of executors and drivers of their own: it lives for seconds, and so costs half."""
 
 
 def missing() -> str:
@@ -36,6 +38,7 @@ def require_spark() -> None:
         pytest.fail(f"Spark's tests cannot run: {reason}")
     if reason:
         pytest.skip(f"SPARK IS NOT TESTED: {reason}")
+    os.environ["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +57,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={place}",
+        "spark.driver.extraJavaOptions": f"-Dderby.system.home={place}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
         "spark.python.worker.faulthandler.enabled": "true",

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 NOW_MS = 1_795_773_600_000  # 2026-11-27T10:00Z
 pytestmark = pytest.mark.timeout(300)
+A_SPARK_OF_ITS_OWN = pytest.mark.skipif(
+    os.environ.get("QUINTLOG_NIGHTLY") != "1", reason="a Spark of its own; QUINTLOG_NIGHTLY=1 runs it"
+)
 Job = Callable[..., tuple[int, dict[str, Any]]]
 
 
@@ -222,6 +225,7 @@ def test_archive_after_failures_in_the_middle(
     assert archived(spark, out) == stored(spark, data_dir)
 
 
+@A_SPARK_OF_ITS_OWN
 def test_archive_killed_by_a_signal(spark: SparkSession, job: Job, data_dir: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = submit("archive", "--data-dir", str(data_dir), "--out", str(out), "--batch-bytes", "1")
@@ -283,7 +287,7 @@ def test_stats_of_lag(job: Job, data_dir: Path, tmp_path: Path) -> None:
 # --- the command line
 
 
-@pytest.mark.skipif(os.environ.get("QUINTLOG_NIGHTLY") != "1", reason="a Spark of its own; QUINTLOG_NIGHTLY=1 runs it")
+@A_SPARK_OF_ITS_OWN
 def test_exit_code_by_spark_submit(data_dir: Path, tmp_path: Path) -> None:
     damage(segments(data_dir)[0], b"order 5 ")
     report = tmp_path / "report.json"
