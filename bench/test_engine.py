@@ -57,9 +57,9 @@ def test_read_from_memory(benchmark: BenchmarkFixture, engine: EngineLog) -> Non
     def read_all() -> int:
         seq = 1
         while seq <= partition.committed_seq:
-            slab = partition.read(seq, 1 << 18, None)
-            assert slab is not None
-            seq = slab.last_seq + 1
+            read_batch = partition.read(seq, 1 << 18, None)
+            assert read_batch is not None
+            seq = read_batch.last_seq + 1
         return seq
 
     benchmark.extra_info["records"] = 100_000
@@ -73,11 +73,11 @@ def test_read_from_files(benchmark: BenchmarkFixture, stored: Path) -> None:
         def read_all() -> int:
             seq = count = 1
             while seq <= partition.committed_seq:
-                slab = partition.read(seq, 1 << 18, lambda: None)
-                if slab is None:
+                read_batch = partition.read(seq, 1 << 18, lambda: None)
+                if read_batch is None:
                     log.inbox.run_posted()
                     continue
-                seq = slab.last_seq + 1
+                seq = read_batch.last_seq + 1
                 count += 1
             return seq
 

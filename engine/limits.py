@@ -292,8 +292,8 @@ OVERTAKEN_MAX = 1024
 CURSOR_NAME_BYTES_MAX = 1024
 """Name of a group of readers (Fujin allows 1024 bytes for names)."""
 
-CURSOR_SLABS_BYTES_MAX = 64 << 20
-"""Bytes of slabs kept for cursors that are being read, in total; one larger slab is kept alone."""
+CURSOR_READ_BATCHES_BYTES_MAX = 64 << 20
+"""Bytes of read batches kept for cursors that are being read, in total; one larger one is kept alone."""
 
 CURSOR_ROUND_NUMBERS_MAX = 1 << 20
 """Numbers in the entries that one submission of moved cursors writes: about 3 MiB."""

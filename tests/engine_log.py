@@ -79,14 +79,14 @@ class EngineLog:
         self.lost: list[tuple[int, int]] = []
         while seq <= partition.committed_seq:
             ready: list[bool] = []
-            slab = partition.read(seq, max_bytes, lambda ready=ready: ready.append(True))  # type: ignore[misc]
-            if slab is None:
+            read_batch = partition.read(seq, max_bytes, lambda ready=ready: ready.append(True))  # type: ignore[misc]
+            if read_batch is None:
                 self.inbox.run_until(lambda ready=ready: bool(ready))  # type: ignore[misc]
-                slab = partition.read(seq, max_bytes, None)
-                assert slab is not None, "on_ready was called, but there is nothing"
-            self.lost.extend(slab.lost)
-            found.extend(records(slab.buffer, 0, len(slab.buffer), seq))
-            seq = slab.last_seq + 1
+                read_batch = partition.read(seq, max_bytes, None)
+                assert read_batch is not None, "on_ready was called, but there is nothing"
+            self.lost.extend(read_batch.lost)
+            found.extend(records(read_batch.buffer, 0, len(read_batch.buffer), seq))
+            seq = read_batch.last_seq + 1
         return found
 
     def values(self, topic: str = "t", index: int = 0) -> list[bytes]:

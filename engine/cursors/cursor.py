@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from engine.callbacks import call_each
 from engine.cursors.entries import Entry
 from engine.cursors.policies import CursorTotals
-from engine.cursors.reader import BatchError, BundleError, Reader, SlabCache
+from engine.cursors.reader import BatchError, BundleError, ReadBatchCache, Reader
 from engine.errors import EngineError, OutOfRange
 from engine.partitions.partition import Partition
 from engine.reports import report
@@ -29,7 +29,7 @@ class CursorHome(Protocol):
     """Who keeps cursors (``engine.cursors.store.CursorStore``)."""
 
     @property
-    def slabs(self) -> SlabCache:
+    def read_batches(self) -> ReadBatchCache:
         """What they read in."""
 
     @property
@@ -110,7 +110,7 @@ class Cursor:
         self.log_start = 0
         self.lost = 0
         self.waiting = False
-        self._reader = Reader(store.slabs)
+        self._reader = Reader(store.read_batches)
         self._retry_reader: Reader | None = None
         self.reader = self._reader
         self._waiters: list[Callable[[], None]] = []
@@ -171,7 +171,7 @@ class Cursor:
         """Set ``reader`` to the first record of a plan. False: ``waiting`` for the disk, or the plan is void."""
         if plan.retry:
             if self._retry_reader is None:
-                self._retry_reader = Reader(self._store.slabs)
+                self._retry_reader = Reader(self._store.read_batches)
             reader = self._retry_reader
         else:
             reader = self._reader
@@ -183,7 +183,7 @@ class Cursor:
             self._look_around()
             return False
         except (BatchError, BundleError) as problem:
-            self.skip_slab(plan, problem)
+            self.skip_read_batch(plan, problem)
             return False
         self.waiting = True
         self._wanted = plan.first
@@ -210,8 +210,8 @@ class Cursor:
         if not self.is_dirty:
             self.touch()
 
-    def skip_slab(self, plan: Plan, problem: Exception) -> None:
-        """The records of a plan cannot be decoded: pass what is left of them in the slab, and report it."""
+    def skip_read_batch(self, plan: Plan, problem: Exception) -> None:
+        """The records of a plan cannot be decoded: pass what is left of them in the read batch, and report it."""
         last = max(self.reader.last_seq, plan.first)
         if plan.retry:
             last = min(last, plan.last)
@@ -353,10 +353,10 @@ class Cursor:
         if wanted > 0 and wanted <= partition.committed_seq:
             self._wanted = 0
             try:
-                if self._store.slabs.find(partition, wanted) is None:
-                    slab = partition.read(wanted, 1, None)
-                    if slab is not None:
-                        self._store.slabs.add(partition, wanted, slab)
+                if self._store.read_batches.find(partition, wanted) is None:
+                    read_batch = partition.read(wanted, 1, None)
+                    if read_batch is not None:
+                        self._store.read_batches.add(partition, wanted, read_batch)
             except OutOfRange:
                 pass  # retention was faster; next() meets it again
             except EngineError as problem:
@@ -400,7 +400,7 @@ class Cursor:
         )
 
     def close(self) -> None:
-        """Let go of it: slabs, callbacks, and whoever still holds it."""
+        """Let go of it: read batches, callbacks, and whoever still holds it."""
         self.alive = False
         self._reader.close()
         if self._retry_reader is not None:

@@ -25,7 +25,7 @@ import xxhash
 from engine.context import EngineContext
 from engine.cursors.cursor import Cursor
 from engine.cursors.policies import CursorPolicies
-from engine.cursors.reader import BatchError, BundleError, Reader, SlabCache
+from engine.cursors.reader import BatchError, BundleError, ReadBatchCache, Reader
 from engine.errors import EngineError, NotStored, OutOfRange
 from engine.formats.record import Record
 from engine.limits import DEAD_LETTERS_PENDING_MAX, TOPIC_NAME_BYTES_MAX
@@ -82,7 +82,7 @@ class DeadLetters:
         self,
         context: EngineContext,
         partitions: PartitionTable,
-        slabs: SlabCache,
+        read_batches: ReadBatchCache,
         policies: CursorPolicies,
         clock_ms: Callable[[], int],
     ) -> None:
@@ -93,7 +93,7 @@ class DeadLetters:
         self._queues: dict[Cursor, deque[Job]] = {}
         self._retry_ms: dict[Cursor, int] = {}  # whose dead letters have to wait, as the operator was told, until then
         self._appended: list[Appended] = []
-        self._reader = Reader(slabs)
+        self._reader = Reader(read_batches)
 
     def __len__(self) -> int:
         return sum(map(len, self._queues.values())) + len(self._appended)

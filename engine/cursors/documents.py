@@ -227,7 +227,7 @@ class Redrive:
         self._left = limit
         self._on_done = on_done
         self._count = 0
-        self._reader = Reader(store.slabs)
+        self._reader = Reader(store.read_batches)
         self._cursor = store.group(REDRIVE_OWNER, name, source) or store.create(
             REDRIVE_OWNER, source, after_seq=source.log_start - 1, name=name
         )
@@ -238,7 +238,7 @@ class Redrive:
         self._ended = False
 
     def work(self) -> None:
-        """One step: look at the next records, a slab's at most, and append what is wanted of them."""
+        """One step: look at the next records, a read batch of them at most, and append what is wanted of them."""
         if self._chunks or self._ended:
             return
         try:

@@ -2,7 +2,7 @@ cimport cython
 
 from engine.formats.batch cimport RecordCursor
 
-cdef class SharedSlab:
+cdef class SharedReadBatch:
     cdef readonly object partition
     cdef readonly object buffer
     cdef readonly long long first_seq
@@ -13,13 +13,13 @@ cdef class SharedSlab:
 
 cdef class Reader:
     cdef object _cache
-    cdef SharedSlab _shared
+    cdef SharedReadBatch _shared
     cdef readonly RecordCursor records
     cdef readonly long long position
     cdef readonly bint current
     cdef readonly tuple lost
 
-    @cython.locals(shared=SharedSlab)
+    @cython.locals(shared=SharedReadBatch)
     cpdef bint open(self, partition, long long seq, on_ready) except -1
     cpdef advance(self)
     cpdef moved(self, long long position, bint current)

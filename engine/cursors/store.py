@@ -44,7 +44,7 @@ from engine.cursors.entries import (
 from engine.cursors.lags import Lags, Standing
 from engine.cursors.names import CursorKey, CursorNames
 from engine.cursors.policies import CursorPolicies, CursorPolicy, CursorTotals
-from engine.cursors.reader import SlabCache
+from engine.cursors.reader import ReadBatchCache
 from engine.cursors.writer import CursorWriter
 from engine.errors import Corrupt, EngineError, InvalidConfig
 from engine.limits import CURSOR_NAME_BYTES_MAX, CURSORS_LOADED_MAX
@@ -91,10 +91,10 @@ class CursorStore:
         self.context = context
         self.clock_ms = clock_ms
         self.now_ms = context.now_ms
-        self.slabs = SlabCache()
+        self.read_batches = ReadBatchCache()
         self._partitions = partitions
         self._policies = CursorPolicies()
-        self.dead_letters = DeadLetters(context, partitions, self.slabs, self._policies, lambda: self.clock_ms())
+        self.dead_letters = DeadLetters(context, partitions, self.read_batches, self._policies, lambda: self.clock_ms())
         self.watched: set[Cursor] = set()
         """Cursors that :meth:`tick` looks at for what falls due."""
         self._topic_of: dict[int, int] = {}
@@ -315,7 +315,7 @@ class CursorStore:
             self._topic_of.pop(cursor_id, None)
             self._at_rest.pop(cursor_id, None)
         self.names.remove_topic(topic.id)
-        self.slabs.forget_topic(topic)
+        self.read_batches.forget_topic(topic)
         if ids:
             log.info("topic %r was deleted, and with it %d cursors", topic.name, len(ids))
             self.context.state.submit([delete_entry(cursor_id) for cursor_id in ids])

@@ -84,8 +84,8 @@ cdef Py_ssize_t copy(
 ) except -1
 
 cdef class RecordCursor(MessageCursor):
-    cdef const unsigned char[::1] slab
-    cdef Py_ssize_t slab_end
+    cdef const unsigned char[::1] batches
+    cdef Py_ssize_t batches_end
     cdef Py_ssize_t batch
     cdef Py_ssize_t batch_end
     cdef Py_ssize_t bundle

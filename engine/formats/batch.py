@@ -395,13 +395,13 @@ class RecordCursor(MessageCursor):
 
     It checks everything but hashes (`verify` does), and makes no object for a record::
 
-        cursor = RecordCursor(slab, 0, len(slab), from_seq)
+        cursor = RecordCursor(batches, 0, len(batches), from_seq)
         while cursor.next():  # BatchError, BundleError
             ...  # cursor.data[cursor.value_start : cursor.value_end], cursor.seq, cursor.timestamp, cursor.qos0
 
-    The key is ``data[key_start:key_end]`` (empty: none). ``data`` may be another buffer after each `next`: the slab, or
-    an unpacked bundle. A record for which there is no room yet need not be taken: keep the cursor, its fields stay as
-    they are until the next `next`.
+    The key is ``data[key_start:key_end]`` (empty: none). ``data`` may be another buffer after each `next`: the batches,
+    or an unpacked bundle. A record for which there is no room yet need not be taken: keep the cursor, its fields stay
+    as they are until the next `next`.
 
     From compiled code: ``from engine.formats.batch cimport RecordCursor`` makes all fields C fields and ``data`` a
     typed memoryview. Copy values in a function of the module, ``copy(out, position, cursor.data, cursor.value_start,
@@ -409,13 +409,13 @@ class RecordCursor(MessageCursor):
     100 bytes; 50 if the loop is written out where ``cursor.next()`` is called).
     """
 
-    def __init__(self, slab: Buffer, start: int, end: int, from_seq: int = 0) -> None:
-        if start < 0 or end > len(slab):
+    def __init__(self, batches: Buffer, start: int, end: int, from_seq: int = 0) -> None:
+        if start < 0 or end > len(batches):
             raise BatchError("range outside the buffer")
         super().__init__()
-        self.data = slab
-        self.slab = slab
-        self.slab_end = end
+        self.data = batches
+        self.batches = batches
+        self.batches_end = end
         self.from_seq = from_seq
         self.batch = start
         self.batch_end = start
@@ -441,21 +441,21 @@ class RecordCursor(MessageCursor):
 
     def open_batch(self) -> bool:
         """Begins with the next batch that holds a number of at least ``from_seq``; False behind the last one."""
-        while self.batch_end < self.slab_end:
+        while self.batch_end < self.batches_end:
             self.batch = self.batch_end
-            behind = batch_end(self.slab, self.batch, self.slab_end)
+            behind = batch_end(self.batches, self.batch, self.batches_end)
             if behind == 0:
                 raise BatchError("not a whole batch")
             self.batch_end = behind
-            self.batch_last_seq = number(self.slab, self.batch + 24, 8)
+            self.batch_last_seq = number(self.batches, self.batch + 24, 8)
             if self.batch_last_seq < self.from_seq:
                 continue
-            self.expected_seq = number(self.slab, self.batch + 16, 8)
-            self.batch_count = number(self.slab, self.batch + 32, 4)
+            self.expected_seq = number(self.batches, self.batch + 16, 8)
+            self.batch_count = number(self.batches, self.batch + 32, 4)
             self.batch_left = self.batch_count
-            self.qos0 = self.slab[self.batch + 5] & 1 != 0
-            self.bundle = self.batch + HEADER + self.slab[self.batch + 6]
-            self.bundles_end = self.bundle + number(self.slab, self.batch + 8, 4)
+            self.qos0 = self.batches[self.batch + 5] & 1 != 0
+            self.bundle = self.batch + HEADER + self.batches[self.batch + 6]
+            self.bundles_end = self.bundle + number(self.batches, self.batch + 8, 4)
             self.batch_headers = None
             return True
         return False
@@ -463,7 +463,7 @@ class RecordCursor(MessageCursor):
     def open_bundle(self) -> bool:
         """Begins with the next bundle of the batch; False if all its numbers are below ``from_seq``."""
         if self.unpacked:
-            self.data = self.slab
+            self.data = self.batches
             self.window = None
             self.unpacked = False
         self.data_end = self.bundles_end
@@ -488,7 +488,7 @@ class RecordCursor(MessageCursor):
     def headers(self) -> tuple[bytes, ...]:
         """Headers of the current record. Raises BatchError if the batch's extension is not sound."""
         if self.batch_headers is None:
-            extension = memoryview(self.slab)[self.bundles_end : self.batch_end]
+            extension = memoryview(self.batches)[self.bundles_end : self.batch_end]
             self.batch_headers = decode_headers(extension, self.batch_count)
         if not self.batch_headers:
             return ()

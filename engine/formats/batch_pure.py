@@ -387,11 +387,11 @@ def locate(buffer: Buffer, start: int, end: int, seq: int) -> int:
 
 
 class RecordCursor(MessageCursor):
-    def __init__(self, slab: Buffer, start: int, end: int, from_seq: int = 0) -> None:
+    def __init__(self, batches: Buffer, start: int, end: int, from_seq: int = 0) -> None:
         super().__init__()
-        if start < 0 or end > len(slab):
+        if start < 0 or end > len(batches):
             raise BatchError("range outside the buffer")
-        self.data = self.slab = slab
+        self.data = self.batches = batches
         self.from_seq = from_seq
         self.qos0 = False
         self.batch_count = 0
@@ -401,15 +401,15 @@ class RecordCursor(MessageCursor):
         self.rows = self.walk(start, end)
 
     def walk(self, position: int, end: int) -> Iterator[tuple[int, int, int, int, int, int]]:
-        slab = self.slab
+        batches = self.batches
         while position < end:
             start = position
-            position, first_seq, last_seq = batch_end(slab, start, end)
+            position, first_seq, last_seq = batch_end(batches, start, end)
             if not position:
                 raise BatchError("not a whole batch")
             if last_seq < self.from_seq:
                 continue
-            fields = HEADER.unpack_from(slab, start)
+            fields = HEADER.unpack_from(batches, start)
             self.qos0 = fields[2] & QOS0_ATTRIBUTE != 0
             self.batch_count = left = fields[9]
             bundle = start + HEADER_BYTES + fields[3]
@@ -419,10 +419,10 @@ class RecordCursor(MessageCursor):
             self.index = -1
             expected_seq = first_seq
             while bundle < bundles_end:
-                size, bundle = varint(slab, bundle, bundles_end)
+                size, bundle = varint(batches, bundle, bundles_end)
                 if size > bundles_end - bundle:
                     raise BatchError("bundle goes on behind the batch")
-                opened = Bundle(slab, bundle, bundle + size, expected_seq)
+                opened = Bundle(batches, bundle, bundle + size, expected_seq)
                 bundle += size
                 if opened.first_seq < expected_seq or (left == self.batch_count and opened.first_seq != first_seq):
                     raise BatchError("sequence numbers of a bundle do not follow")
@@ -446,7 +446,7 @@ class RecordCursor(MessageCursor):
 
     def headers(self) -> tuple[bytes, ...]:
         if self.batch_headers is None:
-            extension = memoryview(self.slab)[self.bundles_end : self.batch_end]
+            extension = memoryview(self.batches)[self.bundles_end : self.batch_end]
             self.batch_headers = decode_headers(extension, self.batch_count)
         return self.batch_headers[self.index] if self.batch_headers else ()
 

@@ -13,7 +13,7 @@ from engine.partitions.file_worker import FileWorker
 from engine.partitions.removal import SegmentRemoval
 from engine.partitions.tail_cache import TailCache
 from engine.reports import report
-from engine.segments.chunk import Slab
+from engine.segments.chunk import ReadBatch
 
 
 @dataclass(slots=True, eq=False)
@@ -27,7 +27,7 @@ class PartitionContext:
     tail_cache: TailCache
     readers: ThreadPoolExecutor
     """Threads for reads that neither memory nor the page cache can answer."""
-    fetched: OrderedDict[tuple[object, int], Slab | EngineError] = field(default_factory=OrderedDict)
+    fetched: OrderedDict[tuple[object, int], ReadBatch | EngineError] = field(default_factory=OrderedDict)
     """Their answers, by partition and number asked for; see `engine.partitions.reads`."""
     unopened: dict[str, str] = field(default_factory=dict)
     """Titles of partitions that could not be opened when they were last used, and why."""

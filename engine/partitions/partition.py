@@ -29,7 +29,7 @@ from engine.partitions.reservation import Reservation
 from engine.partitions.tail_cache import NO_TAIL, Tail
 from engine.reports import report
 from engine.segments.active import ActiveSegment, SealedSegment
-from engine.segments.chunk import COMMITTED, FAILED, Chunk, ChunkGroup, Slab, Waiter, check_records
+from engine.segments.chunk import COMMITTED, FAILED, Chunk, ChunkGroup, ReadBatch, Waiter, check_records
 from engine.segments.gaps import NO_GAPS
 from engine.segments.recovery import Recovered
 from engine.segments.watermarks import Owner
@@ -548,7 +548,7 @@ class Partition:
 
     # --- reading
 
-    def read(self, seq: int, max_bytes: int, on_ready: Callable[[], None] | None) -> Slab | None:
+    def read(self, seq: int, max_bytes: int, on_ready: Callable[[], None] | None) -> ReadBatch | None:
         """Committed batches from the one that holds `seq` on (or the next one, in a gap), about `max_bytes`.
 
         At least one batch, always whole ones.

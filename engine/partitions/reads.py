@@ -1,7 +1,7 @@
 """Reading a partition: from the tail in memory, from the page cache without waiting, else by a reader thread.
 
 `read` runs on the owner's thread. What it takes from files is verified before it is handed out; damage is passed
-over, named in the slab, and reported once. Positions come from, in this order: where the last read of a sequential
+over, named in the read batch, and reported once. Positions come from, in this order: where the last sequential
 reader ended, the active segment's own index, the LMDB index, the sealed segment's footer.
 """
 
@@ -24,7 +24,7 @@ from engine.limits import FETCHED_MAX, POSITION_HINTS_MAX, READ_BYTES_MIN
 from engine.partitions.context import PartitionContext
 from engine.reports import report, report_exception
 from engine.segments.active import SealedSegment
-from engine.segments.chunk import Chunk, Slab
+from engine.segments.chunk import Chunk, ReadBatch
 from engine.segments.scan import Damage, Found, careful_read, find
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def read(
     seq: int,
     max_bytes: int,
     on_ready: Callable[[], None] | None,
-) -> Slab | None:
+) -> ReadBatch | None:
     """See `Partition.read`; `seq` is committed."""
     if seq < partition.log_start:
         raise OutOfRange(
@@ -112,34 +112,34 @@ def read(
         return answer
     request = _request(context, partition, seq, max_bytes)
     started = time.perf_counter()
-    slab = _try(context, partition, request)
-    if slab is not None:
+    read_batch = _try(context, partition, request)
+    if read_batch is not None:
         context.figures.read_seconds["cache"].observe(time.perf_counter() - started)
     elif on_ready is not None:
         _fetch(context, parts, partition, request, on_ready)
-    return slab
+    return read_batch
 
 
-def _from_memory(context: EngineContext, chunk: Chunk, seq: int) -> Slab:
+def _from_memory(context: EngineContext, chunk: Chunk, seq: int) -> ReadBatch:
     """One in `TAIL_READS_TIMED` is timed and counts for all of them: looking at the clock costs as much as the read."""
     figures = context.figures
     figures.tail_reads += 1
     if figures.tail_reads % TAIL_READS_TIMED:
-        return _slab_of(chunk, seq)
+        return _read_batch_of(chunk, seq)
     started = time.perf_counter()
-    slab = _slab_of(chunk, seq)
+    read_batch = _read_batch_of(chunk, seq)
     figures.read_seconds["memory"].observe(time.perf_counter() - started, TAIL_READS_TIMED)
-    return slab
+    return read_batch
 
 
-def _slab_of(chunk: Chunk, seq: int) -> Slab:
+def _read_batch_of(chunk: Chunk, seq: int) -> ReadBatch:
     view = memoryview(chunk.buffer)
     if seq <= chunk.first_seq:
-        return Slab(view[: chunk.end], chunk.first_seq, chunk.last_seq)
+        return ReadBatch(view[: chunk.end], chunk.first_seq, chunk.last_seq)
     start = locate(view, 0, chunk.end, seq)
     header = read_header(view, start, chunk.segment_id, chunk.file_position + start)
     assert header is not None
-    return Slab(view[start : chunk.end], header.first_seq, chunk.last_seq)
+    return ReadBatch(view[start : chunk.end], header.first_seq, chunk.last_seq)
 
 
 def _request(context: EngineContext, partition: Partition, seq: int, max_bytes: int) -> Request:
@@ -195,8 +195,8 @@ def _position(context: EngineContext, partition: Partition, segment: SealedSegme
     return (found.position, found.first_seq) if found else (HEADER_BYTES, segment.first_seq)
 
 
-def _try(context: EngineContext, partition: Partition, request: Request) -> Slab | None:
-    """The slab if the page cache holds it whole and undamaged."""
+def _try(context: EngineContext, partition: Partition, request: Request) -> ReadBatch | None:
+    """The read batch if the page cache holds it whole and undamaged."""
 
     def read_cached(position: int, size_bytes: int) -> bytearray | None:
         buffer = bytearray(size_bytes)
@@ -218,14 +218,14 @@ def _try(context: EngineContext, partition: Partition, request: Request) -> Slab
         return None  # the reader thread meets it again, and reports it
     if result is None or result[0] is None or result[1]:
         return None
-    return _slab(partition, request, result[0], [])
+    return _read_batch(partition, request, result[0], [])
 
 
-def _slab(partition: Partition, request: Request, found: Found, damages: list[Damage]) -> Slab:
+def _read_batch(partition: Partition, request: Request, found: Found, damages: list[Damage]) -> ReadBatch:
     partition.read_state.note_position(found.last_seq + 1, request.segment_id, found.next_position)
     lost = tuple((max(damage.first_seq, request.seq), damage.last_seq) for damage in damages)
     view = memoryview(found.data)[found.start : found.end]
-    return Slab(view, found.first_seq, found.last_seq, tuple(pair for pair in lost if pair[0] <= pair[1]))
+    return ReadBatch(view, found.first_seq, found.last_seq, tuple(pair for pair in lost if pair[0] <= pair[1]))
 
 
 def _fetch(
@@ -286,7 +286,7 @@ def _fetched(
     result: tuple[Found | None, list[Damage]] | EngineError,
 ) -> None:
     """Puts the answer where `read` finds it (the last few are kept), and calls everybody who waited."""
-    answer: Slab | EngineError
+    answer: ReadBatch | EngineError
     if isinstance(result, EngineError):
         answer = result
         report(str(result))
@@ -294,7 +294,9 @@ def _fetched(
         found, damages = result
         for damage in damages:
             report_damage(context, partition, request.path, request.segment_id, damage)
-        answer = _slab(partition, request, found, damages) if found is not None else _rest_is_lost(partition, request)
+        answer = (
+            _read_batch(partition, request, found, damages) if found is not None else _rest_is_lost(partition, request)
+        )
     callbacks = partition.read_state.waiting.pop(request.seq)
     parts.fetched[partition, request.seq] = answer
     while len(parts.fetched) > FETCHED_MAX:
@@ -302,10 +304,10 @@ def _fetched(
     call_each("a read", callbacks)
 
 
-def _rest_is_lost(partition: Partition, request: Request) -> Slab:
-    """An empty slab: everything from the wanted number to the last one that the segment held is damaged."""
+def _rest_is_lost(partition: Partition, request: Request) -> ReadBatch:
+    """An empty read batch: everything from the wanted number to the last one that the segment held is damaged."""
     last_seq = max(request.last_seq, request.seq)
-    return Slab(memoryview(b""), request.seq, last_seq, ((request.seq, last_seq),))
+    return ReadBatch(memoryview(b""), request.seq, last_seq, ((request.seq, last_seq),))
 
 
 def report_damage(context: EngineContext, partition: Partition, path: Path, segment_id: int, damage: Damage) -> None:

@@ -21,7 +21,7 @@ class BufferPool:
         return free.pop()
 
     def give(self, buffer: bytearray) -> None:
-        """Takes a buffer back, unless somebody still looks at it (a slab on its way to a reader)."""
+        """Takes a buffer back, unless somebody still looks at it (a read batch on its way to a reader)."""
         size_bytes = len(buffer)
         if size_bytes & (size_bytes - 1) or not CHUNK_BYTES_MIN <= size_bytes <= CHUNK_BYTES_MAX:
             return  # no chunk of a usual size will ask for it

@@ -1,4 +1,4 @@
-"""Chunks and slabs: what goes into the log and what comes out of it, both as whole batches back to back."""
+"""Chunks and read batches: what goes into the log and what comes out of it, both as whole batches back to back."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def outcome(chunks: Sequence[Chunk]) -> tuple[int, EngineError | None]:
 
 
 @dataclass(slots=True)
-class Slab:
+class ReadBatch:
     """Whole, verified, committed batches of one partition, back to back."""
 
     buffer: memoryview

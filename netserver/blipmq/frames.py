@@ -35,7 +35,7 @@ TTL_HEADER = b"blipmq-ttl-ms"
 """A record's header: time to live in milliseconds from its timestamp on, as digits (protocol version 2)."""
 
 PENDING = 0  # what deliver() ended with: the current record is not taken
-END = 1  # no record is left in the slab
+END = 1  # no record is left in the batches
 SKIP = 2  # the current record cannot be delivered: too old, or too large for a frame
 FULL = 3  # the current record does not fit into what is left of the output
 

@@ -292,7 +292,7 @@ class ConsumingSession:
                 self._passed += 1
                 return 0
         except (BatchError, BundleError) as problem:
-            cursor.skip_slab(plan, problem)
+            cursor.skip_read_batch(plan, problem)
             return 0
         last = first + taken - 1
         reader.moved(last + 1, state != _END)

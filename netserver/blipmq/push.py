@@ -331,7 +331,7 @@ class Pusher:
                 cursor.finished(plan, first)
                 return used
         except (BatchError, BundleError) as problem:
-            cursor.skip_slab(plan, problem)
+            cursor.skip_read_batch(plan, problem)
             return used
         last = first + taken - 1
         reader.moved(last + 1, state != END)

@@ -26,7 +26,7 @@ cpdef tuple pack_publishes(
     size=Py_ssize_t, need=Py_ssize_t, larger=Py_ssize_t,
 )
 cpdef tuple frame_data(
-    const unsigned char[::1] slab,
+    const unsigned char[::1] batches,
     u64 from_seq,
     u64 last_seq,
     bytes topic,

@@ -18,7 +18,7 @@ COMPILED = not __file__.endswith(".py")
 
 _HEADER = 8
 _FIXED = 24  # header, topic length, number, data length
-MANY = 1 << 20  # records of a slab above which their number says nothing about its size (gaps)
+MANY = 1 << 20  # records above which their number says nothing about its size (gaps)
 
 
 def pack_publishes(
@@ -68,21 +68,21 @@ def pack_publishes(
 
 
 def frame_data(
-    slab: Buffer, from_seq: int, last_seq: int, topic: bytes, value_bytes_max: int, bytes_max: int
+    batches: Buffer, from_seq: int, last_seq: int, topic: bytes, value_bytes_max: int, bytes_max: int
 ) -> tuple[Buffer, int, int, int]:
-    """DATA frames of the records of ``slab`` from number ``from_seq`` on, about ``bytes_max`` bytes, at least one.
+    """DATA frames of the records of ``batches`` from number ``from_seq`` on, about ``bytes_max`` bytes, at least one.
 
     Records above ``value_bytes_max`` are left out.
 
     Args:
-        slab: verified whole batches.
+        batches: verified whole batches.
         last_seq: number of its last record.
 
     Returns:
         (frames, number to go on with, frames made, records left out).
 
     Raises:
-        BatchError, BundleError: the slab was not written by us.
+        BatchError, BundleError: the batches were not written by us.
     """
     name = topic
     topic_size = len(topic)
@@ -90,12 +90,12 @@ def frame_data(
     room = bytes_max
     if last_seq >= from_seq and last_seq - from_seq < MANY:
         span = last_seq - from_seq
-        room = len(slab) + (span + 1) * head
+        room = len(batches) + (span + 1) * head
         if room > bytes_max:
             room = bytes_max
     buffer = bytearray(room)
     out = buffer
-    cursor = RecordCursor(slab, 0, len(slab), from_seq)
+    cursor = RecordCursor(batches, 0, len(batches), from_seq)
     used = 0
     count = 0
     skipped = 0

@@ -55,11 +55,11 @@ def pack_publishes(
 
 
 def frame_data(
-    slab: Buffer, from_seq: int, last_seq: int, topic: bytes, value_bytes_max: int, bytes_max: int
+    batches: Buffer, from_seq: int, last_seq: int, topic: bytes, value_bytes_max: int, bytes_max: int
 ) -> tuple[Buffer, int, int, int]:
     topic_size = len(topic)
     head = _FIXED + topic_size
-    cursor = RecordCursor(slab, 0, len(slab), from_seq)
+    cursor = RecordCursor(batches, 0, len(batches), from_seq)
     parts: list[Buffer] = []
     used = count = skipped = 0
     next_seq = from_seq

@@ -19,7 +19,7 @@ from netserver.figg.limits import FRAMES_AGAIN_BYTES, FRAMES_BYTES, READ_BYTES, 
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.segments.chunk import Slab
+    from engine.segments.chunk import ReadBatch
     from netserver.figg.codec import Buffer
     from netserver.shell.counters import Counters
 
@@ -189,7 +189,7 @@ class Subscription:
         framed = self._shared.get(partition, seq)
         if framed is None:
             try:
-                slab = partition.read(seq, READ_BYTES, self._on_ready)
+                read_batch = partition.read(seq, READ_BYTES, self._on_ready)
             except OutOfRange as gap:
                 self._counters.skipped["expired"] += partition.gaps.count(seq, gap.first - 1).most
                 framed = Framed(b"", gap.first)
@@ -201,10 +201,10 @@ class Subscription:
                 self._leave()
                 raise
             else:
-                if slab is None:
+                if read_batch is None:
                     self._live = seq > partition.committed_seq
                     return None
-                framed = self._frame(partition, slab, seq)
+                framed = self._frame(partition, read_batch, seq)
                 self._shared.put(partition, seq, framed)
         self._count(framed)
         if was_live and framed.count:
@@ -221,20 +221,20 @@ class Subscription:
         if framed.lost:
             counters.skipped["damaged"] += framed.lost
 
-    def _frame(self, partition: Partition, slab: Slab, seq: int) -> Framed:
-        lost = partition.gaps.most(slab.lost)
+    def _frame(self, partition: Partition, read_batch: ReadBatch, seq: int) -> Framed:
+        lost = partition.gaps.most(read_batch.lost)
         if lost:
-            log.warning("%s: a subscriber lost %d damaged records: %s", partition.title, lost, slab.lost)
-        if not len(slab.buffer):
-            return Framed(b"", slab.last_seq + 1, lost=lost)
+            log.warning("%s: a subscriber lost %d damaged records: %s", partition.title, lost, read_batch.lost)
+        if not len(read_batch.buffer):
+            return Framed(b"", read_batch.last_seq + 1, lost=lost)
         try:
             frames, next_seq, count, skipped = frame_data(
-                slab.buffer, seq, slab.last_seq, self.topic, self._value_bytes_max, FRAMES_BYTES
+                read_batch.buffer, seq, read_batch.last_seq, self.topic, self._value_bytes_max, FRAMES_BYTES
             )
         except (BatchError, BundleError) as problem:  # it passed its checksum, so it was written like that
-            lost += partition.gaps.count(max(seq, slab.first_seq), slab.last_seq).most
-            log.error("%s: records %d to %d cannot be read: %s", partition.title, seq, slab.last_seq, problem)
-            return Framed(b"", slab.last_seq + 1, lost=lost)
+            lost += partition.gaps.count(max(seq, read_batch.first_seq), read_batch.last_seq).most
+            log.error("%s: records %d to %d cannot be read: %s", partition.title, seq, read_batch.last_seq, problem)
+            return Framed(b"", read_batch.last_seq + 1, lost=lost)
         return Framed(frames, next_seq, count, skipped, lost)
 
 

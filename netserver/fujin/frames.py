@@ -27,7 +27,7 @@ _ID_STRING = 16  # and its length
 _SEQ_BOUND = 1 << 62  # no sequence number is as high
 
 PENDING = 0  # what frame_records() ended with: the current record is not taken
-END = 1  # no record is left in the slab
+END = 1  # no record is left in the batches
 SKIP = 2  # the current record cannot be delivered: empty, or too large
 FULL = 3  # the current record does not fit into what is left of the output
 

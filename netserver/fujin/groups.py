@@ -328,7 +328,7 @@ class Group:
                 self._leave_out(cursor, plan, records.value_end == records.value_start, now_ms)
                 return SKIPPED_BYTES
         except (BatchError, BundleError) as problem:
-            cursor.skip_slab(plan, problem)
+            cursor.skip_read_batch(plan, problem)
             return SKIPPED_BYTES
         last = first + taken - 1
         reader.moved(last + 1, state != END)

@@ -39,14 +39,14 @@ cpdef tuple pack_lines(
     next_seq=u64, start=Py_ssize_t, size=Py_ssize_t,
 )
 cpdef tuple frame_lengths(
-    const unsigned char[::1] slab, u64 from_seq, u64 last_seq, Py_ssize_t bytes_max, Py_ssize_t records_max
+    const unsigned char[::1] batches, u64 from_seq, u64 last_seq, Py_ssize_t bytes_max, Py_ssize_t records_max
 )
 @cython.locals(
     room=Py_ssize_t, buffer=bytearray, out="unsigned char*", cursor=RecordCursor, used=Py_ssize_t, count=Py_ssize_t,
     next_seq=u64, size=Py_ssize_t, key_size=Py_ssize_t,
 )
 cpdef tuple frame_lines(
-    const unsigned char[::1] slab,
+    const unsigned char[::1] batches,
     u64 from_seq,
     u64 last_seq,
     u64 partition,

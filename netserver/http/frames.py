@@ -100,24 +100,24 @@ def pack_lines(
 
 
 def frame_lengths(
-    slab: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int
+    batches: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int
 ) -> tuple[Buffer, int, int]:
     """The values of records ``from_seq`` to ``last_seq``, each after its length; about ``bytes_max``, at least one.
 
     Args:
-        slab: verified whole batches.
-        last_seq: no higher than the last number of the slab.
+        batches: verified whole batches.
+        last_seq: no higher than the last number of the batches.
 
     Returns:
         (bytes, number to go on with, records taken).
 
     Raises:
-        BatchError, BundleError: the slab was not written by us.
+        BatchError, BundleError: the batches were not written by us.
     """
     room = bytes_max
     buffer = bytearray(room)
     out = buffer
-    cursor = RecordCursor(slab, 0, len(slab), from_seq)
+    cursor = RecordCursor(batches, 0, len(batches), from_seq)
     used = 0
     count = 0
     next_seq = from_seq
@@ -145,26 +145,26 @@ def frame_lengths(
 
 
 def frame_lines(
-    slab: Buffer, from_seq: int, last_seq: int, partition: int, bytes_max: int, records_max: int
+    batches: Buffer, from_seq: int, last_seq: int, partition: int, bytes_max: int, records_max: int
 ) -> tuple[Buffer, int, int]:
     """Records ``from_seq`` to ``last_seq`` as lines of JSON (``rows.line_of``); about ``bytes_max``, at least one.
 
     It stops before a record that has headers, or a key or value that is no UTF-8.
 
     Args:
-        slab: verified whole batches.
-        last_seq: no higher than the last number of the slab.
+        batches: verified whole batches.
+        last_seq: no higher than the last number of the batches.
 
     Returns:
         (bytes, number to go on with, records taken).
 
     Raises:
-        BatchError, BundleError: the slab was not written by us.
+        BatchError, BundleError: the batches were not written by us.
     """
     room = bytes_max
     buffer = bytearray(room)
     out = buffer
-    cursor = RecordCursor(slab, 0, len(slab), from_seq)
+    cursor = RecordCursor(batches, 0, len(batches), from_seq)
     used = 0
     count = 0
     next_seq = from_seq

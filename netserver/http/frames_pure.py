@@ -58,9 +58,9 @@ def pack_lines(
 
 
 def frame_lengths(
-    slab: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int
+    batches: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int
 ) -> tuple[Buffer, int, int]:
-    cursor = RecordCursor(slab, 0, len(slab), from_seq)
+    cursor = RecordCursor(batches, 0, len(batches), from_seq)
     parts: list[Buffer] = []
     used = count = 0
     next_seq = from_seq
@@ -78,9 +78,9 @@ def frame_lengths(
 
 
 def frame_lines(
-    slab: Buffer, from_seq: int, last_seq: int, partition: int, bytes_max: int, records_max: int
+    batches: Buffer, from_seq: int, last_seq: int, partition: int, bytes_max: int, records_max: int
 ) -> tuple[Buffer, int, int]:
-    cursor = RecordCursor(slab, 0, len(slab), from_seq)
+    cursor = RecordCursor(batches, 0, len(batches), from_seq)
     parts: list[bytes] = []
     used = room = count = 0
     next_seq = from_seq

@@ -28,7 +28,7 @@ from netserver.http.limits import (
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.segments.chunk import Slab
+    from engine.segments.chunk import ReadBatch
     from netserver.http.sender import Sender
     from netserver.shell.counters import Counters
 
@@ -39,7 +39,7 @@ class Frame(Protocol):
     """`netserver.http.frames.frame_lengths`, or `frame_lines` for a partition."""
 
     def __call__(
-        self, slab: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int, /
+        self, batches: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int, /
     ) -> tuple[Buffer, int, int]: ...
 
 
@@ -77,7 +77,7 @@ class Source:
         self._wake = wake
         self._records: Iterator[Record] | None = None
         self._last_seq = 0  # of what `_records` goes over
-        self._slab: Slab | None = None  # what `frame` goes over
+        self._read_batch: ReadBatch | None = None  # what `frame` goes over
 
     @property
     def is_over(self) -> bool:
@@ -96,14 +96,14 @@ class Source:
         """
         if self.found or self._records is not None or self._since_ms or self.is_over:
             return None
-        slab = self._slab
-        if slab is None or slab.last_seq < self.next_seq:
-            slab = self._slab = self._next_slab()
-            if slab is None or self.found:
+        read_batch = self._read_batch
+        if read_batch is None or read_batch.last_seq < self.next_seq:
+            read_batch = self._read_batch = self._next_read_batch()
+            if read_batch is None or self.found:
                 return None
-        last_seq = slab.last_seq if self.end_seq is None else min(slab.last_seq, self.end_seq - 1)
+        last_seq = read_batch.last_seq if self.end_seq is None else min(read_batch.last_seq, self.end_seq - 1)
         try:
-            out, self.next_seq, count = frame(slab.buffer, self.next_seq, last_seq, HTTP_WRITE_BYTES, records_max)
+            out, self.next_seq, count = frame(read_batch.buffer, self.next_seq, last_seq, HTTP_WRITE_BYTES, records_max)
         except (BatchError, BundleError):
             return None  # `fill` tells it
         return (out, count) if count or self.next_seq > last_seq else None
@@ -117,28 +117,28 @@ class Source:
         self._decode()
         return True
 
-    def _next_slab(self) -> Slab | None:
+    def _next_read_batch(self) -> ReadBatch | None:
         """The batches that come next; None: none for now, or a remark was made."""
         if self.end_seq is not None and self.next_seq >= self.end_seq:
             return None
         try:
-            slab = self.partition.read(self.next_seq, HTTP_READ_BYTES, self._wake)
+            read_batch = self.partition.read(self.next_seq, HTTP_READ_BYTES, self._wake)
         except OutOfRange as gap:
             self._pass(self.next_seq, gap.first - 1, "removed by retention or trimmed")
             return None
-        if slab is not None:
-            for first, last in slab.lost:
+        if read_batch is not None:
+            for first, last in read_batch.lost:
                 self._remark(first, last, "damaged")
-        return slab
+        return read_batch
 
     def _read(self) -> bool:
-        slab, self._slab = self._slab, None
-        if slab is None or slab.last_seq < self.next_seq:
-            slab = self._next_slab()
-        if slab is None:
+        read_batch, self._read_batch = self._read_batch, None
+        if read_batch is None or read_batch.last_seq < self.next_seq:
+            read_batch = self._next_read_batch()
+        if read_batch is None:
             return bool(self.found)
-        self._last_seq = slab.last_seq
-        self._records = records(slab.buffer, 0, None, self.next_seq)
+        self._last_seq = read_batch.last_seq
+        self._records = records(read_batch.buffer, 0, None, self.next_seq)
         return True
 
     def _decode(self) -> None:

@@ -231,8 +231,10 @@ async def _write_framed(response: web.StreamResponse, reader: Reader, asked: Rea
     is_raw = asked.form == "raw"
     shown = _raw if is_raw else line_of_item
 
-    def lines(slab: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int) -> tuple[Buffer, int, int]:
-        return frame_lines(slab, from_seq, last_seq, partition, bytes_max, records_max)
+    def lines(
+        batches: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int
+    ) -> tuple[Buffer, int, int]:
+        return frame_lines(batches, from_seq, last_seq, partition, bytes_max, records_max)
 
     limit = -1 if asked.limit is None else asked.limit
     async for framed in reader.frames(frame_lengths if is_raw else lines, limit, until_s(asked)):

@@ -22,7 +22,7 @@ from netserver.reliably.stream import Link, SessionStream
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.segments.chunk import Slab
+    from engine.segments.chunk import ReadBatch
     from netserver.reliably.listener_state import ListenerState
 
 log = logging.getLogger(__name__)
@@ -80,14 +80,14 @@ class TopicStream(SessionStream):
         if state.left is not None:
             limit = min(limit, state.left)
         after = max(state.offset, self._passed)
-        slab = self._read(after + 1)
-        if slab is None:
+        read_batch = self._read(after + 1)
+        if read_batch is None:
             if self.partition.is_open and after > self.partition.last_seq:  # an older copy of the log was put back
                 self._link.fail(beyond_the_end(after, self.partition), "offset")
             return 0
-        found = self._records(slab, after + 1, limit)
+        found = self._records(read_batch, after + 1, limit)
         if not found:
-            self._passed = max(slab.last_seq, after)
+            self._passed = max(read_batch.last_seq, after)
             self._shared.want(self)
             return 0
         left = None if state.left is None else state.left - len(found)
@@ -98,10 +98,10 @@ class TopicStream(SessionStream):
         self._made[first_id] = [record_line(message_id, record) for message_id, record in enumerate(found, first_id)]
         return made
 
-    def _read(self, seq: int) -> Slab | None:
+    def _read(self, seq: int) -> ReadBatch | None:
         """Committed records from ``seq`` on; None: not now, or never (then the connection has been told)."""
         try:
-            slab = self.partition.read(seq, READ_BYTES, self._on_ready)
+            read_batch = self.partition.read(seq, READ_BYTES, self._on_ready)
         except OutOfRange as problem:
             gone = f"Records {seq} to {problem.first - 1} of the topic have been removed by retention"
             self._link.fail(gone, "retention")
@@ -113,25 +113,25 @@ class TopicStream(SessionStream):
                 self._shared.paused(problem)
                 self._later(RETRY_S, self._open_again)
             return None
-        if slab is not None and slab.lost:
-            lost = self.partition.gaps.most(slab.lost)
-            log.warning("%s: a stream lost %d damaged records: %s", self.partition.title, lost, slab.lost)
+        if read_batch is not None and read_batch.lost:
+            lost = self.partition.gaps.most(read_batch.lost)
+            log.warning("%s: a stream lost %d damaged records: %s", self.partition.title, lost, read_batch.lost)
             self._connection.counters.skipped["damaged"] += lost
-        return slab
+        return read_batch
 
     def _open_again(self) -> None:
         self.partition.when_open(self._on_ready)
 
-    def _records(self, slab: Slab, seq: int, limit: int) -> list[Record]:
-        """Up to ``limit`` records of the slab from ``seq`` on."""
+    def _records(self, read_batch: ReadBatch, seq: int, limit: int) -> list[Record]:
+        """Up to ``limit`` records of the read batch from ``seq`` on."""
         found: list[Record] = []
         try:
-            for record in records(slab.buffer, from_seq=seq):
+            for record in records(read_batch.buffer, from_seq=seq):
                 found.append(record)
                 if len(found) >= limit:
                     break
         except (BatchError, BundleError) as problem:  # it passed its checksum, so it was written like that
-            log.error("%s: records from %d to %d: %s", self.partition.title, seq, slab.last_seq, problem)
+            log.error("%s: records from %d to %d: %s", self.partition.title, seq, read_batch.last_seq, problem)
         return found
 
     # --- writing
@@ -145,11 +145,11 @@ class TopicStream(SessionStream):
         if made is not None:
             return b"".join(made[: len(messages)]), min(len(made), len(messages))
         assert isinstance(messages, Offsets)
-        slab = self._read(messages[0])
-        if slab is None:
+        read_batch = self._read(messages[0])
+        if read_batch is None:
             return b"", 0
         lines: list[bytes] = []
-        for offset, record in zip(messages, self._records(slab, messages[0], len(messages)), strict=False):
+        for offset, record in zip(messages, self._records(read_batch, messages[0], len(messages)), strict=False):
             if record.seq != offset:
                 break
             lines.append(record_line(first_id + len(lines), record))

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from engine.partitions.partition import Partition
-    from engine.segments.chunk import Slab
+    from engine.segments.chunk import ReadBatch
     from engine.state.topics import Topic
     from netserver.shell.connection import Connection
 
@@ -79,7 +79,7 @@ class Fetch:
         start_seq: number that reading begins with, 0 until it is known.
         position: number to read next.
         limit_bytes: chunk size after which no further bundle is begun.
-        pieces: what was read, with the slabs that it lies in.
+        pieces: what was read, with the read batches that it lies in.
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class Fetch:
         self.opening = False
         self.limit_bytes = min(max(request.fetch_bytes, FETCH_BYTES_MIN), FETCH_BYTES_MAX, job.share_bytes)
         self.size_bytes = 0
-        self.pieces: list[tuple[Slab, ChunkCut]] = []
+        self.pieces: list[tuple[ReadBatch, ChunkCut]] = []
 
     def ready(self) -> None:
         """Called by the engine: the partition was opened, the disk has answered, or something was committed."""
@@ -186,33 +186,33 @@ class Fetch:
             # what is there already is not kept waiting for the disk; what is not asked for is not read and verified
             on_ready = None if self.pieces else self.ready
             try:
-                slab = partition.read(self.position, self.limit_bytes - self.size_bytes, on_ready)
+                read_batch = partition.read(self.position, self.limit_bytes - self.size_bytes, on_ready)
             except EngineError as error:
                 if not self.pieces:
                     is_gone = isinstance(error, OutOfRange)
                     self._fail(ConsumeCode.OUT_OF_RANGE if is_gone else ConsumeCode.SYSTEM_ERROR)
                     return
                 break
-            if slab is None:
+            if read_batch is None:
                 self.state = DONE if self.pieces else PENDING
                 return
-            job.connection.counters.skipped["damaged"] += partition.gaps.most(slab.lost)
-            if self._take(slab):
+            job.connection.counters.skipped["damaged"] += partition.gaps.most(read_batch.lost)
+            if self._take(read_batch):
                 self.state = DONE
                 return
         self.state = DONE if self.pieces else AT_END
 
-    def _take(self, slab: Slab) -> bool:
-        """Add the records of a slab; True when the chunk is full or ends here."""
+    def _take(self, read_batch: ReadBatch) -> bool:
+        """Add the records of a read batch; True when the chunk is full or ends here."""
         job = self.job
         cut = ChunkCut()
         expected_seq = self.position if self.pieces else 0
-        if not cut.cut(slab.buffer, self.position, expected_seq, self.limit_bytes - self.size_bytes):
-            self.position = slab.last_seq + 1
+        if not cut.cut(read_batch.buffer, self.position, expected_seq, self.limit_bytes - self.size_bytes):
+            self.position = read_batch.last_seq + 1
             return cut.stopped
         if job.size_bytes and job.size_bytes + cut.size_bytes > ANSWER_BYTES_MAX:
             return True
-        self.pieces.append((slab, cut))
+        self.pieces.append((read_batch, cut))
         self.size_bytes += cut.size_bytes
         job.size_bytes += cut.size_bytes
         self.position = cut.last_seq + 1
@@ -248,11 +248,13 @@ class Fetch:
         assert not isinstance(partition, Unwritten), "what is waited for has an object"
         found = 0
         cut = ChunkCut()
-        while (slab := partition.read(self.tail_seq, CHUNK_BYTES_TARGET, self.ready)) is not None:
-            while self.tail_seq <= slab.last_seq and cut.cut(slab.buffer, self.tail_seq, 0, FETCH_BYTES_MAX):
+        while (read_batch := partition.read(self.tail_seq, CHUNK_BYTES_TARGET, self.ready)) is not None:
+            while self.tail_seq <= read_batch.last_seq and cut.cut(
+                read_batch.buffer, self.tail_seq, 0, FETCH_BYTES_MAX
+            ):
                 found += cut.size_bytes
                 self.tail_seq = cut.last_seq + 1
-            self.tail_seq = slab.last_seq + 1
+            self.tail_seq = read_batch.last_seq + 1
         return found
 
     def entry(self) -> bytes:
@@ -477,7 +479,7 @@ class ConsumeJob:
             self._session.park(self.start)
             return
         entries: list[bytes] = []
-        pieces: list[tuple[Slab, ChunkCut]] = []
+        pieces: list[tuple[ReadBatch, ChunkCut]] = []
         for (name, partitions), fetches in zip(self._request.topics, self._topics, strict=True):
             if fetches is None:
                 entries.append(unknown_topic_entry(name, len(partitions)))
@@ -503,20 +505,20 @@ class ConsumeJob:
             del pieces[-PIECES_A_STEP:]
             yield
 
-    def _write(self, head: bytearray, pieces: list[tuple[Slab, ChunkCut]]) -> Iterator[None]:
-        """Head and chunks, at once: gathered in one buffer where they lie in small batches, else as slices of slabs."""
+    def _write(self, head: bytearray, pieces: list[tuple[ReadBatch, ChunkCut]]) -> Iterator[None]:
+        """Head and chunks, at once: gathered in one buffer where batches are small, else as slices of what was read."""
         connection = self.connection
         batches = sum(cut.batches for _, cut in pieces)
         if self.size_bytes < SLICE_BYTES_MIN * max(batches, 2):
             frame = bytearray(len(head) + self.size_bytes)
             frame[: len(head)] = head
             position = len(head)
-            for slab, cut in pieces:
-                position = cut.copy_to(slab.buffer, frame, position)
+            for read_batch, cut in pieces:
+                position = cut.copy_to(read_batch.buffer, frame, position)
                 yield
             connection.write(frame)
             return
         connection.write(head)
-        for slab, cut in pieces:
-            for start, end in cut.ranges(slab.buffer):
-                connection.write(slab.buffer[start:end])
+        for read_batch, cut in pieces:
+            for start, end in cut.ranges(read_batch.buffer):
+                connection.write(read_batch.buffer[start:end])

@@ -195,7 +195,7 @@ def parts_room(cursor: ProduceCursor) -> int:
 
 
 class ChunkCut:
-    """A run of bundles in a slab of whole batches, as a Consume answer holds it: envelopes left out.
+    """A run of bundles in whole batches back to back, as a Consume answer holds it: envelopes left out.
 
     Attributes:
         size_bytes: of the bundles with their length varints.
@@ -203,7 +203,7 @@ class ChunkCut:
         first_seq, last_seq: of the records.
         sparse: whether the first bundle brings its own numbers.
         start, end: the run lies in ``src[start:end]``, from a bundle's length varint to the end of a bundle.
-        stopped: the chunk ends here; False: the slab was used up, more may follow from the next one.
+        stopped: the chunk ends here; False: the batches were used up, more may follow from the next one.
     """
 
     def __init__(self) -> None:

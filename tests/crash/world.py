@@ -369,23 +369,25 @@ class Life:
         seq = partition.log_start
         while seq <= partition.committed_seq:
             ready: list[bool] = []
-            slab = partition.read(seq, 1 << 20, lambda ready=ready: ready.append(True))  # type: ignore[misc]
-            if slab is None:
+            read_batch = partition.read(seq, 1 << 20, lambda ready=ready: ready.append(True))  # type: ignore[misc]
+            if read_batch is None:
                 self.inbox.run_until(lambda ready=ready: bool(ready))  # type: ignore[misc]
                 if partition.is_deleted or seq < partition.log_start:
                     break
                 continue
             # Below "always" a power cut may keep the footer of a segment, or later records, but not those before them.
-            assert not slab.lost or not is_synced(partition.topic), f"{partition.title} lost {slab.lost}"
+            assert not read_batch.lost or not is_synced(partition.topic), f"{partition.title} lost {read_batch.lost}"
             # What is not known: what lies below the oldest segment, and what an empty one left out.
             begins = {partition.log_start, *(segment.first_seq for segment in partition.sealed)}
-            large = [pair for pair in slab.lost if pair[1] - pair[0] >= SEQ_RESERVATION // 2 and pair[0] not in begins]
+            large = [
+                pair for pair in read_batch.lost if pair[1] - pair[0] >= SEQ_RESERVATION // 2 and pair[0] not in begins
+            ]
             assert not large, f"numbers never given out: {large}"
-            for record in records(slab.buffer, 0, len(slab.buffer), seq):
+            for record in records(read_batch.buffer, 0, len(read_batch.buffer), seq):
                 key = Key(partition.topic.id, partition.index, record.seq)
                 assert key not in found
                 found[key] = record.value
-            seq = slab.last_seq + 1
+            seq = read_batch.last_seq + 1
             if once:
                 break
         known = self.known.acked if is_synced(partition.topic) else self.known.seen

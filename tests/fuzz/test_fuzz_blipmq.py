@@ -190,11 +190,11 @@ def look(loops: Any, data: bytes, position: int) -> tuple[tuple[int, int, int, i
 
 @pytest.mark.parametrize("seed", range(4))
 def test_deliveries(seed: int) -> None:
-    """Random slabs, limits and rooms: both write the same bytes and stop at the same record."""
+    """Random batches, limits and rooms: both write the same bytes and stop at the same record."""
     rng = random.Random(seed)
     polls = b"".join(codec.poll(n, 3) for n in range(12))
     for _ in range(ROUNDS // 20):
-        slab = bytearray()
+        batches = bytearray()
         seq = rng.randint(1, 100)
         for _ in range(rng.randint(1, 4)):
             writer = BatchWriter(bytearray(4000), seq)
@@ -202,13 +202,13 @@ def test_deliveries(seed: int) -> None:
             for _ in range(rng.randint(1, 4)):
                 assert writer.put_record(bytes(rng.randrange(60)), b"k" * rng.randrange(3), rng.randint(100, 200))
             writer.close_batch()
-            slab += writer.buffer[: writer.position]
+            batches += writer.buffer[: writer.position]
             seq = writer.next_seq + rng.choice((0, 0, 3))
         out_bytes, qos, oldest_ms = rng.randrange(30, 500), rng.randrange(2), rng.choice((0, 0, 150))
         base, push = rng.choice((0, 0, (1 << 64) - (3 << 44))), rng.random() < 0.5
         outcomes = []
         for loops in (frames, frames_pure):
-            cursor = RecordCursor(bytes(slab), 0, len(slab), 0)
+            cursor = RecordCursor(bytes(batches), 0, len(batches), 0)
             assert cursor.next()
             found = []
             limits = random.Random(seed)

@@ -130,13 +130,13 @@ def test_runs_of_writes(seed: int) -> None:
             writer.close_batch()
             results.append((outcome, bytes(answers), bytes(writer.buffer[: writer.position])))
         assert all(result == results[0] for result in results), data.hex()
-        (position, count, _), answers_bytes, slab = results[0]
+        (position, count, _), answers_bytes, batches = results[0]
         decoder = Decoder(Options(LIMIT))
         decoder.feed(codec.connect_writer() + data[:position])
         writes = [command for command in iter(decoder.next, None) if isinstance(command, Write)]
         assert len(writes) == count
         assert answers_bytes[: 6 * count] == b"".join(codec.done(codec.Answer.WRITE, write.cid) for write in writes)
-        assert [record.value for record in records(slab)] == [write.message for write in writes]
+        assert [record.value for record in records(batches)] == [write.message for write in writes]
         taken += count
     assert taken > ROUNDS // 10
 

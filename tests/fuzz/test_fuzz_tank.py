@@ -129,7 +129,7 @@ def test_runs_of_frames(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_chunks_of_damaged_slabs(seed: int) -> None:
+def test_chunks_of_damaged_batches(seed: int) -> None:
     rng = random.Random(seed)
     writer = BatchWriter(bytearray(20_000), 1)
     writer.begin(1_700_000_000_000)
@@ -141,9 +141,9 @@ def test_chunks_of_damaged_slabs(seed: int) -> None:
         if rng.random() < 0.5:
             writer.close_batch()
     writer.close_batch()
-    slab = bytes(writer.buffer[: writer.position])
+    batches = bytes(writer.buffer[: writer.position])
     for _ in range(ROUNDS // 5):
-        variant = damaged(rng, slab)
+        variant = damaged(rng, batches)
         arguments = rng.randint(0, 70), rng.choice((0, 1, 7, 11)), rng.choice((1, 40, 300, 1 << 20))
         results: list[Any] = []
         for loops in TWINS:

@@ -346,7 +346,7 @@ MUTANTS = (
     ),
     Mutant(
         "do not tell readers what they lost",
-        "engine/partitions/reads.py::_slab",
+        "engine/partitions/reads.py::_read_batch",
         "tuple(pair for pair in lost if pair[0] <= pair[1])",
         "()",
         RECOVERY_DAMAGE,

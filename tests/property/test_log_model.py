@@ -224,13 +224,13 @@ class LogMachine(RuleBasedStateMachine):
         found = []
         while seq <= partition.committed_seq:
             ready: list[bool] = []
-            slab = partition.read(seq, 4096, lambda ready=ready: ready.append(True))  # type: ignore[misc]
-            if slab is None:
+            read_batch = partition.read(seq, 4096, lambda ready=ready: ready.append(True))  # type: ignore[misc]
+            if read_batch is None:
                 self.life.inbox.run_until(lambda ready=ready: bool(ready))  # type: ignore[misc]
                 continue
-            assert not slab.lost
-            found.extend(records(slab.buffer, 0, len(slab.buffer), seq))
-            seq = slab.last_seq + 1
+            assert not read_batch.lost
+            found.extend(records(read_batch.buffer, 0, len(read_batch.buffer), seq))
+            seq = read_batch.last_seq + 1
         return found
 
     @rule(topic=st.sampled_from(TOPICS), part=st.floats(0, 1))

@@ -84,7 +84,7 @@ def test_any_range_of_numbers(codec: ModuleType) -> None:
 
 
 @both
-def test_slabs_are_merged(codec: ModuleType) -> None:
+def test_batches_are_merged(codec: ModuleType) -> None:
     data = all_kinds()
     made = codec.Decoder(*EVERYTHING)
     for _ in range(60):  # more rows and bytes than its first buffers hold

@@ -33,7 +33,7 @@ cdef class Decoder:
 
     @cython.locals(cursor=RecordCursor, rows=Py_ssize_t, key_size=Py_ssize_t, value_size=Py_ssize_t)
     cpdef Py_ssize_t add(
-        self, const unsigned char[::1] slab, Py_ssize_t start, Py_ssize_t end, u64 from_seq, u64 end_seq
+        self, const unsigned char[::1] batches, Py_ssize_t start, Py_ssize_t end, u64 from_seq, u64 end_seq
     ) except -1
     @cython.locals(size=Py_ssize_t)
     cdef int put(self, RecordCursor cursor) except -1

@@ -1,9 +1,9 @@
 # cython: annotation_typing=False
 """Many batches at once into column buffers (twin: decoder_pure).
 
-One `Decoder` takes slab after slab and lets go of all their rows at once, so that small batches make large record
-batches. It reads what `engine.formats.batch.RecordCursor` reads: dense, SPARSE and snappy bundles. Hashes were checked
-before.
+One `Decoder` takes batches in many calls and hands out all their rows at once, so that small batches make large
+record batches. It reads what `engine.formats.batch.RecordCursor` reads: dense, SPARSE and snappy bundles. Hashes were
+checked before.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Decoder:
         self.header_rows: list[tuple[bytes, ...]] = []
         self.grow_rows()
 
-    def add(self, slab: Buffer, start: int, end: int, from_seq: int, end_seq: int) -> int:
-        """Adds the records from_seq..end_seq - 1 of the whole, verified batches ``slab[start:end]``; how many.
+    def add(self, batches: Buffer, start: int, end: int, from_seq: int, end_seq: int) -> int:
+        """Adds the records from_seq..end_seq - 1 of the whole, verified batches ``batches[start:end]``; how many.
 
         After an error it holds what it held before.
 
@@ -67,7 +67,7 @@ class Decoder:
         rows = self.rows
         key_size = self.key_size
         value_size = self.value_size
-        cursor = RecordCursor(slab, start, end, from_seq)
+        cursor = RecordCursor(batches, start, end, from_seq)
         try:
             while cursor.next():
                 if cursor.seq >= end_seq:

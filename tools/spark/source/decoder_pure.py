@@ -32,12 +32,12 @@ class Decoder:
         self._values: list[Buffer] = []
         self._headers: list[tuple[bytes, ...]] = []
 
-    def add(self, slab: Buffer, start: int, end: int, from_seq: int, end_seq: int) -> int:
+    def add(self, batches: Buffer, start: int, end: int, from_seq: int, end_seq: int) -> int:
         rows = []
         keys: list[Buffer] = []
         values: list[Buffer] = []
         headers = []
-        cursor = RecordCursor(slab, start, end, from_seq)
+        cursor = RecordCursor(batches, start, end, from_seq)
         for row in cursor.rows:
             seq, timestamp, key_start, key_end, value_start, value_end = row
             if seq < from_seq:

@@ -212,7 +212,7 @@ def test_reading_from_files_waits_for_the_disk(tmp_path: Path) -> None:
     cursor_log.restart()
     cursor = cursor_log.get(cursor)
     assert cursor_log.poll(cursor) == [(n, b"%d" % n + b"." * 1000) for n in range(1, 2001)]
-    assert cursor_log.store.slabs.size_bytes < 4 << 20
+    assert cursor_log.store.read_batches.size_bytes < 4 << 20
     cursor_log.close()
 
 
@@ -224,19 +224,19 @@ def test_cursors_share_what_they_read(tmp_path: Path) -> None:
     cursor_log.restart()
     for cursor in cursors:
         assert cursor_log.seqs(cursor_log.get(cursor), 3) == [1, 2, 3]
-    assert cursor_log.store.slabs.size_bytes < 1 << 20
+    assert cursor_log.store.read_batches.size_bytes < 1 << 20
     cursor_log.close()
 
 
-def test_slabs_are_bounded(cursor_log: CursorLog) -> None:
-    cursor_log.store.slabs._bytes_max = 300_000
+def test_read_batches_are_bounded(cursor_log: CursorLog) -> None:
+    cursor_log.store.read_batches._bytes_max = 300_000
     cursors = [cursor_log.subscribe(f"t{n}") for n in range(20)]
     for n in range(20):
         cursor_log.engine.append(numbered(1, 40, 1000), f"t{n}")
     for _ in range(3):
         for cursor in cursors:
             assert len(cursor_log.seqs(cursor, 5)) == 5
-            assert cursor_log.store.slabs.size_bytes <= 300_000
+            assert cursor_log.store.read_batches.size_bytes <= 300_000
     assert [cursor_log.seqs(cursor) for cursor in cursors] == [list(range(16, 41))] * 20
 
 

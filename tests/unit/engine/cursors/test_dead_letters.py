@@ -51,7 +51,7 @@ def test_records_and_their_topic_are_read_from_the_disk_again(tmp_path: Path) ->
     cursor = log.get(cursor)
     fill(log.engine, 30)
     log.seqs(cursor, 3)
-    forget_slabs(log)
+    forget_read_batches(log)
     assert not log.engine.log.partition(log.engine.log.catalog.get(b"t.dead")).is_open
     log.tick(1000)
     settle(log)
@@ -59,9 +59,9 @@ def test_records_and_their_topic_are_read_from_the_disk_again(tmp_path: Path) ->
     log.close()
 
 
-def forget_slabs(log: CursorLog) -> None:
-    """Has another cursor read so much that no slab of others is left."""
-    log.store.slabs._bytes_max = 1
+def forget_read_batches(log: CursorLog) -> None:
+    """Has another cursor read so much that no read batch of others is left."""
+    log.store.read_batches._bytes_max = 1
     other = log.subscribe("other")
     log.engine.append([b"x"], "other")
     log.seqs(other)
@@ -72,7 +72,7 @@ def test_what_retention_removes_meanwhile_is_no_dead_letter(tmp_path: Path) -> N
     cursor = log.subscribe()
     partition = fill(log.engine, 10)
     log.seqs(cursor, 3)
-    forget_slabs(log)
+    forget_read_batches(log)
     log.clock.now_ms += 1000
     cursor.fall_due(log.clock.now_ms)
     assert len(log.store.dead_letters) == 1
@@ -94,7 +94,7 @@ def test_what_damage_took_is_no_dead_letter(tmp_path: Path, damaged: int) -> Non
     log.engine.append([b"round 4, %d" % k for k in range(10)])
     assert log.seqs(cursor) == list(range(1, 41))
     fill(log.engine, 30)
-    forget_slabs(log)
+    forget_read_batches(log)
     flip_in(segments(tmp_path / "d")[damaged // 4], b"round %d, 5" % damaged)
     log.tick(1000)
     settle(log)
@@ -213,7 +213,7 @@ def test_dead_letters_wait_for_records_that_cannot_be_read_now(tmp_path: Path) -
     cursor = log.get(cursor)
     log.engine.partition()
     assert log.seqs(cursor) == [1, 2, 3]
-    forget_slabs(log)
+    forget_read_batches(log)
     log.engine.log.parts.fetched.clear()
     log.engine.log.handles.relieve()
     files.failing("open", ".log")
@@ -233,7 +233,7 @@ def test_what_retention_leaves_of_a_run_becomes_dead_letters(tmp_path: Path) -> 
     cursor = log.subscribe()
     partition = fill(log.engine, 10)
     log.seqs(cursor, 3)
-    forget_slabs(log)
+    forget_read_batches(log)
     log.clock.now_ms += 1000
     cursor.fall_due(log.clock.now_ms)
     partition.trim(3)

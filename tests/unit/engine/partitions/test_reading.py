@@ -13,7 +13,7 @@ from engine.errors import EngineError
 from engine.partitions import reads as reading
 from engine.partitions.partition import Partition
 from engine.partitions.tail_cache import NO_TAIL
-from engine.segments.chunk import Slab
+from engine.segments.chunk import ReadBatch
 from tests.engine_log import EngineLog, segments
 from tests.hooked_files import ColdFiles
 
@@ -27,8 +27,8 @@ def filled(path: Path, rounds: int = 30) -> Path:
     return path
 
 
-def fetch(engine: EngineLog, partition: Partition, seq: int, count: int = 1) -> tuple[Slab | None, int]:
-    """Reads for so many readers of one number; the slab, and how many of them were called."""
+def fetch(engine: EngineLog, partition: Partition, seq: int, count: int = 1) -> tuple[ReadBatch | None, int]:
+    """Reads for so many readers of one number; the read batch, and how many of them were called."""
     called: list[int] = []
     callbacks = [lambda at=at: called.append(at) for at in range(count)]  # type: ignore[misc]
     for callback in callbacks:
@@ -42,13 +42,13 @@ def fetch(engine: EngineLog, partition: Partition, seq: int, count: int = 1) -> 
 def test_all_who_wait_for_a_number_are_called_once_and_get_one_answer(tmp_path: Path) -> None:
     with EngineLog(filled(tmp_path / "d"), topic=SMALL, files=ColdFiles()) as engine:
         partition = engine.partition()
-        slab, called = fetch(engine, partition, 5, 3)
+        read_batch, called = fetch(engine, partition, 5, 3)
         assert called == 3
         assert sum(engine.log.figures.read_seconds["disk"].counts) == 1
         assert sum(engine.log.figures.read_seconds["cache"].counts) == 0
-        assert slab is not None
-        assert slab.first_seq == 5
-        assert partition.read(5, 1000, None) is slab, "kept for those who come later"
+        assert read_batch is not None
+        assert read_batch.first_seq == 5
+        assert partition.read(5, 1000, None) is read_batch, "kept for those who come later"
         assert partition.read(6, 1000, None) is None, "without a callback nothing is fetched"
         assert not partition.read_state.waiting
 

@@ -24,18 +24,18 @@ from tests.simulated_files import LoseAll, disk_with
 def test_a_reader_in_a_file_that_is_removed_is_told_where_the_log_begins(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", topic=SMALL, retention_grace_ms=0, tail_cache_bytes=1 << 20) as engine:
         partition = fill(engine, 40)
-        slab = partition.read(1, 1000, lambda: None)
-        while slab is None:
+        read_batch = partition.read(1, 1000, lambda: None)
+        while read_batch is None:
             engine.inbox.run_until(lambda: True)
-            slab = partition.read(1, 1000, lambda: None)
-        kept = bytes(slab.buffer)
+            read_batch = partition.read(1, 1000, lambda: None)
+        kept = bytes(read_batch.buffer)
         partition.trim(101)
         engine.inbox.run_until(lambda: partition.marked_log_start == 101)
         engine.log.housekeeping.clean()
         engine.inbox.run_until(lambda: not segments(engine.path)[0].name.endswith("00001.log"))
-        assert bytes(slab.buffer) == kept, "what was handed out stays"
+        assert bytes(read_batch.buffer) == kept, "what was handed out stays"
         with pytest.raises(OutOfRange) as gone:
-            partition.read(slab.last_seq + 1, 1000, None)
+            partition.read(read_batch.last_seq + 1, 1000, None)
         assert gone.value.first == 101
 
 

@@ -49,21 +49,23 @@ def test_small_chunks_become_one_in_memory(tmp_path: Path) -> None:
         held = []
         for number, value in enumerate(values, 1):
             engine.append([value])
-            slab = partition.read(number, 1 << 16, None)
-            assert slab is not None
-            assert (slab.first_seq, slab.last_seq) == (number, number)
-            held.append((slab, bytes(slab.buffer)))
-        assert all(bytes(slab.buffer) == content for slab, content in held), "what a reader holds does not change"
+            read_batch = partition.read(number, 1 << 16, None)
+            assert read_batch is not None
+            assert (read_batch.first_seq, read_batch.last_seq) == (number, number)
+            held.append((read_batch, bytes(read_batch.buffer)))
+        assert all(bytes(read_batch.buffer) == content for read_batch, content in held), (
+            "what a reader holds does not change"
+        )
         chunks = [chunk for chunk in partition.tail.chunks if chunk is not None]
         assert len(chunks) < 20
         assert (
             engine.log.parts.tail_cache.size_bytes == sum(len(chunk.buffer) for chunk in chunks) < 3 * TAIL_MERGED_BYTES
         )
         assert engine.values() == values
-        slab = partition.read(450, 1 << 16, None)
-        assert slab is not None
-        assert slab.first_seq == 450
-        assert slab.last_seq > 500, "a late reader gets many at once"
+        read_batch = partition.read(450, 1 << 16, None)
+        assert read_batch is not None
+        assert read_batch.first_seq == 450
+        assert read_batch.last_seq > 500, "a late reader gets many at once"
 
 
 def test_small_chunks_of_several_segments_stay_apart(tmp_path: Path) -> None:

@@ -177,13 +177,13 @@ def told(life: Life, partition: Partition) -> tuple[list[tuple[int, int]], list[
     seq = partition.log_start
     while seq <= partition.committed_seq:
         ready: list[bool] = []
-        slab = partition.read(seq, 1 << 20, lambda ready=ready: ready.append(True))  # type: ignore[misc]
-        if slab is None:
+        read_batch = partition.read(seq, 1 << 20, lambda ready=ready: ready.append(True))  # type: ignore[misc]
+        if read_batch is None:
             life.inbox.run_until(lambda ready=ready: bool(ready))  # type: ignore[misc]
             continue
-        lost += slab.lost
-        seqs += [record.seq for record in records(slab.buffer, 0, len(slab.buffer), seq)]
-        seq = slab.last_seq + 1
+        lost += read_batch.lost
+        seqs += [record.seq for record in records(read_batch.buffer, 0, len(read_batch.buffer), seq)]
+        seq = read_batch.last_seq + 1
     return lost, seqs
 
 

@@ -27,7 +27,7 @@ def hot(request: pytest.FixtureRequest) -> ModuleType:
 
 def batch(*values: bytes, first_seq: int = 1, qos0: tuple[int, ...] = (), gap_before: tuple[int, ...] = ()) -> bytes:
     """Stored batches with these values; those with an index in ``qos0`` have QoS 0."""
-    slab = b""
+    batches = b""
     seq = first_seq
     for index, value in enumerate(values):
         seq += index in gap_before
@@ -35,13 +35,13 @@ def batch(*values: bytes, first_seq: int = 1, qos0: tuple[int, ...] = (), gap_be
         writer.begin(NOW_MS + index, QOS0_ATTRIBUTE if index in qos0 else 0)
         assert writer.put(value, 0, len(value))
         writer.close_batch()
-        slab += bytes(writer.buffer[: writer.position])
+        batches += bytes(writer.buffer[: writer.position])
         seq += 1
-    return slab
+    return batches
 
 
-def cursor_of(slab: bytes, from_seq: int = 0) -> RecordCursor:
-    cursor = RecordCursor(slab, 0, len(slab), from_seq)
+def cursor_of(batches: bytes, from_seq: int = 0) -> RecordCursor:
+    cursor = RecordCursor(batches, 0, len(batches), from_seq)
     assert cursor.next()
     return cursor
 
@@ -198,8 +198,8 @@ POLLS = b"".join(codec.poll(500 + n, 9) for n in range(10))
 
 
 def test_deliveries_carry_tags(hot: ModuleType) -> None:
-    slab = batch(b"a", b"", b"ccc", first_seq=41)
-    got, count, state, qos0 = deliveries(hot, cursor_of(slab), POLLS, base=40)
+    batches = batch(b"a", b"", b"ccc", first_seq=41)
+    got, count, state, qos0 = deliveries(hot, cursor_of(batches), POLLS, base=40)
     assert (count, state, qos0) == (3, frames.END, False)
     assert [frame.cid for frame in got] == [1, 2, 3]
     assert [codec.parse_publish(frame.payload) for frame in got] == [
@@ -208,8 +208,8 @@ def test_deliveries_carry_tags(hot: ModuleType) -> None:
 
 
 def test_deliveries_with_qos_0_carry_the_id_of_their_poll(hot: ModuleType) -> None:
-    slab = batch(b"a", b"b", b"c")
-    got, count, state, qos0 = deliveries(hot, cursor_of(slab), POLLS, qos=0, limit=2)
+    batches = batch(b"a", b"b", b"c")
+    got, count, state, qos0 = deliveries(hot, cursor_of(batches), POLLS, qos=0, limit=2)
     assert (count, state, qos0) == (2, frames.PENDING, True)
     assert [frame.cid for frame in got] == [500, 501]
     assert [codec.parse_publish(frame.payload).qos for frame in got] == [0, 0]

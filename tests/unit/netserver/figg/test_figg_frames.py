@@ -28,7 +28,7 @@ def stored(writer: BatchWriter) -> list[bytes]:
     return [record.value for record in records(memoryview(writer.buffer)[: writer.position])]
 
 
-def slab_of(values: list[bytes], next_seq: int = 1) -> memoryview:
+def batches_of(values: list[bytes], next_seq: int = 1) -> memoryview:
     writer = writer_of(sum(map(len, values)) + 1000 * len(values) + 1000, next_seq)
     for value in values:
         assert writer.put(value, 0, len(value))
@@ -131,12 +131,12 @@ def test_both_take_the_same_from_mutated_input() -> None:
 
 
 @BOTH
-def test_frames_of_a_slab(hot: ModuleType) -> None:
+def test_frames_of_batches(hot: ModuleType) -> None:
     values = [b"", b"one", bytes(70_000), b"two"] + [b"%d" % n for n in range(600)]
-    slab = slab_of(values, 11)
+    batches = batches_of(values, 11)
     last = 10 + len(values)
     for from_seq in (1, 11, 12, 13, 14, 400, last):
-        found, next_seq, count, skipped = hot.frame_data(slab, from_seq, last, b"topic", LIMIT, LIMIT)
+        found, next_seq, count, skipped = hot.frame_data(batches, from_seq, last, b"topic", LIMIT, LIMIT)
         first = max(from_seq, 11)
         expected = [codec.data(b"topic", seq, values[seq - 11]) for seq in range(first, last + 1)]
         assert bytes(found) == b"".join(expected)
@@ -147,10 +147,10 @@ def test_frames_of_a_slab(hot: ModuleType) -> None:
 @pytest.mark.parametrize("bytes_max", [1, 100, 130, 5_000])
 def test_frames_come_in_portions(hot: ModuleType, bytes_max: int) -> None:
     values = [bytes([n % 256]) * (n * 7 % 300) for n in range(500)]
-    slab = slab_of(values)
+    batches = batches_of(values)
     seq, whole = 1, b""
     while seq <= 500:
-        found, next_seq, count, skipped = hot.frame_data(slab, seq, 500, b"t", LIMIT, bytes_max)
+        found, next_seq, count, skipped = hot.frame_data(batches, seq, 500, b"t", LIMIT, bytes_max)
         assert (next_seq, skipped) == (seq + count, 0)
         assert count == 1 or len(found) <= bytes_max
         whole += bytes(found)
@@ -159,7 +159,7 @@ def test_frames_come_in_portions(hot: ModuleType, bytes_max: int) -> None:
 
 
 @BOTH
-def test_frames_of_a_slab_with_a_gap_of_a_million_numbers(hot: ModuleType) -> None:
+def test_frames_of_batches_with_a_gap_of_a_million_numbers(hot: ModuleType) -> None:
     """What the numbers say about the size is not believed then."""
     raw = encode_bundle([b"a", b"b"], [b""] * 2, [5] * 2, sparse_seqs=[1, 1 << 21])
     info = check_bundle(raw, 0, len(raw))
@@ -169,20 +169,20 @@ def test_frames_of_a_slab_with_a_gap_of_a_million_numbers(hot: ModuleType) -> No
         raw, 0, len(raw), info.count, info.first_seq, info.last_seq, info.max_timestamp_ms, info.sparse
     )
     writer.close_batch()
-    slab = bytes(writer.buffer[: writer.position])
-    found, next_seq, count, skipped = hot.frame_data(slab, 1, 1 << 21, b"t", LIMIT, LIMIT)
+    batches = bytes(writer.buffer[: writer.position])
+    found, next_seq, count, skipped = hot.frame_data(batches, 1, 1 << 21, b"t", LIMIT, LIMIT)
     assert bytes(found) == codec.data(b"t", 1, b"a") + codec.data(b"t", 1 << 21, b"b")
     assert (next_seq, count, skipped) == ((1 << 21) + 1, 2, 0)
-    assert hot.frame_data(slab, (1 << 21) + 1, 1 << 21, b"t", LIMIT, LIMIT)[2] == 0, "nothing is left"
+    assert hot.frame_data(batches, (1 << 21) + 1, 1 << 21, b"t", LIMIT, LIMIT)[2] == 0, "nothing is left"
 
 
 @BOTH
 def test_records_too_large_for_a_frame_are_left_out(hot: ModuleType) -> None:
     values = [b"x" * 101, b"a", b"x" * 101, b"x" * 100, b"x" * 101]
-    found, next_seq, count, skipped = hot.frame_data(slab_of(values), 1, 5, b"t", 100, LIMIT)
+    found, next_seq, count, skipped = hot.frame_data(batches_of(values), 1, 5, b"t", 100, LIMIT)
     assert bytes(found) == codec.data(b"t", 2, b"a") + codec.data(b"t", 4, b"x" * 100)
     assert (next_seq, count, skipped) == (6, 2, 3)
-    found, next_seq, count, skipped = hot.frame_data(slab_of(values), 5, 5, b"t", 100, LIMIT)
+    found, next_seq, count, skipped = hot.frame_data(batches_of(values), 5, 5, b"t", 100, LIMIT)
     assert (bytes(found), next_seq, count, skipped) == (b"", 6, 0, 1)
 
 
@@ -196,8 +196,8 @@ def test_bundles_of_other_protocols(hot: ModuleType, codec_number: int) -> None:
     writer = writer_of(len(raw) + 1000)
     assert writer.put_bundle(raw, 0, len(raw), 20, info.first_seq, info.last_seq, info.max_timestamp_ms, True)
     writer.close_batch()
-    slab = memoryview(writer.buffer)[: writer.position]
-    found, next_seq, count, _ = hot.frame_data(slab, 6, 41, b"t", LIMIT, LIMIT)
+    batches = memoryview(writer.buffer)[: writer.position]
+    found, next_seq, count, _ = hot.frame_data(batches, 6, 41, b"t", LIMIT, LIMIT)
     assert bytes(found) == b"".join(codec.data(b"t", seqs[n], values[n]) for n in range(2, 20))
     assert (next_seq, count) == (42, 18)
 

@@ -36,16 +36,16 @@ def stored(writer: BatchWriter) -> list[bytes]:
 
 
 def cursor_of(*values: bytes, first_seq: int = 1, gap_before: int = -1) -> RecordCursor:
-    slab = b""
+    batches = b""
     seq = first_seq
     for index, value in enumerate(values):
         seq += index == gap_before
         writer = writer_of(len(value) + 400, seq)
         assert writer.put(value, 0, len(value))
         writer.close_batch()
-        slab += bytes(writer.buffer[: writer.position])
+        batches += bytes(writer.buffer[: writer.position])
         seq += 1
-    cursor = RecordCursor(slab, 0, len(slab))
+    cursor = RecordCursor(batches, 0, len(batches))
     assert cursor.next()
     return cursor
 

@@ -51,9 +51,9 @@ async def stored(server: Server, topic: bytes) -> list[Record]:
     while not result or result[-1].seq < partition.committed_seq:
         if not partition.committed_seq:
             break
-        slab = partition.read(result[-1].seq + 1 if result else 1, 1 << 20, None)
-        assert slab is not None
-        result += records(slab.buffer, 0, len(slab.buffer), result[-1].seq + 1 if result else 0)
+        read_batch = partition.read(result[-1].seq + 1 if result else 1, 1 << 20, None)
+        assert read_batch is not None
+        result += records(read_batch.buffer, 0, len(read_batch.buffer), result[-1].seq + 1 if result else 0)
     return result
 
 

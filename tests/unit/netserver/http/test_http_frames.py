@@ -32,7 +32,7 @@ def values_of(writer: BatchWriter) -> list[bytes]:
     return [record.value for record in records(memoryview(writer.buffer)[: writer.position])]
 
 
-def slab_of(rows: list[tuple[bytes, bytes, tuple[bytes, ...]]]) -> memoryview:
+def batches_of(rows: list[tuple[bytes, bytes, tuple[bytes, ...]]]) -> memoryview:
     writer = writer_of(1 << 22)
     for number, (value, key, headers) in enumerate(rows):
         assert writer.put_record(value, key, 5_000 + number, headers)
@@ -101,10 +101,10 @@ def test_lines_stop_before_anything_else(hot: ModuleType, line: bytes) -> None:
 @BOTH
 def test_lines_of_records(hot: ModuleType) -> None:
     rows = [(value, key, ()) for value in TEXTS for key in (b"", b'k"ey', "ü".encode())]
-    slab = slab_of(rows)
-    out, next_seq, count = hot.frame_lines(slab, 1, len(rows), 7, MANY, MANY)
+    batches = batches_of(rows)
+    out, next_seq, count = hot.frame_lines(batches, 1, len(rows), 7, MANY, MANY)
     assert (next_seq, count) == (len(rows) + 1, len(rows))
-    assert bytes(out) == b"".join(line_of(7, record) for record in records(slab))
+    assert bytes(out) == b"".join(line_of(7, record) for record in records(batches))
     found = [json.loads(line) for line in bytes(out).splitlines()]
     assert [(one["value"].encode(), one.get("key", "").encode()) for one in found] == [row[:2] for row in rows]
 
@@ -114,22 +114,22 @@ def test_lines_of_records(hot: ModuleType) -> None:
 def test_lines_of_records_stop_before_bytes_and_headers(
     hot: ModuleType, unusual: tuple[bytes, bytes, tuple[bytes, ...]]
 ) -> None:
-    slab = slab_of([(b"one", b"", ()), (b"two", b"", ()), unusual, (b"four", b"", ())])
-    out, next_seq, count = hot.frame_lines(slab, 2, 4, 0, MANY, MANY)
+    batches = batches_of([(b"one", b"", ()), (b"two", b"", ()), unusual, (b"four", b"", ())])
+    out, next_seq, count = hot.frame_lines(batches, 2, 4, 0, MANY, MANY)
     assert (json.loads(bytes(out))["value"], next_seq, count) == ("two", 3, 1)
-    assert hot.frame_lines(slab, 3, 4, 0, MANY, MANY)[1:] == (3, 0)
+    assert hot.frame_lines(batches, 3, 4, 0, MANY, MANY)[1:] == (3, 0)
 
 
 @BOTH
 def test_bounds_of_what_is_framed(hot: ModuleType) -> None:
-    slab = slab_of([(b"x" * 1000, b"", ())] * 9)
-    assert hot.frame_lengths(slab, 3, 6, MANY, MANY)[1:] == (7, 4)
-    assert hot.frame_lengths(slab, 3, 9, MANY, 2)[1:] == (5, 2)
-    out, next_seq, count = hot.frame_lengths(slab, 1, 9, 2500, MANY)
+    batches = batches_of([(b"x" * 1000, b"", ())] * 9)
+    assert hot.frame_lengths(batches, 3, 6, MANY, MANY)[1:] == (7, 4)
+    assert hot.frame_lengths(batches, 3, 9, MANY, 2)[1:] == (5, 2)
+    out, next_seq, count = hot.frame_lengths(batches, 1, 9, 2500, MANY)
     assert (bytes(out), next_seq, count) == (lengths([b"x" * 1000] * 2), 3, 2)
-    assert hot.frame_lengths(slab, 1, 9, 10, MANY)[1:] == (2, 1)
-    assert hot.frame_lines(slab, 1, 9, 0, 10, MANY)[1:] == (2, 1)
-    assert hot.frame_lines(slab, 3, 9, 0, MANY, 2)[1:] == (5, 2)
+    assert hot.frame_lengths(batches, 1, 9, 10, MANY)[1:] == (2, 1)
+    assert hot.frame_lines(batches, 1, 9, 0, 10, MANY)[1:] == (2, 1)
+    assert hot.frame_lines(batches, 3, 9, 0, MANY, 2)[1:] == (5, 2)
 
 
 def test_both_builds_agree_on_anything() -> None:
@@ -144,13 +144,13 @@ def test_both_builds_agree_on_anything() -> None:
             )
             for _ in range(randomness.randrange(1, 30))
         ]
-        slab, at = slab_of(rows), randomness.randrange(1, len(rows) + 1)
+        batches, at = batches_of(rows), randomness.randrange(1, len(rows) + 1)
         bounds = (randomness.choice([1, 300, MANY]), randomness.choice([1, 5, MANY]))
         for name, more in (("frame_lengths", ()), ("frame_lines", (3,))):
-            found = [getattr(hot, name)(slab, at, len(rows), *more, *bounds) for hot in (frames, frames_pure)]
+            found = [getattr(hot, name)(batches, at, len(rows), *more, *bounds) for hot in (frames, frames_pure)]
             assert bytes(found[0][0]) == bytes(found[1][0])
             assert found[0][1:] == found[1][1:]
-        lines = b"".join(line_of(0, record).replace(b'"partition":0,', b"") for record in records(slab))
+        lines = b"".join(line_of(0, record).replace(b'"partition":0,', b"") for record in records(batches))
         for src in (lengths([row[0] for row in rows]), lines, b'{"value":"a"}\n' * 9 + lines):
             end = randomness.randrange(len(src) + 1)
             for name in ("pack_lengths", "pack_lines"):

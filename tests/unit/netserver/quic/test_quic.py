@@ -416,9 +416,9 @@ def test_between_datagrams_others_have_their_turns(monkeypatch: pytest.MonkeyPat
         partition = server.log.partition(server.log.catalog.get_or_create(b"t"))
         found: list[bytes] = []
         while len(found) < len(values):
-            slab = partition.read(len(found) + 1, 1 << 20, None)
-            assert slab is not None
-            found += [record.value for record in records(slab.buffer)]
+            read_batch = partition.read(len(found) + 1, 1 << 20, None)
+            assert read_batch is not None
+            found += [record.value for record in records(read_batch.buffer)]
         assert found == values
 
     serve(test)

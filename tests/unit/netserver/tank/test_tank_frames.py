@@ -178,7 +178,7 @@ BUNDLES = [dense(b"a"), dense(b"b", b"c"), sparse(20, 25, 26), dense(b"d"), spar
 SEQS = [(1, 1), (2, 3), (20, 26), (27, 27), (40, 40), (41, 60)]
 
 
-def slab(close_after: tuple[int, ...] = (), bundles: list[bytes] = BUNDLES, seqs: Any = SEQS) -> bytes:
+def stored_batches(close_after: tuple[int, ...] = (), bundles: list[bytes] = BUNDLES, seqs: Any = SEQS) -> bytes:
     writer = BatchWriter(bytearray(1 << 20), 1)
     writer.begin(1_700_000_000_000)
     for index, (bundle, (first_seq, last_seq)) in enumerate(zip(bundles, seqs, strict=True)):
@@ -205,7 +205,7 @@ def chunk(cut: Any, src: bytes) -> bytes:
 @both
 @pytest.mark.parametrize("close_after", [(), (0,), (1, 3), (0, 1, 2, 3, 4)])
 def test_chunk_from_every_number_and_of_every_size(loops: Any, close_after: tuple[int, ...]) -> None:
-    src = slab(close_after)
+    src = stored_batches(close_after)
     wanted = [prefixed(bundle) for bundle in BUNDLES]
     for seq in range(62):
         first = next((index for index, (_, last_seq) in enumerate(SEQS) if last_seq >= seq), len(SEQS))
@@ -234,7 +234,7 @@ def test_chunk_from_every_number_and_of_every_size(loops: Any, close_after: tupl
 @both
 def test_chunk_ends_where_dense_numbers_jump(loops: Any) -> None:
     bundles = [dense(b"a"), dense(b"b"), sparse(30), dense(b"c"), dense(b"d")]
-    src = slab((), bundles, [(1, 1), (5, 5), (30, 30), (31, 31), (90, 90)])
+    src = stored_batches((), bundles, [(1, 1), (5, 5), (30, 30), (31, 31), (90, 90)])
     parts, seq = [], 1
     while seq < 91:
         cut = loops.ChunkCut()
@@ -245,12 +245,12 @@ def test_chunk_ends_where_dense_numbers_jump(loops: Any) -> None:
 
 
 @both
-def test_chunk_that_goes_on_in_another_slab(loops: Any) -> None:
+def test_chunk_that_goes_on_in_other_batches(loops: Any) -> None:
     cut = loops.ChunkCut()
-    assert cut.cut(slab((), [dense(b"x")], [(9, 9)]), 9, 9, 100)
-    assert not cut.cut(slab((), [dense(b"x")], [(9, 9)]), 8, 8, 100)
+    assert cut.cut(stored_batches((), [dense(b"x")], [(9, 9)]), 9, 9, 100)
+    assert not cut.cut(stored_batches((), [dense(b"x")], [(9, 9)]), 8, 8, 100)
     assert cut.stopped
-    assert cut.cut(slab((), [sparse(9)], [(9, 9)]), 8, 8, 100)
+    assert cut.cut(stored_batches((), [sparse(9)], [(9, 9)]), 8, 8, 100)
     assert cut.sparse
     assert not cut.cut(b"", 1, 0, 100)
     assert not cut.stopped
@@ -258,7 +258,7 @@ def test_chunk_that_goes_on_in_another_slab(loops: Any) -> None:
 
 @both
 def test_no_room_to_copy_to(loops: Any) -> None:
-    src = slab()
+    src = stored_batches()
     cut = loops.ChunkCut()
     cut.cut(src, 1, 0, 1 << 20)
     for out, position in ((bytearray(cut.size_bytes - 1), 0), (bytearray(cut.size_bytes), 1), (bytearray(500), -1)):
@@ -267,8 +267,8 @@ def test_no_room_to_copy_to(loops: Any) -> None:
 
 
 @both
-def test_cut_slabs_are_refused(loops: Any) -> None:
-    src = slab((1, 3))
+def test_cut_batches_are_refused(loops: Any) -> None:
+    src = stored_batches((1, 3))
     for end in range(1, len(src)):
         try:
             loops.ChunkCut().cut(src[:end], 1, 0, 1 << 20)
@@ -300,8 +300,8 @@ def test_twins_agree_on_any_frames(data: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_twins_agree_on_any_slab(data: st.DataObject) -> None:
-    src = bytearray(slab(data.draw(st.sampled_from([(), (0,), (1, 3), (0, 1, 2, 3, 4)]))))
+def test_twins_agree_on_any_batches(data: st.DataObject) -> None:
+    src = bytearray(stored_batches(data.draw(st.sampled_from([(), (0,), (1, 3), (0, 1, 2, 3, 4)]))))
     for _ in range(data.draw(st.integers(0, 3))):
         src[data.draw(st.integers(0, len(src) - 1))] = data.draw(st.integers(0, 255))
     arguments = [data.draw(st.integers(0, 70)), data.draw(st.integers(0, 70)), data.draw(st.integers(0, 300))]
