@@ -28,27 +28,27 @@ from engine.state.store import Post, StateStore
 class Backlog:
     """Records that were appended and are neither committed nor failed. Owner's thread only."""
 
-    __slots__ = ("_call_soon", "_when_empty", "bytes", "chunks")
+    __slots__ = ("_call_soon", "_when_empty", "bytes", "write_batches")
 
     def __init__(self, call_soon: Post) -> None:
         self.bytes = 0
-        self.chunks = 0
+        self.write_batches = 0
         """Those that wait for a round, or for the files of their partition."""
         self._when_empty: list[Callable[[], None]] = []
         self._call_soon = call_soon
 
     def settled(self, size_bytes: int) -> None:
-        """A chunk that counted so many bytes was committed or has failed."""
+        """A write batch that counted so many bytes was committed or has failed."""
         self.bytes -= size_bytes
-        self.chunks -= 1
-        if not self.chunks and self._when_empty:
+        self.write_batches -= 1
+        if not self.write_batches and self._when_empty:
             callbacks, self._when_empty = self._when_empty, []
             for callback in callbacks:
                 self._call_soon(callback)
 
     def when_empty(self, callback: Callable[[], None]) -> None:
         """Calls back when everything appended so far is committed or has failed."""
-        if self.chunks:
+        if self.write_batches:
             self._when_empty.append(callback)
         else:
             callback()

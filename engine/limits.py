@@ -150,8 +150,8 @@ BATCH_BYTES_MAX = 94 + BUNDLES_BYTES_MAX + EXTENSION_BYTES_MAX
 # --- files (engine/formats/segment.py, engine/segments/scan.py, engine/segments/recovery.py) ---
 
 FOOTER_BYTES_MAX = 16 << 20
-"""Index entries of 24 bytes for every 64 KiB of the largest segment (16 GiB) take 6 MiB; batches of a set of tiny
-chunks do not add entries, so twice that is never reached."""
+"""Index entries of 24 bytes for every 64 KiB of the largest segment (16 GiB) take 6 MiB; batches of many tiny
+write batches do not add entries, so twice that is never reached."""
 
 SCAN_BYTES = 1 << 20
 """Blocks in which a segment is walked: large enough for the disk, small enough for the cache."""
@@ -189,22 +189,22 @@ CLOCK_SAVE_MS = 600_000
 SMALL_FILE_BYTES_MAX = 1 << 20
 """VERSION, topic.json: a few hundred bytes; what is larger is not a file of ours."""
 
-# --- chunks (engine/partitions/partition.py) ---
+# --- write batches (engine/partitions/partition.py) ---
 
-CHUNK_BYTES_MIN = 4 << 10
-"""The first chunk of an idle partition: thousands of partitions must not cost a MiB each."""
+WRITE_BATCH_BYTES_MIN = 4 << 10
+"""The first write batch of an idle partition: thousands of partitions must not cost a MiB each."""
 
 RECORD_OVERHEAD_BYTES = 32
 """Room asked for beside a record's own bytes: flags, timestamp, key length, value length, a new batch's bundle head."""
 
-CHUNK_BYTES_MAX = 512 << 10
-"""Beyond this a larger chunk gives no throughput; half of a round's usual size."""
+WRITE_BATCH_BYTES_MAX = 512 << 10
+"""Beyond this a larger write batch gives no throughput; half of a round's usual size."""
 
 FREE_BUFFER_BYTES_MAX = 16 << 20
-"""Free chunk buffers kept for the next chunks: a few rounds' worth."""
+"""Free write batch buffers kept for the next write batches: a few rounds' worth."""
 
 TAIL_SMALL_BYTES = 4 << 10
-"""Committed chunks up to this size are copied together in memory: copying costs less than reading them one by one."""
+"""Committed write batches up to this size are copied together in memory, which costs less than reading each."""
 
 TAIL_MERGED_BYTES = 64 << 10
 """Size up to which they are: a reader walks half of it at most to find its place, 300 batches of one small record."""
@@ -220,8 +220,8 @@ PARTITIONS_MADE_TOGETHER = 256
 """New partitions whose files are made together: as many as a round takes; later ones wait for about 0.2 s."""
 
 ROUND_PIECES_MAX = 64
-"""Chunks of a round that one call writes (as many places as the compiled code has): a full round has four large ones;
-one of more and smaller goes the slower way."""
+"""Write batches of a round that one call writes (the compiled code has as many places): a full round has four large
+ones; one of more and smaller goes the slower way."""
 
 SHARED_ROUND_BYTES = 512 << 10
 """A round while several partitions are in use: a small one waits for a flood's share of this and the one before it."""
@@ -279,7 +279,7 @@ STRETCHES_MAX = 1024
 """Places in a partition where numbers are known to be left out; above, older ones are joined (100 KB of memory)."""
 
 STRETCH_BATCHES_MAX = 64
-"""Batches of one chunk whose headers are looked at for numbers left out between them; else it is one stretch."""
+"""Batches of one write batch whose headers are looked at for numbers left out between them; else it is one stretch."""
 
 # --- cursors (engine/cursors/deliveries.py, engine/cursors/store.py) ---
 

@@ -77,8 +77,8 @@ class EchoSession:
                 log = self.connection.services.log
                 partition = log.partition(log.catalog.get_or_create(b"echo"))
                 partition.append([whole[5:]], waiter=self.outstanding)
-                chunk = partition.append([whole[5:]], waiter=self.outstanding)
-                self.outstanding.add(chunk, whole, 2 * len(whole), 2)
+                write_batch = partition.append([whole[5:]], waiter=self.outstanding)
+                self.outstanding.add(write_batch, whole, 2 * len(whole), 2)
             case command:
                 raise ProtocolError(f"unknown command {command!r}", "command")
 

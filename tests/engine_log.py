@@ -15,7 +15,7 @@ from engine.formats.record import Record
 from engine.inbox import Inbox
 from engine.log import Log
 from engine.partitions.partition import Partition
-from engine.segments.chunk import COMMITTED, PENDING, Chunk
+from engine.segments.batches import COMMITTED, PENDING, WriteBatch
 
 SMALL = TopicConfig(segment_bytes=64 << 10)
 """Segments of two rounds of `fill`."""
@@ -56,18 +56,18 @@ class EngineLog:
             raise partition.error
         return partition
 
-    def settle(self, chunk: Chunk) -> Chunk:
-        """Waits until a chunk is committed or has failed."""
-        self.inbox.run_until(lambda: chunk.state != PENDING)
-        return chunk
+    def settle(self, write_batch: WriteBatch) -> WriteBatch:
+        """Waits until a write batch is committed or has failed."""
+        self.inbox.run_until(lambda: write_batch.state != PENDING)
+        return write_batch
 
-    def append(self, values: Sequence[bytes], topic: str = "t", index: int = 0, **options: Any) -> Chunk:
+    def append(self, values: Sequence[bytes], topic: str = "t", index: int = 0, **options: Any) -> WriteBatch:
         """Appends and waits; raises the error of a failed round."""
-        chunk = self.settle(self.partition(topic, index).append(values, **options))
-        if chunk.state != COMMITTED:
-            assert chunk.error is not None
-            raise chunk.error
-        return chunk
+        write_batch = self.settle(self.partition(topic, index).append(values, **options))
+        if write_batch.state != COMMITTED:
+            assert write_batch.error is not None
+            raise write_batch.error
+        return write_batch
 
     def read(
         self, topic: str = "t", index: int = 0, start: int | None = None, max_bytes: int = 1 << 18

@@ -12,7 +12,7 @@ from engine.files.descriptors import Handles
 from engine.files.system import SystemFiles
 from engine.formats.segment import SegmentHeader
 from engine.segments.active import ActiveSegment, create_segment
-from engine.segments.chunk import Chunk
+from engine.segments.batches import WriteBatch
 from engine.segments.watermarks import Owner, Watermark, Watermarks
 from engine.state.catalog import Catalog, Topic
 
@@ -67,17 +67,17 @@ class StoredPartition:
         """One batch of records; the time of each is that of its round."""
         assert self.segment is not None
         size = sum(map(len, values)) + 300 * len(values) + 500
-        chunk = Chunk(cast(Any, None), bytearray(size), self.next_seq)
-        chunk.writer.begin(now_ms)
+        write_batch = WriteBatch(cast(Any, None), bytearray(size), self.next_seq)
+        write_batch.writer.begin(now_ms)
         for row, value in enumerate(values):
-            assert chunk.writer.put_record(value, keys[row] if keys else b"", now_ms)
-        chunk.close()
+            assert write_batch.writer.put_record(value, keys[row] if keys else b"", now_ms)
+        write_batch.close()
         position = self.segment.position
-        end = self.segment.seal_at_tail([chunk])
+        end = self.segment.seal_at_tail([write_batch])
         with self.handles.use(self.segment.path) as fd:
-            FILES.write(fd, [memoryview(chunk.buffer)[: chunk.end]], position)
-        self.segment.mark_written([chunk], end)
-        self.next_seq = chunk.last_seq + 1
+            FILES.write(fd, [memoryview(write_batch.buffer)[: write_batch.end]], position)
+        self.segment.mark_written([write_batch], end)
+        self.next_seq = write_batch.last_seq + 1
 
     def mark(self) -> None:
         """Commits all that was written."""

@@ -1,10 +1,10 @@
 """Commit rounds: many appends, one write and one sync a file, one callback that answers everybody.
 
-A round takes the oldest pending chunks, by turns over partitions, up to a size and a number of files. While it is
-executed the next one gathers: the sync is the batching window, there is no timer. One round is in flight at a time.
+A round takes the oldest pending write batches, by turns over partitions, up to a size and a number of files. While it
+is executed the next one gathers: the sync is the batching window, there is no timer. One round is in flight at a time.
 What it does to the files is described in `engine.commit.rounds`; who does it: threads without the interpreter in the
 usual case (`engine.commit.native_rounds`), else a thread of Python (`engine.commit.thread_rounds`). Back on the
-owner's thread its chunks become visible, and their waiters are told.
+owner's thread its write batches become visible, and their waiters are told.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from engine.context import EngineContext
 from engine.errors import EngineError, ReadOnly
 from engine.limits import SHARED_ROUND_BYTES, SHARED_ROUNDS
 from engine.segments.active import ActiveSegment
-from engine.segments.chunk import FAILED, PENDING, Waiter
+from engine.segments.batches import FAILED, PENDING, Waiter
 
 
 class Committer:
-    """The queue of partitions with pending chunks, and the rounds that commit them. Owner's thread only."""
+    """The queue of partitions with pending write batches, and the rounds that commit them. Owner's thread only."""
 
     def __init__(self, context: EngineContext, markers: Markers, watch: Watch | None = None) -> None:
         self._context = context
@@ -50,7 +50,7 @@ class Committer:
         self._executor = self._native or self._threads
 
     def add(self, partition: CommitTarget) -> None:
-        """Puts a partition with pending chunks in the queue and starts a round when none is running."""
+        """Puts a partition with pending write batches in the queue and starts a round when none is running."""
         if partition not in self._queued:
             self._queued.add(partition)
             self._dirty.append(partition)
@@ -58,7 +58,7 @@ class Committer:
             self._start()
 
     def add_transaction(self, transaction: Transaction) -> None:
-        """Queues a transaction whose chunks stand in their partitions."""
+        """Queues a transaction whose write batches stand in their partitions."""
         self._transactions.append(transaction)
         if not self._in_flight:
             self._start()
@@ -122,9 +122,9 @@ class Committer:
             partition = self._dirty[0]
             try:
                 may_commit = partition.error is None and partition.may_commit()
-                chunk = partition.next_chunk(bytes_left, first=not parts) if may_commit else None
+                write_batch = partition.next_write_batch(bytes_left, first=not parts) if may_commit else None
             except Exception as problem:  # noqa: BLE001 - it may not stand in the way of the others
-                may_commit, chunk = False, None
+                may_commit, write_batch = False, None
                 self._stop(partition, self._steps.defect(problem))
             if not may_commit:
                 self._dirty.popleft()
@@ -132,7 +132,7 @@ class Committer:
                 if partition.error is not None:
                     self._roll_wanted.discard(partition)
                 continue
-            if chunk is None and partition.has_pending:
+            if write_batch is None and partition.has_pending:
                 break
             self._dirty.popleft()
             part = parts.get(partition)
@@ -143,10 +143,10 @@ class Committer:
             if partition in self._roll_wanted:
                 self._roll_wanted.discard(partition)
                 part.roll = True
-            if chunk is not None:
+            if write_batch is not None:
                 part.roll = part.roll or partition.leaves_out_numbers
-                part.add(chunk)
-                bytes_left -= chunk.end
+                part.add(write_batch)
+                bytes_left -= write_batch.end
             if partition.has_pending:
                 self._dirty.append(partition)
             else:
@@ -163,12 +163,12 @@ class Committer:
             transaction.id = self.markers.next_id()
         this = Round([], transaction=transaction)
         for partition in transaction.partitions:
-            chunks = partition.take_apart(transaction)
+            write_batches = partition.take_apart(transaction)
             active, roll = partition.active_segment, partition.leaves_out_numbers
             part = PartitionCommit(partition, active, transaction_id=transaction.id, roll=roll)
-            for chunk in chunks:
-                chunk.transaction_id = transaction.id
-                part.add(chunk)
+            for write_batch in write_batches:
+                write_batch.transaction_id = transaction.id
+                part.add(write_batch)
             this.parts.append(part)
         self._in_flight = True
         self._threads.begin(this)
@@ -199,9 +199,9 @@ class Committer:
         for part in this.parts:
             if part.error is None:
                 self._steps.guarded([part], self._steps.apply, part)
-            for chunk in part.chunks:
-                waiters.update(dict.fromkeys(chunk.waiters))
-                chunk.waiters.clear()  # the chunk stays in memory for its readers, whoever waited need not
+            for write_batch in part.write_batches:
+                waiters.update(dict.fromkeys(write_batch.waiters))
+                write_batch.waiters.clear()  # the write batch stays in memory for its readers, whoever waited need not
             self._give_outcome(part)
             partition = part.partition
             if this.transaction is not None and partition.has_pending and partition not in self._queued:
@@ -222,9 +222,9 @@ class Committer:
         partition = part.partition
         error = self._steps.guarded([part], partition.round_done, part)
         if error is not None:
-            for chunk in part.chunks:
-                if chunk.state == PENDING:  # it may be stored: not acknowledged does not mean not stored
-                    partition.settle(chunk, FAILED, error)
+            for write_batch in part.write_batches:
+                if write_batch.state == PENDING:  # it may be stored: not acknowledged does not mean not stored
+                    partition.settle(write_batch, FAILED, error)
             self._stop(partition, error)
 
     @staticmethod

@@ -75,7 +75,7 @@ class NativeRounds:
         parts = this.parts
         if this.transaction is not None or len(parts) > ROUND_PARTS_MAX:
             return False
-        if sum([len(part.chunks) for part in parts]) > ROUND_PIECES_MAX:
+        if sum([len(part.write_batches) for part in parts]) > ROUND_PIECES_MAX:
             return False
         try:
             for part in parts:

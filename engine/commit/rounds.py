@@ -120,7 +120,7 @@ class RoundSteps:
             OSError: as the system gave it; the file may hold what is to be cut off (`undo`).
             ReadOnly: the partition takes no more records.
         """
-        if not may_wait and (not part.chunks or part.active.has_rest or self.roll_due(part)):
+        if not may_wait and (not part.write_batches or part.active.has_rest or self.roll_due(part)):
             return False
         if part.active.sync_failed:  # an earlier one, of a topic that is synced at intervals
             return self._refuse(part, may_wait)
@@ -128,7 +128,7 @@ class RoundSteps:
             part.active.cut(self._files, self._handles)  # what an earlier round could not take back
             if self.roll_due(part):
                 self._roll(part)
-        active, is_synced = part.active, part.sync and bool(part.chunks)
+        active, is_synced = part.active, part.sync and bool(part.write_batches)
         part.mark_problem = None
         if is_synced:
             if not active.sync_lock.acquire(blocking=may_wait):
@@ -138,16 +138,16 @@ class RoundSteps:
                 return self._refuse(part, may_wait)
         position, fd = active.position, -1
         end = position + part.size_bytes
-        if part.chunks:
+        if part.write_batches:
             part.handle = self._handles.acquire(active.path)
             fd = part.handle.fd
-        part.mark = _mark(part.partition, active, part.chunks[-1].last_seq if part.chunks else active.last_seq, end,
-                          end if is_synced else active.durable_position)  # fmt: skip
+        last_seq = part.write_batches[-1].last_seq if part.write_batches else active.last_seq
+        part.mark = _mark(part.partition, active, last_seq, end, end if is_synced else active.durable_position)
         slot, at = self._slot(part)
-        active.seal_at_tail(part.chunks)
+        active.seal_at_tail(part.write_batches)
         writer.part(fd, position, is_synced, self._watermarks.fd, slot, at)
-        for chunk in part.chunks:
-            writer.add(chunk.buffer, chunk.end)
+        for write_batch in part.write_batches:
+            writer.add(write_batch.buffer, write_batch.end)
         return True
 
     def _refuse(self, part: PartitionCommit, may_wait: bool) -> bool:
@@ -171,7 +171,7 @@ class RoundSteps:
         """Whether the round is to begin a new segment."""
         active = part.active
         if active.position == HEADER_BYTES:  # an empty segment never rolls, unless it is followed by a gap
-            return part.roll and part.partition.leaves_out_numbers and bool(part.chunks)
+            return part.roll and part.partition.leaves_out_numbers and bool(part.write_batches)
         if part.roll:
             return True
         config = part.partition.config
@@ -183,7 +183,7 @@ class RoundSteps:
         """Seals the active segment and begins the next one, both durable. Raises OSError."""
         context, old, partition = self._context, part.active, part.partition
         context.check_directory()
-        first_seq = part.chunks[0].first_seq if part.chunks else old.last_seq + 1
+        first_seq = part.write_batches[0].first_seq if part.write_batches else old.last_seq + 1
         header = new_header(
             partition.topic.id, partition.index, partition.number, first_seq, context.now_ms(), follows=old.last_seq + 1
         )
@@ -200,7 +200,7 @@ class RoundSteps:
     def begin_writing(this: Round) -> None:
         """From now on the files may hold what does not count yet."""
         for part in this.prepared:
-            if part.chunks:
+            if part.write_batches:
                 part.active.has_rest = True
 
     def written(self, this: Round, writer: RoundWriter) -> bool:
@@ -296,8 +296,8 @@ class RoundSteps:
         partition, active, mark, owner = part.partition, part.active, part.mark, part.owner
         assert mark is not None, "it was prepared"
         assert owner is not None
-        if part.chunks:
-            active.mark_written(part.chunks, mark.committed_position)
+        if part.write_batches:
+            active.mark_written(part.write_batches, mark.committed_position)
             active.appended_steady_ms = self._context.steady_ms()
             if part.sync:
                 active.durable_position = active.position
@@ -311,8 +311,10 @@ class RoundSteps:
             partition.marked(mark.log_start, part.mark_problem)
         header, add = active.header, self._context.index.add
         number, segment_id, first_seq = owner.number, header.segment_id, header.first_seq
-        for chunk in part.chunks:
-            add(number, chunk.first_seq, segment_id, first_seq, chunk.file_position, active.max_timestamp_ms)
+        for write_batch in part.write_batches:
+            add(
+                number, write_batch.first_seq, segment_id, first_seq, write_batch.file_position, active.max_timestamp_ms
+            )
 
     def write_mark(self, partition: CommitTarget, active: ActiveSegment) -> None:
         """Writes the partition's watermark: everything in `active` is committed."""

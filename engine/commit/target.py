@@ -9,7 +9,7 @@ from engine.config import TopicConfig
 from engine.errors import EngineError, ReadOnly
 from engine.files.descriptors import Handle
 from engine.segments.active import ActiveSegment, SealedSegment
-from engine.segments.chunk import Chunk, ChunkGroup
+from engine.segments.batches import WriteBatch, WriteBatchGroup
 from engine.segments.watermarks import Owner, Watermark
 from engine.state.topics import Topic
 
@@ -89,30 +89,30 @@ class CommitTarget(Protocol):
         """Whether records wait for a round."""
 
     def may_commit(self) -> bool:
-        """Whether the next chunk may be written now; if not, the partition puts itself into the queue again."""
+        """Whether the next write batch may be written now; if not, the partition puts itself into the queue again."""
 
-    def next_chunk(self, bytes_left: int, *, first: bool) -> Chunk | None:
-        """Takes the oldest pending chunk; None when it is larger than what is left of the round."""
+    def next_write_batch(self, bytes_left: int, *, first: bool) -> WriteBatch | None:
+        """Takes the oldest pending write batch; None when it is larger than what is left of the round."""
 
-    def append_apart(self, chunks: list[Chunk], group: ChunkGroup) -> None:
-        """Numbers the chunks of a transaction, which wait for a round of their own."""
+    def append_apart(self, write_batches: list[WriteBatch], group: WriteBatchGroup) -> None:
+        """Numbers the write batches of a transaction, which wait for a round of their own."""
 
-    def is_next(self, group: ChunkGroup) -> bool:
-        """Whether the oldest pending chunk belongs to this transaction."""
+    def is_next(self, group: WriteBatchGroup) -> bool:
+        """Whether the oldest pending write batch belongs to this transaction."""
 
-    def take_apart(self, group: ChunkGroup) -> list[Chunk]:
-        """Takes the chunks of a transaction, which are the oldest ones."""
+    def take_apart(self, group: WriteBatchGroup) -> list[WriteBatch]:
+        """Takes the write batches of a transaction, which are the oldest ones."""
 
-    def drop_apart(self, group: ChunkGroup, error: EngineError) -> None:
-        """Fails the chunks of a transaction that wait here."""
+    def drop_apart(self, group: WriteBatchGroup, error: EngineError) -> None:
+        """Fails the write batches of a transaction that wait here."""
 
     # --- outcomes
 
     def round_done(self, part: PartitionCommit) -> None:
-        """Takes the outcome of a round: chunks become visible or fail."""
+        """Takes the outcome of a round: write batches become visible or fail."""
 
-    def settle(self, chunk: Chunk, state: int, error: EngineError | None) -> None:
-        """Takes the outcome of one chunk."""
+    def settle(self, write_batch: WriteBatch, state: int, error: EngineError | None) -> None:
+        """Takes the outcome of one write batch."""
 
     def stop_writing(self, error: ReadOnly) -> None:
         """Takes no more records until a restart."""
@@ -127,10 +127,10 @@ class PartitionCommit:
 
     partition: CommitTarget
     active: ActiveSegment
-    chunks: list[Chunk] = field(default_factory=list)
+    write_batches: list[WriteBatch] = field(default_factory=list)
     records: int = 0
     size_bytes: int = 0
-    """Of the chunks, as `records`."""
+    """Of the write batches, as `records`."""
     sync: bool = True
     """The acknowledgement waits for the disk (durability "always")."""
     transaction_id: int = 0
@@ -144,7 +144,7 @@ class PartitionCommit:
     owner: Owner | None = None
     """Whose watermark this is: once it is prepared."""
     mark: Watermark | None = None
-    """As it will be when the chunks are committed."""
+    """As it will be when the write batches are committed."""
     handle: Handle | None = None
     """Of the file, in use until the round is executed."""
     is_locked: bool = False
@@ -154,8 +154,8 @@ class PartitionCommit:
     mark_problem: OSError | None = None
     """Why the watermark was not written."""
 
-    def add(self, chunk: Chunk) -> None:
-        """Has the round write a further chunk."""
-        self.chunks.append(chunk)
-        self.records += chunk.records
-        self.size_bytes += chunk.end
+    def add(self, write_batch: WriteBatch) -> None:
+        """Has the round write a further write batch."""
+        self.write_batches.append(write_batch)
+        self.records += write_batch.records
+        self.size_bytes += write_batch.end

@@ -1,10 +1,10 @@
 """Transactions: records of several partitions that become durable and visible together, or not at all.
 
-A transaction gathers its records in memory (`TRANSACTION_BYTES_MAX` at most), in chunks of their own that are numbered
-from 1 on. `commit` puts these behind the last numbers given out, at the same moment in all partitions, so that any two
-transactions stand in the same order everywhere; what takes time, a million small records, was done before. The
-committer takes the chunks of a transaction in one round of their own, syncs all their files, whatever the durability of
-the topics, and then has a *marker* written to `state`; only then do watermarks and readers move.
+A transaction gathers its records in memory (`TRANSACTION_BYTES_MAX` at most), in write batches of their own that are
+numbered from 1 on. `commit` puts these behind the last numbers given out, at the same moment in all partitions, so that
+any two transactions stand in the same order everywhere; what takes time, a million small records, was done before. The
+committer takes the write batches of a transaction in one round of their own, syncs all their files, whatever the
+durability of the topics, and then has a *marker* written to `state`; only then do watermarks and readers move.
 A transaction that is one batch in one partition needs no marker: a batch is whole or not there. What else has to
 become durable with it or not at all (`also`) is written together with the marker.
 
@@ -27,8 +27,8 @@ from engine.config import TopicConfig
 from engine.context import EngineContext
 from engine.errors import Corrupt, EngineError, NotStored, TooLarge, too_large
 from engine.formats.batch_header import HEADER_BYTES
-from engine.limits import CHUNK_BYTES_MAX, RECORD_OVERHEAD_BYTES, TRANSACTION_BYTES_MAX
-from engine.segments.chunk import COMMITTED, PENDING, Chunk
+from engine.limits import RECORD_OVERHEAD_BYTES, TRANSACTION_BYTES_MAX, WRITE_BATCH_BYTES_MAX
+from engine.segments.batches import COMMITTED, PENDING, WriteBatch
 from engine.state.store import Put, StateReader, StateStore
 
 PREFIX = b"x/"
@@ -43,7 +43,7 @@ class TransactionQueue(Protocol):
     """Who makes transactions durable (`engine.commit.committer.Committer`)."""
 
     def add_transaction(self, transaction: Transaction) -> None:
-        """Queues a transaction whose chunks stand in their partitions."""
+        """Queues a transaction whose write batches stand in their partitions."""
 
     def fail_transaction(self, transaction: Transaction, error: EngineError) -> None:
         """Takes a waiting transaction out of all its partitions."""
@@ -55,10 +55,10 @@ class Transaction:
     def __init__(self, context: EngineContext, queue: TransactionQueue) -> None:
         self._context = context
         self._queue = queue
-        self._gathered: dict[CommitTarget, list[Chunk]] = {}
+        self._gathered: dict[CommitTarget, list[WriteBatch]] = {}
         self._on_done: Callable[[EngineError | None], None] | None = None
         self.size_bytes = 0
-        self.chunks: list[Chunk] = []
+        self.write_batches: list[WriteBatch] = []
         self.id = 0
         """Given when its round starts; 0: it needs no marker."""
         self.also: tuple[Put, ...] = ()
@@ -96,30 +96,30 @@ class Transaction:
             raise partition.error
         timestamp_ms = self._context.now_ms() if timestamp_ms is None else timestamp_ms
         need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + size + 16 * len(headers)
-        chunks = self._gathered.get(partition)
-        if chunks is None:
-            chunks = self._gathered[partition] = [_gathering(partition, bytearray(need), 1)]
-        chunk = chunks[-1]
-        while not chunk.writer.put_record(value, key, timestamp_ms, headers):
-            chunk = self._with_room(partition, chunks, need)
+        write_batches = self._gathered.get(partition)
+        if write_batches is None:
+            write_batches = self._gathered[partition] = [_gathering(partition, bytearray(need), 1)]
+        write_batch = write_batches[-1]
+        while not write_batch.writer.put_record(value, key, timestamp_ms, headers):
+            write_batch = self._with_room(partition, write_batches, need)
         size += ROW_OVERHEAD_BYTES
-        chunk.pending_bytes += size
+        write_batch.pending_bytes += size
         self.size_bytes += size
 
-    def _with_room(self, partition: CommitTarget, chunks: list[Chunk], need: int) -> Chunk:
-        """The last chunk in a buffer twice as large, with room for `need` bytes, or a further one."""
-        chunk = chunks[-1]
-        writer, length = chunk.writer, len(chunk.buffer)
+    def _with_room(self, partition: CommitTarget, write_batches: list[WriteBatch], need: int) -> WriteBatch:
+        """The last write batch in a buffer twice as large, with room for `need` bytes, or a further one."""
+        write_batch = write_batches[-1]
+        writer, length = write_batch.writer, len(write_batch.buffer)
         wanted = writer.position + (length - writer.size) + need
-        if wanted > CHUNK_BYTES_MAX:
-            chunk.close()
-            buffer = self._context.buffers.take(max(CHUNK_BYTES_MAX, need))
-            chunks.append(_gathering(partition, buffer, chunk.last_seq + 1))
-            return chunks[-1]
-        larger = self._context.buffers.take(min(max(2 * length, wanted), CHUNK_BYTES_MAX))
-        chunk.writer.replace_buffer(larger)
-        chunk.buffer = larger
-        return chunk
+        if wanted > WRITE_BATCH_BYTES_MAX:
+            write_batch.close()
+            buffer = self._context.buffers.take(max(WRITE_BATCH_BYTES_MAX, need))
+            write_batches.append(_gathering(partition, buffer, write_batch.last_seq + 1))
+            return write_batches[-1]
+        larger = self._context.buffers.take(min(max(2 * length, wanted), WRITE_BATCH_BYTES_MAX))
+        write_batch.writer.replace_buffer(larger)
+        write_batch.buffer = larger
+        return write_batch
 
     def commit(self, on_done: Callable[[EngineError | None], None]) -> None:
         """Makes all records durable and visible; `on_done` gets None, or the reason why none of them is stored.
@@ -132,11 +132,11 @@ class Transaction:
                 self._gathered = {}
                 self.finish(partition.error or NotStored(f"{partition.title} is not open"))
                 return
-        for partition, chunks in self._gathered.items():
-            chunks[-1].close()
-            partition.append_apart(chunks, self)
-            self.chunks += chunks
-        if self.chunks:
+        for partition, write_batches in self._gathered.items():
+            write_batches[-1].close()
+            partition.append_apart(write_batches, self)
+            self.write_batches += write_batches
+        if self.write_batches:
             self._queue.add_transaction(self)
         else:
             self.finish(None)
@@ -149,22 +149,22 @@ class Transaction:
     @property
     def needs_marker(self) -> bool:
         """Whether a crash could leave a part of it."""
-        return len(self.chunks) > 1 or self.chunks[0].batches > 1 or bool(self.also)
+        return len(self.write_batches) > 1 or self.write_batches[0].batches > 1 or bool(self.also)
 
     @property
     def is_ready(self) -> bool:
-        """Whether nothing stands before its chunks in their partitions any more."""
+        """Whether nothing stands before its write batches in their partitions any more."""
         return all(partition.has_files and partition.is_next(self) for partition in self._gathered)
 
     @property
     def is_pending(self) -> bool:
         """Whether it is neither committed nor failed."""
-        return bool(self.chunks) and self.chunks[0].state == PENDING
+        return bool(self.write_batches) and self.write_batches[0].state == PENDING
 
     @property
     def is_committed(self) -> bool:
         """Whether all of it is durable and visible."""
-        return bool(self.chunks) and self.chunks[0].state == COMMITTED
+        return bool(self.write_batches) and self.write_batches[0].state == COMMITTED
 
     def fail(self, error: EngineError) -> None:
         """A partition cannot take its part of it: none is stored."""
@@ -177,11 +177,11 @@ class Transaction:
         on_done(error)
 
 
-def _gathering(partition: CommitTarget, buffer: bytearray, first_seq: int) -> Chunk:
-    """A chunk whose append time is not known yet: its batches keep the highest time of their records until it is."""
-    chunk = Chunk(partition, buffer, first_seq)
-    chunk.writer.begin(NOT_YET_MS, 0)
-    return chunk
+def _gathering(partition: CommitTarget, buffer: bytearray, first_seq: int) -> WriteBatch:
+    """A write batch whose append time is not known yet: until it is, its batches keep their records' highest time."""
+    write_batch = WriteBatch(partition, buffer, first_seq)
+    write_batch.writer.begin(NOT_YET_MS, 0)
+    return write_batch
 
 
 def check_size(config: TopicConfig, size_bytes: int) -> None:

@@ -32,7 +32,7 @@ from engine.limits import DEAD_LETTERS_PENDING_MAX, TOPIC_NAME_BYTES_MAX
 from engine.partitions.partition import Partition
 from engine.partitions.table import PartitionTable
 from engine.reports import report_exception
-from engine.segments.chunk import COMMITTED, PENDING, Chunk
+from engine.segments.batches import COMMITTED, PENDING, WriteBatch
 
 log = logging.getLogger("quintlog.cursors")
 
@@ -69,14 +69,14 @@ class Job(NamedTuple):
 class Appended(NamedTuple):
     """A dead letter on its way to the disk; ``era``: that of the cursor when it was given up."""
 
-    chunk: Chunk
+    write_batch: WriteBatch
     cursor: Cursor
     era: int
     job: Job
 
 
 class DeadLetters:
-    """The given-up records of a log's cursors, in a queue for each cursor; a waiter of the chunks it appends to."""
+    """The given-up records of a log's cursors, in a queue for each cursor; a waiter of its write batches."""
 
     def __init__(
         self,
@@ -180,12 +180,12 @@ class DeadLetters:
         self._pass(cursor, jobs, record.seq - 1)
         job = job._replace(first=record.seq, last=record.seq)
         try:
-            chunk = self._append(target, cursor, job, record)
+            write_batch = self._append(target, cursor, job, record)
         except ValueError as problem:
             log.error("%s: record %d is dropped, it cannot be a dead letter: %s", cursor.title, record.seq, problem)
             self._pass(cursor, jobs, record.seq)
             return True
-        self._appended.append(Appended(chunk, cursor, cursor.era, job))
+        self._appended.append(Appended(write_batch, cursor, cursor.era, job))
         self._retry_ms.pop(cursor, None)
         self._shorten(jobs, record.seq)
         return True
@@ -216,7 +216,7 @@ class DeadLetters:
             return None
         return partition
 
-    def _append(self, target: Partition, cursor: Cursor, job: Job, record: Record) -> Chunk:
+    def _append(self, target: Partition, cursor: Cursor, job: Job, record: Record) -> WriteBatch:
         """Append one record with the headers of a dead letter.
 
         Raises:
@@ -240,9 +240,9 @@ class DeadLetters:
         failed: list[Appended] = []
         for entry in appended:
             cursor, job = entry.cursor, entry.job
-            if entry.chunk.state == PENDING:
+            if entry.write_batch.state == PENDING:
                 self._appended.append(entry)
-            elif entry.chunk.state == COMMITTED:
+            elif entry.write_batch.state == COMMITTED:
                 self._policies.totals(cursor.owner).dead_letters += 1
                 if entry.era == cursor.era:
                     cursor.settle(job.first, job.last)

@@ -18,7 +18,7 @@ from engine.errors import Corrupt, EngineError
 from engine.formats.record import Record
 from engine.limits import REDRIVE_BYTES, REDRIVE_RECORDS
 from engine.partitions.partition import Partition
-from engine.segments.chunk import COMMITTED, PENDING, Chunk, outcome
+from engine.segments.batches import COMMITTED, PENDING, WriteBatch, outcome
 from engine.segments.gaps import NO_GAPS, Gaps
 from engine.state.store import OnDone, StateReader, StateStore
 
@@ -207,7 +207,7 @@ class Redrive:
         limit: so many at most.
         on_done: called with how many were appended and stored, and the error that ended it early or None.
 
-    It is the ``Waiter`` of the chunks that it appends; call :meth:`work` to begin.
+    It is the ``Waiter`` of the write batches that it appends; call :meth:`work` to begin.
     """
 
     def __init__(
@@ -232,14 +232,14 @@ class Redrive:
             REDRIVE_OWNER, source, after_seq=source.log_start - 1, name=name
         )
         self._cursor.pins += 1
-        self._chunks: list[Chunk] = []
-        self._appended = 0  # records in the chunks, ...
+        self._write_batches: list[WriteBatch] = []
+        self._appended = 0  # records in the write batches, ...
         self._last = 0  # ... and the last number in the source that it stands for
         self._ended = False
 
     def work(self) -> None:
         """One step: look at the next records, a read batch of them at most, and append what is wanted of them."""
-        if self._chunks or self._ended:
+        if self._write_batches or self._ended:
             return
         try:
             seq = max(self._cursor.deliveries.next_seq, self._source.log_start)
@@ -274,7 +274,7 @@ class Redrive:
             return
         self._last = last
         self._appended = len(found)
-        self._chunks = self._target.append_many(
+        self._write_batches = self._target.append_many(
             [record.value for record in found],
             keys=[record.key for record in found],
             timestamps_ms=[record.timestamp_ms for record in found],
@@ -291,12 +291,12 @@ class Redrive:
 
     def round_done(self) -> None:
         """A commit round has stored what was appended, or failed to."""
-        if not self._chunks or self._ended:
+        if not self._write_batches or self._ended:
             return
-        state, error = outcome(self._chunks)
+        state, error = outcome(self._write_batches)
         if state == PENDING:
             return
-        self._chunks = []
+        self._write_batches = []
         if state != COMMITTED:
             self._end(error or EngineError("not stored"))
             return

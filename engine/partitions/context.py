@@ -13,7 +13,7 @@ from engine.partitions.file_worker import FileWorker
 from engine.partitions.removal import SegmentRemoval
 from engine.partitions.tail_cache import TailCache
 from engine.reports import report
-from engine.segments.chunk import ReadBatch
+from engine.segments.batches import ReadBatch
 
 
 @dataclass(slots=True, eq=False)

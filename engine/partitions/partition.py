@@ -1,8 +1,8 @@
 """A partition: numbers are given out and records gathered here, and read from here.
 
-Everything in this module runs on the owner's thread. Records go into the *open chunk*; the committer takes chunks,
-oldest first, and tells the outcome by `round_done`. Readers see what is committed, nothing else. The opener thread
-makes the files of a new partition before its first round, and recovers an existing one on first use.
+Everything in this module runs on the owner's thread. Records go into the *open write batch*; the committer takes write
+batches, oldest first, and tells the outcome by `round_done`. Readers see what is committed, nothing else. The file
+worker makes the files of a new partition before its first round, and recovers an existing one on first use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from engine.formats.batch import BatchWriter
 from engine.formats.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
 from engine.formats.bundle import BundleInfo
 from engine.formats.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
-from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, RECORD_OVERHEAD_BYTES, SEQ_RESERVATION
+from engine.limits import RECORD_OVERHEAD_BYTES, SEQ_RESERVATION, WRITE_BATCH_BYTES_MAX, WRITE_BATCH_BYTES_MIN
 from engine.partitions import reads as reading
 from engine.partitions import retention
 from engine.partitions.context import PartitionContext
@@ -29,7 +29,7 @@ from engine.partitions.reservation import Reservation
 from engine.partitions.tail_cache import NO_TAIL, Tail
 from engine.reports import report
 from engine.segments.active import ActiveSegment, SealedSegment
-from engine.segments.chunk import COMMITTED, FAILED, Chunk, ChunkGroup, ReadBatch, Waiter, check_records
+from engine.segments.batches import COMMITTED, FAILED, ReadBatch, Waiter, WriteBatch, WriteBatchGroup, check_records
 from engine.segments.gaps import NO_GAPS
 from engine.segments.recovery import Recovered
 from engine.segments.watermarks import Owner
@@ -45,11 +45,36 @@ class Partition:
     """One partition of a topic, made by `Log.partition` alone. `CommitTarget` documents what rounds need of it."""
 
     __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
-        "__weakref__", "_active", "_append_ms", "_chunk_bytes", "_context", "_open_callbacks", "_open_chunk",
-        "_parts", "_pending", "_phase", "_read_state", "_reservation", "_told_failure", "committed_end", "committed_s",
-        "committed_seq", "error", "failing", "found_seq", "gaps", "index", "last_seq",
-        "leaves_out_numbers", "log_start", "mark_failed", "marked_log_start", "readers", "sealed",
-        "tail", "topic",
+        "__weakref__",
+        "_active",
+        "_append_ms",
+        "_context",
+        "_open_callbacks",
+        "_open_write_batch",
+        "_parts",
+        "_pending",
+        "_phase",
+        "_read_state",
+        "_reservation",
+        "_told_failure",
+        "_write_batch_bytes",
+        "committed_end",
+        "committed_s",
+        "committed_seq",
+        "error",
+        "failing",
+        "found_seq",
+        "gaps",
+        "index",
+        "last_seq",
+        "leaves_out_numbers",
+        "log_start",
+        "mark_failed",
+        "marked_log_start",
+        "readers",
+        "sealed",
+        "tail",
+        "topic",
     )  # fmt: skip
 
     def __init__(self, context: EngineContext, parts: PartitionContext, topic: Topic, index: int) -> None:
@@ -82,7 +107,7 @@ class Partition:
         self.marked_log_start = 1
         """The start of the log as its watermark says: files below it may go."""
         self.tail: Tail = NO_TAIL
-        """Committed chunks that are still in memory."""
+        """Committed write batches that are still in memory."""
         self._read_state: reading.ReadState | None = None
         self.readers: dict[Callable[[], None], None] = {}
         self._told_failure = ("", 0)
@@ -90,9 +115,9 @@ class Partition:
         self._append_ms = 0
         self._reservation = Reservation(context.state, topic.id, index)
         self._active: ActiveSegment | None = None
-        self._open_chunk: Chunk | None = None
-        self._pending: list[Chunk] = []  # few; an empty deque takes 600 bytes
-        self._chunk_bytes = CHUNK_BYTES_MIN
+        self._open_write_batch: WriteBatch | None = None
+        self._pending: list[WriteBatch] = []  # few; an empty deque takes 600 bytes
+        self._write_batch_bytes = WRITE_BATCH_BYTES_MIN
         self._open_callbacks: list[Callable[[], None]] = []
         self._phase = CLOSED if index in topic.numbers else NO_FILES
 
@@ -146,8 +171,8 @@ class Partition:
             return True
         if self._reservation.bound - self.last_seq < SEQ_RESERVATION // 2:
             self._reservation.extend(self.last_seq + SEQ_RESERVATION, self._reserved)
-        chunk = self._pending[0] if self._pending else self._open_chunk
-        return chunk is None or chunk.writer.next_seq <= self._reservation.bound
+        write_batch = self._pending[0] if self._pending else self._open_write_batch
+        return write_batch is None or write_batch.writer.next_seq <= self._reservation.bound
 
     def _reserved(self, error: EngineError | None) -> None:
         if error is not None:
@@ -163,7 +188,7 @@ class Partition:
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._pending) or (self._open_chunk is not None and not self._open_chunk.is_empty)
+        return bool(self._pending) or (self._open_write_batch is not None and not self._open_write_batch.is_empty)
 
     # --- opening
 
@@ -213,7 +238,7 @@ class Partition:
         self._parts.removal.add(self, left)
 
     def _make_files(self) -> None:
-        """Starts making the files of a new partition; its chunks wait."""
+        """Starts making the files of a new partition; its write batches wait."""
         self._phase = MAKING
         self._parts.file_worker.make(self.topic, self.index, self.files_made)
 
@@ -240,7 +265,7 @@ class Partition:
     # --- appending
 
     def writer(self, room_bytes: int = 0, attributes: int = 0) -> BatchWriter:
-        """The open chunk's writer, set to the present time, with room for a record of `room_bytes`.
+        """The open write batch's writer, set to the present time, with room for a record of `room_bytes`.
 
         Ask again when its put() returned False. After the puts call `appended`.
 
@@ -250,49 +275,49 @@ class Partition:
         if self.error is not None:
             raise self.error
         need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + room_bytes
-        chunk = self._open_chunk
-        if chunk is None or chunk.writer.size - chunk.writer.position < need:
-            chunk = self._open_next_chunk(need)
-        writer = chunk.writer
+        write_batch = self._open_write_batch
+        if write_batch is None or write_batch.writer.size - write_batch.writer.position < need:
+            write_batch = self._open_next_write_batch(need)
+        writer = write_batch.writer
         self._append_ms = append_ms = max(self._context.now_ms(), self._append_ms)  # never back, whatever the clock
         writer.begin(append_ms, attributes)
         return writer
 
-    def _open_next_chunk(self, need: int) -> Chunk:
-        if self._open_chunk is not None:
-            self._close_chunk(self._open_chunk)
+    def _open_next_write_batch(self, need: int) -> WriteBatch:
+        if self._open_write_batch is not None:
+            self._close_write_batch(self._open_write_batch)
         if not self.is_open:
             raise NotStored(f"{self.title} is not open yet")
-        buffer = self._context.buffers.take(max(self._chunk_bytes, need))
-        chunk = self._open_chunk = Chunk(self, buffer, self.last_seq + 1)
-        return chunk
+        buffer = self._context.buffers.take(max(self._write_batch_bytes, need))
+        write_batch = self._open_write_batch = WriteBatch(self, buffer, self.last_seq + 1)
+        return write_batch
 
-    def appended(self, waiter: Waiter | None, size_bytes: int) -> Chunk:
-        """After puts into the writer: gives out the numbers and registers the chunk for the next round.
+    def appended(self, waiter: Waiter | None, size_bytes: int) -> WriteBatch:
+        """After puts into the writer: gives out the numbers and registers the write batch for the next round.
 
         Args:
-            waiter: told when the chunk is committed or has failed.
+            waiter: told when the write batch is committed or has failed.
             size_bytes: what these records count in the budget of pending bytes.
         """
-        chunk = self._open_chunk
-        assert chunk is not None, "appended() without writer()"
+        write_batch = self._open_write_batch
+        assert write_batch is not None, "appended() without writer()"
         if not self.last_seq:  # the first record ever may bring a number of its own: nothing is below it
-            self.log_start = chunk.writer.first_seq
-        self.last_seq = chunk.writer.next_seq - 1
-        if not chunk.is_counted:
-            self._count(chunk)
-        chunk.pending_bytes += size_bytes
+            self.log_start = write_batch.writer.first_seq
+        self.last_seq = write_batch.writer.next_seq - 1
+        if not write_batch.is_counted:
+            self._count(write_batch)
+        write_batch.pending_bytes += size_bytes
         self._context.backlog.bytes += size_bytes
-        if waiter is not None and (not chunk.waiters or chunk.waiters[-1] is not waiter):
-            chunk.waiters.append(waiter)
+        if waiter is not None and (not write_batch.waiters or write_batch.waiters[-1] is not waiter):
+            write_batch.waiters.append(waiter)
         if self._active is not None:
             self._parts.committer.add(self)
         elif self._phase == NO_FILES:
             self._make_files()
-        return chunk
+        return write_batch
 
-    def append(self, values: Sequence[bytes], **options: Any) -> Chunk:
-        """`append_many` for one record, or where it is enough to know what becomes of the last one: its chunk."""
+    def append(self, values: Sequence[bytes], **options: Any) -> WriteBatch:
+        """`append_many` for one record, or where it is enough to know what becomes of the last one: its write batch."""
         return self.append_many(values, **options)[-1]
 
     def append_many(
@@ -304,11 +329,11 @@ class Partition:
         headers: Sequence[tuple[bytes, ...]] | None = None,
         qos0: bool = False,
         waiter: Waiter | None = None,
-    ) -> list[Chunk]:
+    ) -> list[WriteBatch]:
         """Appends records; the last one's number is `last_seq`.
 
         Returns:
-            their chunks, oldest first. Each is committed or fails by itself: `engine.segments.chunk.outcome` sums up.
+            their write batches, oldest first. Each is committed or fails by itself: `outcome` sums up.
 
         Raises:
             ValueError: no records, or a key of more than 255 bytes.
@@ -320,7 +345,7 @@ class Partition:
         check_records(self.config, values, keys, headers)  # all of them first: behind it none can be refused
         attributes = QOS0_ATTRIBUTE if qos0 else 0
         now_ms = self._context.now_ms()
-        chunks: list[Chunk] = []
+        write_batches: list[WriteBatch] = []
         writer = self.writer(len(values[0]), attributes)
         size = 0
         for row, value in enumerate(values):
@@ -329,36 +354,36 @@ class Partition:
             flat = headers[row] if headers is not None else ()
             while not writer.put_record(value, key, timestamp_ms, flat):
                 if size:
-                    chunks.append(self.appended(waiter, size))
+                    write_batches.append(self.appended(waiter, size))
                     size = 0
                 writer = self.writer(len(value) + len(key) + sum(map(len, flat)) + 16 * len(flat), attributes)
             size += len(value) + len(key) + RECORD_OVERHEAD_BYTES
-        chunks.append(self.appended(waiter, size))
-        return chunks
+        write_batches.append(self.appended(waiter, size))
+        return write_batches
 
-    def append_apart(self, chunks: list[Chunk], group: ChunkGroup) -> None:
-        if self._open_chunk is not None:
-            self._close_chunk(self._open_chunk)
+    def append_apart(self, write_batches: list[WriteBatch], group: WriteBatchGroup) -> None:
+        if self._open_write_batch is not None:
+            self._close_write_batch(self._open_write_batch)
         self._append_ms = max(self._context.now_ms(), self._append_ms)
         behind_seq = self.last_seq
-        for chunk in chunks:
-            chunk.renumber(behind_seq, self._append_ms)
-            chunk.transaction = group
-            self.last_seq = chunk.last_seq
-            self._count(chunk)
-            self._context.backlog.bytes += chunk.pending_bytes
-        self._pending += chunks
+        for write_batch in write_batches:
+            write_batch.renumber(behind_seq, self._append_ms)
+            write_batch.transaction = group
+            self.last_seq = write_batch.last_seq
+            self._count(write_batch)
+            self._context.backlog.bytes += write_batch.pending_bytes
+        self._pending += write_batches
         if self._phase == NO_FILES:
             self._make_files()
 
-    def is_next(self, group: ChunkGroup) -> bool:
+    def is_next(self, group: WriteBatchGroup) -> bool:
         return bool(self._pending) and self._pending[0].transaction is group
 
-    def take_apart(self, group: ChunkGroup) -> list[Chunk]:
-        chunks = []
+    def take_apart(self, group: WriteBatchGroup) -> list[WriteBatch]:
+        write_batches = []
         while self.is_next(group):
-            chunks.append(self._pending.pop(0))
-        return chunks
+            write_batches.append(self._pending.pop(0))
+        return write_batches
 
     def append_bundle(
         self,
@@ -369,7 +394,7 @@ class Partition:
         *,
         first_seq: int = 0,
         waiter: Waiter | None = None,
-    ) -> Chunk:
+    ) -> WriteBatch:
         """Appends a Tank bundle (without its length varint), as it is, that `engine.formats.bundle.check_bundle`
         approved.
 
@@ -389,34 +414,34 @@ class Partition:
         assert stored, "writer() made room"
         return self.appended(waiter, end - start)
 
-    def _count(self, chunk: Chunk) -> None:
-        if not chunk.is_counted:
-            chunk.is_counted = True
-            self._context.backlog.chunks += 1
+    def _count(self, write_batch: WriteBatch) -> None:
+        if not write_batch.is_counted:
+            write_batch.is_counted = True
+            self._context.backlog.write_batches += 1
 
     # --- committing (called by the committer, on the owner's thread)
 
-    def _close_chunk(self, chunk: Chunk) -> None:
-        if not chunk.is_empty:
-            self.last_seq = chunk.writer.next_seq - 1
-            self._count(chunk)
-            chunk.close()
-            self._pending.append(chunk)
-            used = chunk.end
-            if used > len(chunk.buffer) // 2:
-                self._chunk_bytes = min(2 * self._chunk_bytes, CHUNK_BYTES_MAX)
-            elif used < len(chunk.buffer) // 8:
-                self._chunk_bytes = max(self._chunk_bytes // 2, CHUNK_BYTES_MIN)
-        self._open_chunk = None
+    def _close_write_batch(self, write_batch: WriteBatch) -> None:
+        if not write_batch.is_empty:
+            self.last_seq = write_batch.writer.next_seq - 1
+            self._count(write_batch)
+            write_batch.close()
+            self._pending.append(write_batch)
+            used = write_batch.end
+            if used > len(write_batch.buffer) // 2:
+                self._write_batch_bytes = min(2 * self._write_batch_bytes, WRITE_BATCH_BYTES_MAX)
+            elif used < len(write_batch.buffer) // 8:
+                self._write_batch_bytes = max(self._write_batch_bytes // 2, WRITE_BATCH_BYTES_MIN)
+        self._open_write_batch = None
 
-    def next_chunk(self, bytes_left: int, *, first: bool) -> Chunk | None:
+    def next_write_batch(self, bytes_left: int, *, first: bool) -> WriteBatch | None:
         if not self._pending:
-            chunk = self._open_chunk
-            if chunk is None or chunk.is_empty:
+            write_batch = self._open_write_batch
+            if write_batch is None or write_batch.is_empty:
                 return None
-            if not first and chunk.writer.position > bytes_left:
+            if not first and write_batch.writer.position > bytes_left:
                 return None
-            self._close_chunk(chunk)
+            self._close_write_batch(write_batch)
         if self._pending[0].transaction is not None or (not first and self._pending[0].end > bytes_left):
             return None
         return self._pending.pop(0)
@@ -425,10 +450,10 @@ class Partition:
         self._active = part.active
         if part.sealed is not None:
             self.sealed.append(part.sealed)
-            self.leaves_out_numbers &= not part.chunks
+            self.leaves_out_numbers &= not part.write_batches
         if part.error is not None:
-            for chunk in part.chunks:
-                self.settle(chunk, FAILED, part.error)
+            for write_batch in part.write_batches:
+                self.settle(write_batch, FAILED, part.error)
             if isinstance(part.error, ReadOnly):
                 self.stop_writing(part.error)
             if part.sealed is not None:
@@ -437,15 +462,15 @@ class Partition:
             self._tell_failure(str(part.error))
             return
         self.failing = None
-        if part.chunks and self.tail is NO_TAIL:
+        if part.write_batches and self.tail is NO_TAIL:
             self.tail = Tail()
-        for chunk in part.chunks:
-            self.settle(chunk, COMMITTED, None)
-            if chunk.last_seq - self.committed_seq != chunk.records:
-                self.gaps = self.gaps.behind(self.committed_seq, chunk)
-            self.committed_seq = chunk.last_seq
-            self._parts.tail_cache.add(self.tail, chunk)
-        if part.chunks:
+        for write_batch in part.write_batches:
+            self.settle(write_batch, COMMITTED, None)
+            if write_batch.last_seq - self.committed_seq != write_batch.records:
+                self.gaps = self.gaps.behind(self.committed_seq, write_batch)
+            self.committed_seq = write_batch.last_seq
+            self._parts.tail_cache.add(self.tail, write_batch)
+        if part.write_batches:
             self.committed_s = time.monotonic()
         self.committed_end = part.active.position
         if self.readers:
@@ -459,34 +484,34 @@ class Partition:
             self._told_failure = text, now_ms
             report(text)
 
-    def settle(self, chunk: Chunk, state: int, error: EngineError | None) -> None:
-        chunk.state = state
-        chunk.error = error
-        self._context.backlog.settled(chunk.pending_bytes)
-        chunk.pending_bytes = 0
-        del chunk.writer  # lets go of the buffer
-        chunk.transaction = None  # which holds its chunks
+    def settle(self, write_batch: WriteBatch, state: int, error: EngineError | None) -> None:
+        write_batch.state = state
+        write_batch.error = error
+        self._context.backlog.settled(write_batch.pending_bytes)
+        write_batch.pending_bytes = 0
+        del write_batch.writer  # lets go of the buffer
+        write_batch.transaction = None  # which holds its write batches
 
     def _fail_pending(self, error: EngineError) -> None:
         """Fails everything that waits for a round, and tells the waiters."""
-        if self._open_chunk is not None:
-            self._close_chunk(self._open_chunk)
+        if self._open_write_batch is not None:
+            self._close_write_batch(self._open_write_batch)
         waiters: dict[Waiter, None] = {}
         while self._pending:
-            chunk = self._pending.pop(0)
-            waiters.update(dict.fromkeys(chunk.waiters))
-            if chunk.transaction is not None:
-                self._pending.insert(0, chunk)
-                chunk.transaction.fail(error)
+            write_batch = self._pending.pop(0)
+            waiters.update(dict.fromkeys(write_batch.waiters))
+            if write_batch.transaction is not None:
+                self._pending.insert(0, write_batch)
+                write_batch.transaction.fail(error)
             else:
-                self.settle(chunk, FAILED, error)
+                self.settle(write_batch, FAILED, error)
         for waiter in waiters:
             self._context.call_soon_threadsafe(waiter.round_done)
 
-    def drop_apart(self, group: ChunkGroup, error: EngineError) -> None:
-        for chunk in [chunk for chunk in self._pending if chunk.transaction is group]:
-            self._pending.remove(chunk)
-            self.settle(chunk, FAILED, error)
+    def drop_apart(self, group: WriteBatchGroup, error: EngineError) -> None:
+        for write_batch in [write_batch for write_batch in self._pending if write_batch.transaction is group]:
+            self._pending.remove(write_batch)
+            self.settle(write_batch, FAILED, error)
 
     def stop_writing(self, error: ReadOnly) -> None:
         if self._phase != DELETED:

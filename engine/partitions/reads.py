@@ -24,7 +24,7 @@ from engine.limits import FETCHED_MAX, POSITION_HINTS_MAX, READ_BYTES_MIN
 from engine.partitions.context import PartitionContext
 from engine.reports import report, report_exception
 from engine.segments.active import SealedSegment
-from engine.segments.chunk import Chunk, ReadBatch
+from engine.segments.batches import ReadBatch, WriteBatch
 from engine.segments.scan import Damage, Found, careful_read, find
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def read(
             partition.log_start,
             partition.committed_seq,
         )
-    chunk = partition.tail.find(seq)
-    if chunk is not None:
-        return _from_memory(context, chunk, seq)
+    write_batch = partition.tail.find(seq)
+    if write_batch is not None:
+        return _from_memory(context, write_batch, seq)
     answer = parts.fetched.get((partition, seq))
     if answer is not None:
         if isinstance(answer, EngineError):
@@ -120,26 +120,26 @@ def read(
     return read_batch
 
 
-def _from_memory(context: EngineContext, chunk: Chunk, seq: int) -> ReadBatch:
+def _from_memory(context: EngineContext, write_batch: WriteBatch, seq: int) -> ReadBatch:
     """One in `TAIL_READS_TIMED` is timed and counts for all of them: looking at the clock costs as much as the read."""
     figures = context.figures
     figures.tail_reads += 1
     if figures.tail_reads % TAIL_READS_TIMED:
-        return _read_batch_of(chunk, seq)
+        return _read_batch_of(write_batch, seq)
     started = time.perf_counter()
-    read_batch = _read_batch_of(chunk, seq)
+    read_batch = _read_batch_of(write_batch, seq)
     figures.read_seconds["memory"].observe(time.perf_counter() - started, TAIL_READS_TIMED)
     return read_batch
 
 
-def _read_batch_of(chunk: Chunk, seq: int) -> ReadBatch:
-    view = memoryview(chunk.buffer)
-    if seq <= chunk.first_seq:
-        return ReadBatch(view[: chunk.end], chunk.first_seq, chunk.last_seq)
-    start = locate(view, 0, chunk.end, seq)
-    header = read_header(view, start, chunk.segment_id, chunk.file_position + start)
+def _read_batch_of(write_batch: WriteBatch, seq: int) -> ReadBatch:
+    view = memoryview(write_batch.buffer)
+    if seq <= write_batch.first_seq:
+        return ReadBatch(view[: write_batch.end], write_batch.first_seq, write_batch.last_seq)
+    start = locate(view, 0, write_batch.end, seq)
+    header = read_header(view, start, write_batch.segment_id, write_batch.file_position + start)
     assert header is not None
-    return ReadBatch(view[start : chunk.end], header.first_seq, chunk.last_seq)
+    return ReadBatch(view[start : write_batch.end], header.first_seq, write_batch.last_seq)
 
 
 def _request(context: EngineContext, partition: Partition, seq: int, max_bytes: int) -> Request:

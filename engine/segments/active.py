@@ -24,7 +24,7 @@ from engine.formats.segment import (
     segment_name,
 )
 from engine.reports import report
-from engine.segments.chunk import Chunk
+from engine.segments.batches import WriteBatch
 from engine.segments.gaps import Gaps
 
 
@@ -103,34 +103,34 @@ class ActiveSegment:
         self.index.append(entry)
         return entry
 
-    def seal_at_tail(self, chunks: Sequence[Chunk]) -> int:
-        """Seals `chunks` for their place after the last batch; the position after them."""
+    def seal_at_tail(self, write_batches: Sequence[WriteBatch]) -> int:
+        """Seals `write_batches` for their place after the last batch; the position after them."""
         position = self.position
-        for chunk in chunks:
+        for write_batch in write_batches:
             seal(
-                chunk.buffer,
+                write_batch.buffer,
                 0,
-                chunk.end,
+                write_batch.end,
                 self.header.segment_id,
                 position,
                 self.durable_position,
-                chunk.transaction_id,
+                write_batch.transaction_id,
             )
-            chunk.segment_id = self.header.segment_id
-            chunk.file_position = position
-            position += chunk.end
+            write_batch.segment_id = self.header.segment_id
+            write_batch.file_position = position
+            position += write_batch.end
         return position
 
-    def mark_written(self, chunks: Sequence[Chunk], end: int) -> None:
-        """Counts `chunks`, which were written up to `end`, as part of the segment."""
+    def mark_written(self, write_batches: Sequence[WriteBatch], end: int) -> None:
+        """Counts `write_batches`, which were written up to `end`, as part of the segment."""
         self.has_rest = False
-        for chunk in chunks:
-            self.note(chunk.first_seq, chunk.file_position, chunk.max_timestamp_ms)
-            self.last_seq = chunk.last_seq
-            self.records += chunk.records
-            self.batches += chunk.batches
-            self.max_timestamp_ms = max(self.max_timestamp_ms, chunk.max_timestamp_ms)
-            self.last_append_ms = chunk.append_time_ms
+        for write_batch in write_batches:
+            self.note(write_batch.first_seq, write_batch.file_position, write_batch.max_timestamp_ms)
+            self.last_seq = write_batch.last_seq
+            self.records += write_batch.records
+            self.batches += write_batch.batches
+            self.max_timestamp_ms = max(self.max_timestamp_ms, write_batch.max_timestamp_ms)
+            self.last_append_ms = write_batch.append_time_ms
         self.position = end
 
     def sync_if_idle(self, files: Files, handles: Handles) -> bool:

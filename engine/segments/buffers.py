@@ -1,12 +1,12 @@
-"""Buffers of chunks, used again: fresh memory costs a page fault for every 4 KiB, and zeroing."""
+"""Buffers of write batches, used again: fresh memory costs a page fault for every 4 KiB, and zeroing."""
 
 from __future__ import annotations
 
-from engine.limits import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, FREE_BUFFER_BYTES_MAX
+from engine.limits import FREE_BUFFER_BYTES_MAX, WRITE_BATCH_BYTES_MAX, WRITE_BATCH_BYTES_MIN
 
 
 class BufferPool:
-    """Free buffers by size, for chunks of the usual sizes. Owner's thread only."""
+    """Free buffers by size, for write batches of the usual sizes. Owner's thread only."""
 
     def __init__(self) -> None:
         self._free: dict[int, list[bytearray]] = {}
@@ -23,8 +23,8 @@ class BufferPool:
     def give(self, buffer: bytearray) -> None:
         """Takes a buffer back, unless somebody still looks at it (a read batch on its way to a reader)."""
         size_bytes = len(buffer)
-        if size_bytes & (size_bytes - 1) or not CHUNK_BYTES_MIN <= size_bytes <= CHUNK_BYTES_MAX:
-            return  # no chunk of a usual size will ask for it
+        if size_bytes & (size_bytes - 1) or not WRITE_BATCH_BYTES_MIN <= size_bytes <= WRITE_BATCH_BYTES_MAX:
+            return  # no write batch of a usual size will ask for it
         if self._free_bytes + size_bytes > FREE_BUFFER_BYTES_MAX:
             return
         try:

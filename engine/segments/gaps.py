@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from engine.formats.batch_header import read_header
 from engine.limits import STRETCH_BATCHES_MAX, STRETCHES_MAX
-from engine.segments.chunk import Chunk
+from engine.segments.batches import WriteBatch
 
 
 class Count(NamedTuple):
@@ -103,16 +103,18 @@ class Gaps:
                 high = middle
         return low
 
-    def behind(self, last_seq: int, chunk: Chunk) -> Gaps:
-        """These, and what a chunk behind ``last_seq`` leaves out: the same object, unless it is `NO_GAPS`."""
+    def behind(self, last_seq: int, write_batch: WriteBatch) -> Gaps:
+        """These, and what a write batch behind ``last_seq`` leaves out: the same object, unless it is `NO_GAPS`."""
         gaps = Gaps() if self is NO_GAPS else self
-        if chunk.batches > STRETCH_BATCHES_MAX:
-            gaps.add(last_seq + 1, chunk.first_seq - 1)
-            gaps.add(chunk.first_seq, chunk.last_seq, chunk.records)
+        if write_batch.batches > STRETCH_BATCHES_MAX:
+            gaps.add(last_seq + 1, write_batch.first_seq - 1)
+            gaps.add(write_batch.first_seq, write_batch.last_seq, write_batch.records)
             return gaps
         position = 0
-        while position < chunk.end:
-            header = read_header(chunk.buffer, position, chunk.segment_id, chunk.file_position + position)
+        while position < write_batch.end:
+            header = read_header(
+                write_batch.buffer, position, write_batch.segment_id, write_batch.file_position + position
+            )
             assert header is not None, "it was sealed"
             gaps.add(last_seq + 1, header.first_seq - 1)
             gaps.add(header.first_seq, header.last_seq, header.count)

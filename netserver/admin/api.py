@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.errors import DiskFull, EngineError, UnknownTopic
 from engine.partitions.partition import Partition
-from engine.segments.chunk import COMMITTED, PENDING, Chunk, outcome
+from engine.segments.batches import COMMITTED, PENDING, WriteBatch, outcome
 from engine.segments.watermarks import Owner
 from engine.sessions.store import Sessions
 from engine.sessions.types import UnknownSession
@@ -44,14 +44,14 @@ class Conflict(Exception):
 
 
 class _Publish:
-    """Waits for the chunks of one publish (a ``Waiter`` of the engine)."""
+    """Waits for the write batches of one publish (a ``Waiter`` of the engine)."""
 
     def __init__(self) -> None:
-        self.chunks: list[Chunk] = []
+        self.write_batches: list[WriteBatch] = []
         self.done = asyncio.Event()
 
     def round_done(self) -> None:
-        if self.chunks and outcome(self.chunks)[0] != PENDING:
+        if self.write_batches and outcome(self.write_batches)[0] != PENDING:
             self.done.set()
 
 
@@ -189,7 +189,7 @@ class Api:
         async with self._publishes:
             partition = await self.opened_or_made(name, int_field(body, "partition", 0))
             waiter = _Publish()
-            waiter.chunks = partition.append_many(
+            waiter.write_batches = partition.append_many(
                 values,
                 keys=keys if any(keys) else None,
                 timestamps_ms=timestamps_ms,
@@ -200,7 +200,7 @@ class Api:
             last = partition.last_seq
             waiter.round_done()
             await waiter.done.wait()
-        state, error = outcome(waiter.chunks)
+        state, error = outcome(waiter.write_batches)
         if state != COMMITTED:
             raise error or EngineError("not stored")
         self._server.http.records_published += len(values)

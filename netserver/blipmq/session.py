@@ -38,7 +38,7 @@ from netserver.shell.outstanding import Outstanding, Promise, Released
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.segments.chunk import Chunk
+    from engine.segments.batches import WriteBatch
     from netserver.access.identity import Right
     from netserver.shell.connection import Connection, Services, SessionFactory
 
@@ -333,15 +333,15 @@ class BlipmqSession(ConsumingSession):
             self.nack(cid_at(data, position), codec.BAD_REQUEST, text)
             return behind
         size_bytes = end - position
-        chunk = partition.appended(self.outstanding, size_bytes)
-        self.published(chunk, bytes(shared.cids[: CID_BYTES * count]) if qos else b"", size_bytes, count)
+        write_batch = partition.appended(self.outstanding, size_bytes)
+        self.published(write_batch, bytes(shared.cids[: CID_BYTES * count]) if qos else b"", size_bytes, count)
         return end
 
-    def published(self, chunk: Chunk, cids: bytes, size_bytes: int, count: int) -> None:
+    def published(self, write_batch: WriteBatch, cids: bytes, size_bytes: int, count: int) -> None:
         """Messages were appended: what comes after them waits; ``cids`` are refused if they cannot be stored."""
         self.owed += 1
         self.unstored += 1
-        self.outstanding.add(chunk, Published(cids), size_bytes, count)
+        self.outstanding.add(write_batch, Published(cids), size_bytes, count)
 
     def route(self, topic: bytes, frame: str, right: Right) -> Partition:
         """The partition of a topic that this connection may use.

@@ -98,7 +98,7 @@ class VersionTwo:
             raise PayloadError("message too large to be delivered in a frame")
         headers = (TTL_HEADER, b"%d" % request.ttl_ms) if request.ttl_ms else ()
         try:
-            chunk = partition.append(
+            write_batch = partition.append(
                 [request.body],
                 keys=[request.key],
                 headers=[headers],
@@ -112,7 +112,7 @@ class VersionTwo:
                 raise
             session.counters.skipped["not stored"] += 1
             return True
-        session.published(chunk, cid.to_bytes(8, "big") if request.qos else b"", len(request.body), 1)
+        session.published(write_batch, cid.to_bytes(8, "big") if request.qos else b"", len(request.body), 1)
         return True
 
     # --- subscribing

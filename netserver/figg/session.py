@@ -209,13 +209,13 @@ class FiggSession:
                 data, position, length, topic, writer, self.frame_bytes_max, limit
             )
             if count:
-                chunk = partition.appended(self._outstanding, size_bytes)
+                write_batch = partition.appended(self._outstanding, size_bytes)
                 if lowest <= self._highest:
                     self._disordered = True
                 if highest > self._highest:
                     self._highest = highest
                 self._runs.append((lowest, highest, partition))
-                self._outstanding.add(chunk, None, size_bytes, count)
+                self._outstanding.add(write_batch, None, size_bytes, count)
                 if len(self._runs) > RUNS_FREE:
                     self._runs_charged += 1
                     connection.charge(RUN_BYTES)

@@ -19,7 +19,7 @@ from netserver.figg.limits import FRAMES_AGAIN_BYTES, FRAMES_BYTES, READ_BYTES, 
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.segments.chunk import ReadBatch
+    from engine.segments.batches import ReadBatch
     from netserver.figg.codec import Buffer
     from netserver.shell.counters import Counters
 

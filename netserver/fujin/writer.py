@@ -146,9 +146,9 @@ class Writer:
             behind, count, is_full = pack_writes(buffer, position, len(buffer), topic, writer, limit, shared.answers)
             if count:
                 size_bytes = behind - position
-                chunk = partition.appended(self._outstanding, size_bytes)
+                write_batch = partition.appended(self._outstanding, size_bytes)
                 token = Written(bytes(memoryview(shared.answers)[: ANSWER_BYTES * count]))
-                self._outstanding.add(chunk, token, size_bytes, count)
+                self._outstanding.add(write_batch, token, size_bytes, count)
                 self._check_runs()
                 decoder.consumed(behind)
             if not is_full:
@@ -180,9 +180,9 @@ class Writer:
 
     def _append(self, partition: Partition, command: Write) -> None:
         headers = [command.headers] if command.headers else None
-        chunk = partition.append([command.message], headers=headers, waiter=self._outstanding)
+        write_batch = partition.append([command.message], headers=headers, waiter=self._outstanding)
         size_bytes = len(command.message) + sum(map(len, command.headers))
-        self._outstanding.add(chunk, Written(codec.done(Answer.WRITE, command.cid)), size_bytes)
+        self._outstanding.add(write_batch, Written(codec.done(Answer.WRITE, command.cid)), size_bytes)
         self._check_runs()
 
     def _partition(self, topic: bytes) -> Partition | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from engine.errors import EngineError
 from engine.limits import RECORD_OVERHEAD_BYTES
-from engine.segments.chunk import COMMITTED, PENDING, outcome
+from engine.segments.batches import COMMITTED, PENDING, outcome
 from netserver.access.access import Forbidden
 from netserver.http.limits import HTTP_RECORDS_PIECE
 from netserver.http.rows import Rows
@@ -24,7 +24,7 @@ from netserver.shell.backpressure import PublishPressure
 if TYPE_CHECKING:
     from engine.formats.batch import BatchWriter
     from engine.partitions.partition import Partition
-    from engine.segments.chunk import Chunk
+    from engine.segments.batches import WriteBatch
 
 
 class Pack(Protocol):
@@ -82,7 +82,7 @@ class Publishing:
         self._holds: set[str] = set()
         self._may_go_on = asyncio.Event()
         self._may_go_on.set()
-        self._appended: deque[tuple[list[Chunk], int, int, int, int]] = deque()
+        self._appended: deque[tuple[list[WriteBatch], int, int, int, int]] = deque()
         self._is_settled = asyncio.Event()
         pressure.join(self)
 
@@ -108,7 +108,7 @@ class Publishing:
             EngineError: they are refused, or records before them were not stored.
         """
         await self._turn()
-        chunks = partition.append_many(
+        write_batches = partition.append_many(
             rows.values,
             keys=rows.keys,
             timestamps_ms=rows.timestamps_ms,
@@ -116,7 +116,7 @@ class Publishing:
             qos0=qos0,
             waiter=self,
         )
-        self._note(chunks, partition, len(rows.values), rows.size_bytes)
+        self._note(write_batches, partition, len(rows.values), rows.size_bytes)
 
     async def pack(
         self, partition: Partition, pack: Pack, src: bytes | bytearray, position: int, end: int, value_bytes_max: int
@@ -130,8 +130,8 @@ class Publishing:
         writer = partition.writer()
         position, count, size_bytes, _ = pack(src, position, end, writer, value_bytes_max, HTTP_RECORDS_PIECE)
         if count:
-            chunk = partition.appended(self, size_bytes + count * RECORD_OVERHEAD_BYTES)
-            self._note([chunk], partition, count, size_bytes)
+            write_batch = partition.appended(self, size_bytes + count * RECORD_OVERHEAD_BYTES)
+            self._note([write_batch], partition, count, size_bytes)
         return position
 
     async def _turn(self) -> None:
@@ -145,8 +145,8 @@ class Publishing:
         if not self._may():
             raise Forbidden("the right to go on was taken away")
 
-    def _note(self, chunks: list[Chunk], partition: Partition, count: int, size_bytes: int) -> None:
-        self._appended.append((chunks, partition.index, partition.last_seq, count, size_bytes))
+    def _note(self, write_batches: list[WriteBatch], partition: Partition, count: int, size_bytes: int) -> None:
+        self._appended.append((write_batches, partition.index, partition.last_seq, count, size_bytes))
         self._pressure.charge(self, size_bytes)
         self._wait_s = self._sender.received(size_bytes, count)
 
@@ -162,8 +162,8 @@ class Publishing:
     def round_done(self) -> None:
         """Called by the engine after each round that held some of it."""
         while self._appended:
-            chunks, index, last_seq, count, size_bytes = self._appended[0]
-            state, error = outcome(chunks)
+            write_batches, index, last_seq, count, size_bytes = self._appended[0]
+            state, error = outcome(write_batches)
             if state == PENDING:
                 break
             self._appended.popleft()

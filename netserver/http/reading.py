@@ -28,7 +28,7 @@ from netserver.http.limits import (
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.segments.chunk import ReadBatch
+    from engine.segments.batches import ReadBatch
     from netserver.http.sender import Sender
     from netserver.shell.counters import Counters
 

@@ -22,7 +22,7 @@ from netserver.reliably.stream import Link, SessionStream
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.segments.chunk import ReadBatch
+    from engine.segments.batches import ReadBatch
     from netserver.reliably.listener_state import ListenerState
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.segments.chunk import COMMITTED, FAILED, PENDING
+from engine.segments.batches import COMMITTED, FAILED, PENDING
 from netserver.limits import RELEASED_MAX
 from netserver.shell.counters import Counters
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from engine.errors import EngineError
-    from engine.segments.chunk import Chunk
+    from engine.segments.batches import WriteBatch
 
 Released = list[tuple[object, "Exception | None"]]
 """(token, None) of what is stored, (token, error) of what is not, in order."""
@@ -40,7 +40,7 @@ class Owner(Protocol):
 
 
 class Promise:
-    """Something other than a chunk that an answer waits for; ``settle`` it, then call ``Outstanding.look_soon``."""
+    """What an answer waits for if not for a write batch; ``settle`` it, then call ``Outstanding.look_soon``."""
 
     __slots__ = ("error", "state")
 
@@ -55,11 +55,11 @@ class Promise:
 
 
 class Outstanding:
-    """Queue of answers of one connection; given to the engine as the waiter of its chunks.
+    """Queue of answers of one connection; given to the engine as the waiter of its write batches.
 
     ``on_released`` gets all answers that a commit round set free, in one call, so that a session can merge them into
     one write (one cumulative ACK); this class merges nothing. Publish bytes are charged to the connection from ``add``
-    until their chunk is stored or has failed, also when the connection is gone in between.
+    until their write batch is stored or has failed, also when the connection is gone in between.
 
     Args:
         connection: whose answers; its counters get records, bytes and the time to the acknowledgement.
@@ -74,7 +74,7 @@ class Outstanding:
         self._connection = connection
         self._on_released = on_released
         self._ordered = ordered
-        self._queue: deque[tuple[Chunk | Promise | None, object, int, int, float, Exception | None]] = deque()
+        self._queue: deque[tuple[WriteBatch | Promise | None, object, int, int, float, Exception | None]] = deque()
         self._checking = False
         self.pending_bytes = 0
 
@@ -85,13 +85,13 @@ class Outstanding:
         """The connection is gone: nobody is told any more, bytes are discharged as ever."""
         self._on_released = _nobody
 
-    def add(self, chunk: Chunk, token: object, size_bytes: int, count: int = 1) -> None:
-        """``count`` records of ``size_bytes`` together were appended to ``chunk`` with this object as the waiter."""
+    def add(self, write_batch: WriteBatch, token: object, size_bytes: int, count: int = 1) -> None:
+        """``count`` records of ``size_bytes`` together were appended to ``write_batch``; this object is its waiter."""
         connection = self._connection
-        self._queue.append((chunk, token, size_bytes, count, connection.received_at, None))
+        self._queue.append((write_batch, token, size_bytes, count, connection.received_at, None))
         self.pending_bytes += size_bytes
         connection.charge(size_bytes, count)
-        if chunk.state != PENDING:  # finished while it was being appended
+        if write_batch.state != PENDING:  # finished while it was being appended
             self.look_soon()
 
     def add_promise(self, promise: Promise, token: object) -> None:
@@ -112,7 +112,7 @@ class Outstanding:
             self._connection.loop.call_soon(self.round_done)
 
     def round_done(self) -> None:
-        """A commit round has changed the state of a chunk (called by the engine)."""
+        """A commit round has changed the state of a write batch (called by the engine)."""
         self._checking = False
         released: Released = []
         freed_bytes = self._take_prefix(released) if self._ordered else self._take_finished(released)
@@ -130,11 +130,11 @@ class Outstanding:
             if len(released) == RELEASED_MAX:
                 self.look_soon()
                 break
-            chunk, token, size_bytes, count, since, error = queue[0]
-            if chunk is not None:
-                if chunk.state == PENDING:
+            write_batch, token, size_bytes, count, since, error = queue[0]
+            if write_batch is not None:
+                if write_batch.state == PENDING:
                     break
-                error = self._finished(chunk, size_bytes, count, now - since)
+                error = self._finished(write_batch, size_bytes, count, now - since)
             queue.popleft()
             freed_bytes += size_bytes
             released.append((token, error))
@@ -144,21 +144,23 @@ class Outstanding:
         now = time.monotonic()
         freed_bytes = 0
         left = deque(entry for entry in self._queue if entry[0] is not None and entry[0].state == PENDING)
-        for chunk, token, size_bytes, count, since, _error in self._queue:
-            if chunk is not None and chunk.state != PENDING:
+        for write_batch, token, size_bytes, count, since, _error in self._queue:
+            if write_batch is not None and write_batch.state != PENDING:
                 freed_bytes += size_bytes
-                released.append((token, self._finished(chunk, size_bytes, count, now - since)))
+                released.append((token, self._finished(write_batch, size_bytes, count, now - since)))
         self._queue = left
         return freed_bytes
 
-    def _finished(self, chunk: Chunk | Promise, size_bytes: int, count: int, seconds: float) -> Exception | None:
-        """Count a stored chunk's records; the error of a failed one."""
-        if isinstance(chunk, Promise) or chunk.state != COMMITTED:
-            return chunk.error
+    def _finished(
+        self, write_batch: WriteBatch | Promise, size_bytes: int, count: int, seconds: float
+    ) -> Exception | None:
+        """Count a stored write batch's records; the error of a failed one."""
+        if isinstance(write_batch, Promise) or write_batch.state != COMMITTED:
+            return write_batch.error
         counters = self._connection.counters
         counters.records_published += count
         counters.published_bytes += size_bytes
-        counters.ack_seconds[chunk.partition.config.durability].observe(seconds, count)
+        counters.ack_seconds[write_batch.partition.config.durability].observe(seconds, count)
         return None
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from engine.partitions.partition import Partition
-    from engine.segments.chunk import ReadBatch
+    from engine.segments.batches import ReadBatch
     from engine.state.topics import Topic
     from netserver.shell.connection import Connection
 

@@ -43,7 +43,7 @@ PUBLISH: Final = right_of("tank", "PRODUCE")
 
 
 class Run:
-    """Answers to consecutive requests, all of whose bundles are in one chunk of one partition."""
+    """Answers to consecutive requests, all of whose bundles are in one write batch of one partition."""
 
     __slots__ = ("answers", "partition")
 
@@ -64,7 +64,7 @@ class Run:
 
 
 class Answer:
-    """The answer to one request of any shape: a code for each partition, some of which wait for their chunk."""
+    """The answer to one request of any shape: a code for each partition, some of which wait for their write batch."""
 
     def __init__(self, request_id: int) -> None:
         self.request_id = request_id
@@ -123,7 +123,7 @@ class Producer:
     """The publishing half of a connection's session.
 
     Args:
-        outstanding: gets each chunk with a Run or a Part as its token, or an Answer that waits for none.
+        outstanding: gets each write batch with a Run or a Part as its token, or an Answer that waits for none.
     """
 
     def __init__(self, shared: ListenerState, connection: Connection, outstanding: Outstanding) -> None:
@@ -158,8 +158,8 @@ class Producer:
                 data, position, length, name, cursor.partition_id, writer
             )
             if bundles:
-                chunk = partition.appended(self._outstanding, size_bytes)
-                self._outstanding.add(chunk, Run(partition, answers), size_bytes, records)
+                write_batch = partition.appended(self._outstanding, size_bytes)
+                self._outstanding.add(write_batch, Run(partition, answers), size_bytes, records)
             if not is_full:
                 break
             assert bundles or not room_bytes, "writer() made room"
@@ -268,7 +268,7 @@ class Producer:
             return ProduceCode.INVALID_SEQ
         bundle = entry.bundle
         try:
-            chunk = partition.append_bundle(
+            write_batch = partition.append_bundle(
                 bundle, 0, len(bundle), info, first_seq=entry.base_seq, waiter=self._outstanding
             )
         except EngineError:
@@ -276,7 +276,7 @@ class Producer:
         part = Part(partition, answer)
         answer.codes.append(ProduceCode.WRITTEN)
         answer.pending += 1
-        self._outstanding.add(chunk, part, len(bundle), info.count)
+        self._outstanding.add(write_batch, part, len(bundle), info.count)
         return None
 
 

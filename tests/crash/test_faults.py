@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import DataDirectoryError, DiskFull, EngineError, NotStored, ReadOnly
-from engine.segments.chunk import COMMITTED, FAILED
+from engine.segments.batches import COMMITTED, FAILED
 from tests.crash.world import Key, Life
 from tests.simulated_files import Late, SimulatedFiles, disk_with
 
@@ -79,15 +79,15 @@ class Workload:
         life = self.life
         try:
             partition = life.partition(name)
-            chunk = partition.append([value])
+            write_batch = partition.append([value])
         except EngineError as problem:
             self.refused.append(problem)
             return False
         key = Key(partition.topic.id, partition.index, partition.last_seq)
-        life.inbox.run_until(lambda: chunk.state in (COMMITTED, FAILED))
-        if chunk.state == FAILED:
-            assert chunk.error is not None
-            self.refused.append(chunk.error)
+        life.inbox.run_until(lambda: write_batch.state in (COMMITTED, FAILED))
+        if write_batch.state == FAILED:
+            assert write_batch.error is not None
+            self.refused.append(write_batch.error)
             return False
         self.stored[key] = value
         return True
@@ -264,7 +264,7 @@ def test_what_a_failed_write_left_never_counts(tmp_path: Path) -> None:
     life.files.hook = hook
     refused = [partition.append([b"refused %d" % number * 1000]) for number in range(3)]
     life.settle()
-    assert all(chunk.state == FAILED for chunk in refused)
+    assert all(write_batch.state == FAILED for write_batch in refused)
     life.files.hook = None
     images = [life.files.after_kill(), life.files.after_power_cut(random.Random(1))]
     state = dict(life.state.durable)

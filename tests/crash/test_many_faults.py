@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import DiskFull, EngineError
-from engine.segments.chunk import PENDING
+from engine.segments.batches import PENDING
 from engine.state.clock import wall_ms
 from tests.crash.world import AutoState, Known, Life
 from tests.simulated_files import UNLIMITED, Late, SimulatedFiles, disk_with
@@ -158,7 +158,9 @@ def check_if_it_can(life: Life) -> None:
         life.check()
     except EngineError:
         return
-    assert all(record.chunk is None or record.chunk.state != PENDING for record in life.waiting), "somebody waits"
+    assert all(record.write_batch is None or record.write_batch.state != PENDING for record in life.waiting), (
+        "somebody waits"
+    )
 
 
 @pytest.mark.timeout(60 + LIVES)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine.config import TopicConfig
-from engine.segments.chunk import COMMITTED
+from engine.segments.batches import COMMITTED
 from tests.engine_log import EngineLog
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
@@ -36,11 +36,11 @@ def test_more_partitions_than_descriptors(tmp_path: Path) -> None:
             partitions = [engine.log.partition(topic, index) for index in range(PARTITIONS)]
             for number in range(3):
                 begun = time.monotonic()
-                chunks = [
+                write_batches = [
                     partition.append([b"%d %d" % (partition.index, number) + b"." * 30_000]) for partition in partitions
                 ]
-                for chunk in chunks:
-                    assert engine.settle(chunk).state == COMMITTED, chunk.error
+                for write_batch in write_batches:
+                    assert engine.settle(write_batch).state == COMMITTED, write_batch.error
                 timed(f"round {number}", begun)
             assert all(partition.sealed for partition in partitions[::50]), "every one has rolled"
             assert len(engine.log.handles) <= descriptors

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.segments.chunk import COMMITTED, FAILED
+from engine.segments.batches import COMMITTED, FAILED
 from tests.crash.world import Life
 from tests.simulated_files import PAGE_BYTES, Inode, disk_with
 
@@ -50,10 +50,10 @@ def fail_syncs_of_segments(life: Life) -> None:
 
 def append(life: Life, value: bytes) -> bool:
     partition = life.partition(b"a")
-    chunk = life.put(partition, value)
-    life.inbox.run_until(lambda: chunk.state in (COMMITTED, FAILED))
+    write_batch = life.put(partition, value)
+    life.inbox.run_until(lambda: write_batch.state in (COMMITTED, FAILED))
     life.collect()
-    return chunk.state == COMMITTED
+    return write_batch.state == COMMITTED
 
 
 def one_history(path: Path, seed: int) -> None:

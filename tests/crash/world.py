@@ -26,7 +26,7 @@ from engine.inbox import Inbox
 from engine.limits import SEQ_RESERVATION
 from engine.log import Log
 from engine.partitions.partition import Partition
-from engine.segments.chunk import COMMITTED, PENDING, Chunk
+from engine.segments.batches import COMMITTED, PENDING, WriteBatch
 from engine.state.index import Index
 from engine.state.topics import Topic
 from tests.simulated_files import SimulatedFiles
@@ -98,7 +98,7 @@ class Sent:
 
     key: Key
     value: bytes
-    chunk: Chunk | None
+    write_batch: WriteBatch | None
     synced: bool
 
 
@@ -221,14 +221,14 @@ class Life:
         name = self.dice.choice(topics)
         return self.partition(name, self.dice.randrange(PARTITIONS.get(name, 1)))
 
-    def put(self, partition: Partition, value: bytes) -> Chunk:
+    def put(self, partition: Partition, value: bytes) -> WriteBatch:
         """Appends a record; known to be sent before, as it may be on disk before `append` returns."""
         key = Key(partition.topic.id, partition.index, partition.last_seq + 1)
         self.known.send(key, value)
-        chunk = partition.append([value])
+        write_batch = partition.append([value])
         assert partition.last_seq == key.seq
-        self.waiting.append(Sent(key, value, chunk, is_synced(partition.topic)))
-        return chunk
+        self.waiting.append(Sent(key, value, write_batch, is_synced(partition.topic)))
+        return write_batch
 
     def note_acked(self, record: Sent) -> None:
         known = self.known.acked if record.synced else self.known.seen
@@ -238,9 +238,9 @@ class Life:
         """Takes note of what is acknowledged by now."""
         left = []
         for record in self.waiting:
-            if record.chunk is not None and record.chunk.state == PENDING:
+            if record.write_batch is not None and record.write_batch.state == PENDING:
                 left.append(record)
-            elif record.chunk is not None and record.chunk.state == COMMITTED:
+            elif record.write_batch is not None and record.write_batch.state == COMMITTED:
                 self.note_acked(record)
         self.waiting = left
 
@@ -269,9 +269,9 @@ class Life:
         keys = [Key(partition.topic.id, partition.index, first_seq + k) for k in range(len(values))]
         for key, value in zip(keys, values, strict=True):
             self.known.send(key, value)
-        chunk = partition.append_bundle(bundle, 0, len(bundle), info, first_seq=first_seq)
+        write_batch = partition.append_bundle(bundle, 0, len(bundle), info, first_seq=first_seq)
         self.waiting += [
-            Sent(key, value, chunk, is_synced(partition.topic)) for key, value in zip(keys, values, strict=True)
+            Sent(key, value, write_batch, is_synced(partition.topic)) for key, value in zip(keys, values, strict=True)
         ]
 
     def transact(self, number: int) -> None:

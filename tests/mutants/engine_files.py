@@ -136,14 +136,14 @@ MUTANTS = (
     ),
     Mutant(
         "take the last round of a publish for all of them",
-        "engine/segments/chunk.py::outcome",
-        "failed = next((chunk for chunk in chunks if chunk.state == FAILED), None)",
-        "failed = chunks[-1] if chunks[-1].state == FAILED else None",
+        "engine/segments/batches.py::outcome",
+        "failed = next((write_batch for write_batch in write_batches if write_batch.state == FAILED), None)",
+        "failed = write_batches[-1] if write_batches[-1].state == FAILED else None",
         "tests/unit/engine/partitions/test_partition.py -k earlier_round",
     ),
     Mutant(
         "leave the records of a transaction where they were numbered",
-        "engine/segments/chunk.py::Chunk.renumber",
+        "engine/segments/batches.py::WriteBatch.renumber",
         "renumber(self.buffer, self.end, behind_seq, append_time_ms)",
         "pass",
         f"{ENGINE_TRANSACTIONS} -k published_meanwhile",

@@ -28,7 +28,7 @@ from engine.formats.batch import records
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
 from engine.partitions.partition import Partition
-from engine.segments.chunk import COMMITTED, PENDING
+from engine.segments.batches import COMMITTED, PENDING
 from engine.state.index import Index
 from tests.crash.world import Life
 from tests.simulated_files import SimulatedFiles, disk_with
@@ -103,14 +103,14 @@ class LogMachine(RuleBasedStateMachine):
     def append(self, topic: bytes, rows: list[Row]) -> None:
         partition = self.partition(topic)
         first = partition.last_seq + 1
-        chunk = partition.append(
+        write_batch = partition.append(
             [row.value for row in rows],
             keys=[row.key for row in rows],
             timestamps_ms=[row.timestamp_ms for row in rows],
             headers=[row.headers for row in rows],
         )
         self.life.settle()
-        assert chunk.state == COMMITTED
+        assert write_batch.state == COMMITTED
         for at, row in enumerate(rows):
             self.models[topic].store(first + at, row, self.now_ms)
 
@@ -126,9 +126,9 @@ class LogMachine(RuleBasedStateMachine):
         bundle = encode_bundle(contents, None, [timestamp_ms] * len(contents), codec=int(snappy))
         first = partition.last_seq + 1 + gap
         info = check_bundle(bundle, 0, len(bundle))
-        chunk = partition.append_bundle(bundle, 0, len(bundle), info, first_seq=first)
+        write_batch = partition.append_bundle(bundle, 0, len(bundle), info, first_seq=first)
         self.life.settle()
-        assert chunk.state == COMMITTED
+        assert write_batch.state == COMMITTED
         model = self.models[topic]
         if first == 1 + gap and not model.rows and model.log_start == 1:
             model.log_start = first  # the first record ever is where the log begins
@@ -191,7 +191,7 @@ class LogMachine(RuleBasedStateMachine):
     def crash(self, topic: bytes, contents: list[bytes]) -> None:
         partition = self.partition(topic)
         first = partition.last_seq + 1
-        chunk = partition.append(contents) if contents else None
+        write_batch = partition.append(contents) if contents else None
         files, state = self.life.files.after_kill(), dict(self.life.state.durable)
         self.life.close()
         self.start(files, state)
@@ -199,7 +199,7 @@ class LogMachine(RuleBasedStateMachine):
         model = self.models[topic]
         for at, value in enumerate(contents):
             if first + at in found:  # it had come as far as the disk: stored, though nobody was told
-                assert chunk is not None
+                assert write_batch is not None
                 assert found[first + at].value == value
                 model.store(first + at, Row(value, b"", found[first + at].timestamp_ms, ()), self.now_ms)
         # The raised start of the log is in the watermarks with the next round only.
@@ -265,7 +265,7 @@ class LogMachine(RuleBasedStateMachine):
             assert partition.committed_seq <= partition.last_seq
             if model.rows:
                 assert partition.committed_seq == max(model.rows)
-            assert self.life.log.context.backlog.chunks == 0
+            assert self.life.log.context.backlog.write_batches == 0
             assert not partition.has_pending
             assert partition.error is None or partition.error.args
             assert PENDING == 0

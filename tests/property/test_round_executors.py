@@ -20,7 +20,7 @@ from engine.config import EngineConfig, TopicConfig
 from engine.errors import EngineError
 from engine.inbox import Inbox
 from engine.log import Log
-from engine.segments.chunk import COMMITTED, PENDING, Chunk
+from engine.segments.batches import COMMITTED, PENDING, WriteBatch
 from tests.engine_log import EngineLog
 from tests.round_files import largest_file, not_to_be_synced
 from tests.unit.engine.commit.test_quick_rounds import Watching
@@ -56,9 +56,9 @@ class Model:
             self.stored[topic] |= {first + row: value for row, value in enumerate(values)}
 
 
-def settle(engine: EngineLog, chunks: list[Chunk]) -> list[bool]:
-    engine.inbox.run_until(lambda: all(chunk.state != PENDING for chunk in chunks))
-    return [chunk.state == COMMITTED for chunk in chunks]
+def settle(engine: EngineLog, write_batches: list[WriteBatch]) -> list[bool]:
+    engine.inbox.run_until(lambda: all(write_batch.state != PENDING for write_batch in write_batches))
+    return [write_batch.state == COMMITTED for write_batch in write_batches]
 
 
 class Player:
@@ -83,8 +83,8 @@ class Player:
     def append(self, topics: list[str], *, fails: bool) -> None:
         """Records for several partitions, which come into one round or two."""
         rows = {topic: self.values() for topic in topics}
-        chunks = [self.engine.partition(topic).append(values) for topic, values in rows.items()]
-        for (topic, values), stored in zip(rows.items(), settle(self.engine, chunks), strict=True):
+        write_batches = [self.engine.partition(topic).append(values) for topic, values in rows.items()]
+        for (topic, values), stored in zip(rows.items(), settle(self.engine, write_batches), strict=True):
             assert stored != fails
             self.model.append(topic, values, fails=fails)
 

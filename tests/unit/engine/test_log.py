@@ -67,9 +67,9 @@ def test_several_topics_and_partitions_in_one_round(tmp_path: Path) -> None:
         engine.log.catalog.create(b"wide", partition_count=50)
         topic = engine.log.catalog.get(b"wide")
         assert topic is not None
-        chunks = [engine.log.partition(topic, index).append([b"%d" % index]) for index in range(50)]
-        for chunk in chunks:
-            engine.settle(chunk)
+        write_batches = [engine.log.partition(topic, index).append([b"%d" % index]) for index in range(50)]
+        for write_batch in write_batches:
+            engine.settle(write_batch)
         assert [engine.values("wide", index) for index in range(50)] == [[b"%d" % index] for index in range(50)]
         with pytest.raises(UnknownPartition):
             engine.log.partition(topic, 50)
@@ -87,9 +87,9 @@ def test_waiters_hear_once_a_round_and_readers_when_something_came(tmp_path: Pat
         woken: list[int] = []
         assert partition.read(1, 1000, lambda: woken.append(partition.committed_seq)) is None
         waiter = Waiter()
-        chunk = partition.append([b"a"], waiter=waiter)
-        assert partition.append([b"b"], waiter=waiter) is chunk
-        engine.settle(chunk)
+        write_batch = partition.append([b"a"], waiter=waiter)
+        assert partition.append([b"b"], waiter=waiter) is write_batch
+        engine.settle(write_batch)
         engine.inbox.run_until(lambda: bool(woken))
         assert (woken, waiter.rounds) == ([2], 1)
         forgotten: list[bool] = []
@@ -123,7 +123,7 @@ def test_too_large_records_are_refused_whole(tmp_path: Path) -> None:
         assert engine.partition().last_seq == 1
 
 
-def test_a_record_larger_than_a_chunk_goes_alone(tmp_path: Path) -> None:
+def test_a_record_larger_than_a_write_batch_goes_alone(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"a", b"x" * (5 << 20), b"b"])
         assert [len(value) for value in engine.values()] == [1, 5 << 20, 1]

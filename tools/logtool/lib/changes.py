@@ -231,12 +231,12 @@ class FileChanges:
 
     def append(self, name: bytes, values: Sequence[bytes], qos0: bool) -> None:
         """Appends records to partition 0 of a topic, which is made when it is missing. Raises EngineError."""
-        from engine.segments.chunk import COMMITTED, PENDING, outcome
+        from engine.segments.batches import COMMITTED, PENDING, outcome
 
         partition = self._opened(self._log.catalog.get_or_create(name), 0)
-        chunks = partition.append_many(values, qos0=qos0)
-        self._inbox.run_until(lambda: outcome(chunks)[0] != PENDING, max(self._timeout_s, 60.0))
-        state, error = outcome(chunks)
+        write_batches = partition.append_many(values, qos0=qos0)
+        self._inbox.run_until(lambda: outcome(write_batches)[0] != PENDING, max(self._timeout_s, 60.0))
+        state, error = outcome(write_batches)
         if state != COMMITTED:
             raise error or EngineError("not stored")
 

@@ -235,8 +235,8 @@ def test_first_records_with_a_number_of_their_own_that_fail_do_not_hide_what_com
                     raise OSError(errno.EIO, "no", str(path))
 
         files.hook = hook
-        chunk = partition.append_bundle(bundle, 0, len(bundle), info, first_seq=7)
-        assert engine.settle(chunk).error is not None
+        write_batch = partition.append_bundle(bundle, 0, len(bundle), info, first_seq=7)
+        assert engine.settle(write_batch).error is not None
         files.hook = lambda call, path: None
     for number in range(2):
         with EngineLog(tmp_path / "d") as engine:

@@ -23,7 +23,7 @@ from engine.inbox import Inbox
 from engine.limits import INLINE_BYTES_MAX, ROUND_PARTS_MAX, ROUND_PIECES_MAX
 from engine.log import Log
 from engine.partitions.partition import Partition
-from engine.segments.chunk import COMMITTED, FAILED, PENDING, Chunk
+from engine.segments.batches import COMMITTED, FAILED, PENDING, WriteBatch
 from engine.state.index import Index
 from tests.engine_log import EngineLog, segments
 from tests.round_files import largest_file, not_to_be_synced
@@ -86,10 +86,10 @@ class QuickLog(EngineLog):
 
 
 def fail(engine: QuickLog, partition: Partition, value: bytes) -> Exception:
-    chunk = engine.settle(partition.append([value]))
-    assert chunk.state == FAILED
-    assert chunk.error is not None
-    return chunk.error
+    write_batch = engine.settle(partition.append([value]))
+    assert write_batch.state == FAILED
+    assert write_batch.error is not None
+    return write_batch.error
 
 
 def test_records_are_the_same_after_a_restart(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_after_a_failed_sync_the_partition_takes_no_more(tmp_path: Path) -> None
         assert again.values() == [b"before"]
 
 
-def test_many_small_chunks_go_the_usual_way(tmp_path: Path) -> None:
+def test_many_small_write_batches_go_the_usual_way(tmp_path: Path) -> None:
     with QuickLog(tmp_path / "log") as engine:
         engine.append([b"first"])
         partition = engine.partition()
@@ -197,16 +197,16 @@ def test_many_small_chunks_go_the_usual_way(tmp_path: Path) -> None:
 
         def is_prepared(self: NativeRounds, this: Round) -> bool:
             begun = monkey(self, this)
-            sizes.append((len(this.parts[0].chunks), begun))
+            sizes.append((len(this.parts[0].write_batches), begun))
             return begun
 
         NativeRounds._is_prepared = is_prepared  # type: ignore[method-assign]
         try:
-            chunks = [partition.append([b"y" * 3000]) for _ in range(400)]
-            engine.settle(chunks[-1])
+            write_batches = [partition.append([b"y" * 3000]) for _ in range(400)]
+            engine.settle(write_batches[-1])
         finally:
             NativeRounds._is_prepared = monkey  # type: ignore[method-assign]
-        assert {chunk.state for chunk in chunks} == {COMMITTED}
+        assert {write_batch.state for write_batch in write_batches} == {COMMITTED}
         assert all(begun == (count <= ROUND_PIECES_MAX) for count, begun in sizes)
         assert len(engine.values()) == 401
 
@@ -217,16 +217,16 @@ def test_without_a_way_to_watch_there_is_no_such_thread(tmp_path: Path) -> None:
         assert "quintlog-rounds" not in {thread.name for thread in threading.enumerate()}
 
 
-def test_chunks_that_cannot_be_sealed_fail_and_nobody_hangs(tmp_path: Path) -> None:
+def test_write_batches_that_cannot_be_sealed_fail_and_nobody_hangs(tmp_path: Path) -> None:
     with QuickLog(tmp_path / "log") as engine:
         engine.append([b"before"])
         partition = engine.partition()
         calls = engine.watching.calls
-        partition.append([b"in the way"])  # its round is under way while the next chunk gathers
-        chunk = partition.append([b"spoilt"])
-        partition._close_chunk(chunk)
-        chunk.buffer[0] ^= 1
-        assert type(engine.settle(chunk).error) is ReadOnly
+        partition.append([b"in the way"])  # its round is under way while the next write batch gathers
+        write_batch = partition.append([b"spoilt"])
+        partition._close_write_batch(write_batch)
+        write_batch.buffer[0] ^= 1
+        assert type(engine.settle(write_batch).error) is ReadOnly
         assert engine.watching.calls == calls + 1
         assert engine.values() == [b"before", b"in the way"]
         assert engine.append([b"elsewhere"], topic="other").state == COMMITTED
@@ -260,9 +260,9 @@ def test_a_sync_that_failed_elsewhere_is_not_forgotten(tmp_path: Path) -> None:
         partition = engine.partition()
         size = segments(tmp_path / "log")[0].stat().st_size
         with largest_file(size + 50):
-            chunk = partition.append([b"x" * 1000])
+            write_batch = partition.append([b"x" * 1000])
             partition.active_segment.sync_failed = True  # by housekeeping, while the round is under way
-            assert type(engine.settle(chunk).error) is ReadOnly
+            assert type(engine.settle(write_batch).error) is ReadOnly
         assert partition.active_segment.sync_failed
         assert engine.values() == [b"before"]
 
@@ -290,11 +290,11 @@ def test_a_sync_of_housekeeping_that_fails_beside_a_round_fails_the_round(
             )
             syncing.start()
             assert reached.wait(30)
-            chunk = partition.append([b"x"])
+            write_batch = partition.append([b"x"])
             assert path.stat().st_size == size, "it waits before it writes"
             begun.set()
             syncing.join()
-            assert type(engine.settle(chunk).error) is ReadOnly
+            assert type(engine.settle(write_batch).error) is ReadOnly
         assert engine.values() == [b"before"]
 
 
@@ -302,10 +302,10 @@ def test_housekeeping_leaves_a_file_to_the_round_that_syncs_it(tmp_path: Path) -
     with QuickLog(tmp_path / "log") as engine:
         engine.append([b"before"])
         partition = engine.partition()
-        chunk = partition.append([b"x"])
+        write_batch = partition.append([b"x"])
         assert partition.active_segment.sync_lock.locked()
         assert not engine.log.committer.interval_syncs.sync(partition, partition.active_segment)
-        assert engine.settle(chunk).state == COMMITTED
+        assert engine.settle(write_batch).state == COMMITTED
         assert not partition.active_segment.sync_lock.locked()
         assert engine.log.committer.interval_syncs.sync(partition, partition.active_segment)
 
@@ -313,15 +313,15 @@ def test_housekeeping_leaves_a_file_to_the_round_that_syncs_it(tmp_path: Path) -
 TOPICS = ("a", "b", "c", "d")
 
 
-def together(engine: QuickLog, values: dict[str, bytes]) -> dict[str, Chunk]:
-    """Appends to several topics while a round is under way, so that they share the next one; their chunks, settled."""
+def together(engine: QuickLog, values: dict[str, bytes]) -> dict[str, WriteBatch]:
+    """Appends to several topics while a round is running, so that they share the next; their write batches, settled."""
     engine.partition("before").append([b"in the way"])
-    chunks = {topic: engine.partition(topic).append([value]) for topic, value in values.items()}
+    write_batches = {topic: engine.partition(topic).append([value]) for topic, value in values.items()}
     files = engine.log.committer.counters.files
-    for chunk in chunks.values():
-        engine.settle(chunk)
+    for write_batch in write_batches.values():
+        engine.settle(write_batch)
     assert engine.log.committer.counters.files - files in (len(values), len(values) + 1)
-    return chunks
+    return write_batches
 
 
 def begun(engine: QuickLog, *topics: str) -> None:
@@ -335,8 +335,8 @@ def test_a_round_of_several_partitions(tmp_path: Path) -> None:
         for number in range(50):
             rounds, calls = engine.log.committer.counters.rounds, engine.watching.calls
             value = b"%d" % number * (number + 1)
-            chunks = together(engine, dict.fromkeys(TOPICS, value))
-            assert {chunk.state for chunk in chunks.values()} == {COMMITTED}
+            write_batches = together(engine, dict.fromkeys(TOPICS, value))
+            assert {write_batch.state for write_batch in write_batches.values()} == {COMMITTED}
             assert engine.log.committer.counters.rounds == rounds + 2
             assert engine.watching.calls == calls + 2, "neither went the usual way"
         for topic in TOPICS:
@@ -366,10 +366,10 @@ def test_one_failed_write_of_several(tmp_path: Path) -> None:
         begun(engine, *TOPICS)
         size = engine.partition("c").active_segment.path.stat().st_size
         with largest_file(size + 1000):
-            chunks = together(engine, {"a": b"a", "b": b"b", "c": b"c" * 2000, "d": b"d"})
-        assert type(chunks["c"].error) is NotStored
+            write_batches = together(engine, {"a": b"a", "b": b"b", "c": b"c" * 2000, "d": b"d"})
+        assert type(write_batches["c"].error) is NotStored
         assert engine.partition("c").active_segment.path.stat().st_size == size
-        assert [chunks[topic].state for topic in "abd"] == [COMMITTED] * 3
+        assert [write_batches[topic].state for topic in "abd"] == [COMMITTED] * 3
         assert engine.log.committer.counters.failed_parts == 1
         together(engine, dict.fromkeys(TOPICS, b"behind"))
     with EngineLog(tmp_path / "log") as again:
@@ -385,11 +385,11 @@ def test_one_failed_sync_of_several(tmp_path: Path) -> None:
             kept = os.dup(fd)
             with not_to_be_synced() as other:
                 os.dup2(other, fd)
-                chunks = together(engine, dict.fromkeys(TOPICS, b"second"))
+                write_batches = together(engine, dict.fromkeys(TOPICS, b"second"))
             os.dup2(kept, fd)
             os.close(kept)
-        assert type(chunks["b"].error) is ReadOnly
-        assert [chunks[topic].state for topic in "acd"] == [COMMITTED] * 3
+        assert type(write_batches["b"].error) is ReadOnly
+        assert [write_batches[topic].state for topic in "acd"] == [COMMITTED] * 3
         assert [engine.partition(topic).error is None for topic in TOPICS] == [True, False, True, True]
         assert engine.log.committer.counters.sync_failures == 1
         together(engine, dict.fromkeys("acd", b"third"))
@@ -404,12 +404,12 @@ def test_one_of_several_that_cannot_be_sealed(tmp_path: Path) -> None:
     with QuickLog(tmp_path / "log") as engine:
         begun(engine, *TOPICS)
         engine.partition("before").append([b"in the way"])
-        chunks = {topic: engine.partition(topic).append([b"second"]) for topic in TOPICS}
-        engine.partition("c")._close_chunk(chunks["c"])
-        chunks["c"].buffer[0] ^= 1
-        for chunk in chunks.values():
-            engine.settle(chunk)
-        assert type(chunks["c"].error) is ReadOnly
+        write_batches = {topic: engine.partition(topic).append([b"second"]) for topic in TOPICS}
+        engine.partition("c")._close_write_batch(write_batches["c"])
+        write_batches["c"].buffer[0] ^= 1
+        for write_batch in write_batches.values():
+            engine.settle(write_batch)
+        assert type(write_batches["c"].error) is ReadOnly
         assert engine.values("c") == [b"first"]
         assert [engine.values(topic) for topic in "abd"] == [[b"first", b"second"]] * 3
 
@@ -427,9 +427,9 @@ def test_a_defect_behind_the_sync_of_several_stops_one(tmp_path: Path) -> None:
     with QuickLog(tmp_path / "log", index=index) as engine:
         begun(engine, *TOPICS)
         index.broken = engine.partition("b").number
-        chunks = together(engine, dict.fromkeys(TOPICS, b"second"))
-        assert type(chunks["b"].error) is ReadOnly
-        assert [chunks[topic].state for topic in "acd"] == [COMMITTED] * 3
+        write_batches = together(engine, dict.fromkeys(TOPICS, b"second"))
+        assert type(write_batches["b"].error) is ReadOnly
+        assert [write_batches[topic].state for topic in "acd"] == [COMMITTED] * 3
 
 
 def test_more_files_than_a_quick_round_takes(tmp_path: Path) -> None:
@@ -450,23 +450,23 @@ def test_several_wait_for_the_housekeeping_of_one(tmp_path: Path) -> None:
         calls = engine.watching.calls
         lock.acquire()
         engine.partition("before").append([b"in the way"])
-        chunks = [engine.partition(topic).append([b"second"]) for topic in TOPICS]
+        write_batches = [engine.partition(topic).append([b"second"]) for topic in TOPICS]
         engine.inbox.run_until(lambda: engine.watching.calls == calls + 1)
-        assert {chunk.state for chunk in chunks} == {PENDING}
+        assert {write_batch.state for write_batch in write_batches} == {PENDING}
         lock.release()
-        assert {engine.settle(chunk).state for chunk in chunks} == {COMMITTED}
+        assert {engine.settle(write_batch).state for write_batch in write_batches} == {COMMITTED}
         assert engine.watching.calls == calls + 1, "the usual way"
 
 
 def test_the_end_of_a_round_is_seen_without_a_turn_of_the_loop(tmp_path: Path) -> None:
     with QuickLog(tmp_path / "log") as engine:
         begun(engine, *TOPICS)
-        chunks = [engine.partition("a").append([b"second"]), engine.partition("b").append([b"second"])]
+        write_batches = [engine.partition("a").append([b"second"]), engine.partition("b").append([b"second"])]
         deadline = time.monotonic() + 30
-        while PENDING in {chunk.state for chunk in chunks}:
+        while PENDING in {write_batch.state for write_batch in write_batches}:
             engine.log.look_up()
             assert time.monotonic() < deadline
-        assert {chunk.state for chunk in chunks} == {COMMITTED}
+        assert {write_batch.state for write_batch in write_batches} == {COMMITTED}
         engine.log.look_up()
         assert engine.append([b"third"], topic="a").state == COMMITTED
         assert engine.values("a") == [b"first", b"second", b"third"]

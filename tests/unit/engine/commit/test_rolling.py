@@ -13,7 +13,7 @@ import pytest
 
 from engine.errors import DiskFull, ReadOnly
 from engine.files.system import SystemFiles
-from engine.segments.chunk import FAILED
+from engine.segments.batches import FAILED
 from tests.engine_log import SMALL, EngineLog, fill
 from tests.hooked_files import HookedFiles
 
@@ -26,9 +26,9 @@ def test_a_footer_that_cannot_be_synced_makes_the_partition_read_only(tmp_path: 
     with EngineLog(tmp_path / "d", files=files, topic=SMALL) as engine:
         partition = fill(engine, 1)
         files.failing("sync_data", "00001.log")
-        chunk = engine.settle(partition.append([b"x" * 4000] * 10))
-        assert chunk.state == FAILED
-        assert isinstance(chunk.error, ReadOnly)
+        write_batch = engine.settle(partition.append([b"x" * 4000] * 10))
+        assert write_batch.state == FAILED
+        assert isinstance(write_batch.error, ReadOnly)
         files.hook = lambda call, path: None
         with pytest.raises(ReadOnly):
             partition.append([b"y"])
@@ -43,9 +43,9 @@ def test_a_new_segment_that_cannot_be_made_is_tried_again(tmp_path: Path, call: 
     with EngineLog(tmp_path / "d", files=files, topic=SMALL) as engine:
         partition = fill(engine, 1)
         files.failing(call, "/1/0" if call == "sync_dir" else "00011.log", errno.ENOSPC)
-        chunk = engine.settle(partition.append([b"x" * 40_000]))
-        assert chunk.state == FAILED
-        assert isinstance(chunk.error, DiskFull)
+        write_batch = engine.settle(partition.append([b"x" * 40_000]))
+        assert write_batch.state == FAILED
+        assert isinstance(write_batch.error, DiskFull)
         files.hook = lambda call, path: None
         engine.append([b"y" * 40_000])
         assert [record.seq for record in engine.read()] == [*range(1, 11), 12]
@@ -142,15 +142,15 @@ def test_a_roll_without_descriptors_is_tried_again(tmp_path: Path, then: str) ->
         assert isinstance(files, SystemFiles)
         relieve, files.relieve = engine.log.handles.relieve, give_up_all
         with without_descriptors():
-            chunks = [engine.settle(partition.append([b"x" * 4000] * 10)) for _ in range(2)]
+            write_batches = [engine.settle(partition.append([b"x" * 4000] * 10)) for _ in range(2)]
             assert partition.active_segment is active
         for fd in others:
             os.close(fd)
-        for chunk in chunks:
-            assert chunk.state == FAILED
-            assert not isinstance(chunk.error, ReadOnly), chunk.error
-            assert str(chunk.error).count("topic 't'") == 1
-            assert "Too many open files" in str(chunk.error)
+        for write_batch in write_batches:
+            assert write_batch.state == FAILED
+            assert not isinstance(write_batch.error, ReadOnly), write_batch.error
+            assert str(write_batch.error).count("topic 't'") == 1
+            assert "Too many open files" in str(write_batch.error)
         assert active.has_rest, "as it was meant to be"
         if then == "goes on":
             engine.append([b"y"])
@@ -170,9 +170,9 @@ def test_descriptors_used_up_altogether_refuse_and_recover(tmp_path: Path) -> No
         engine.append([b"x"])
         engine.log.handles.forget(engine.partition().active_segment.path)
         files.failing("open", ".log", errno.EMFILE)
-        chunk = engine.settle(engine.partition().append([b"y"]))
-        assert chunk.state == FAILED
-        assert "Too many open files" in str(chunk.error)
+        write_batch = engine.settle(engine.partition().append([b"y"]))
+        assert write_batch.state == FAILED
+        assert "Too many open files" in str(write_batch.error)
         files.hook = lambda call, path: None
         engine.append([b"z"])
         assert engine.values() == [b"x", b"z"]

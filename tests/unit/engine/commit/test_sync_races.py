@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.config import TopicConfig
 from engine.errors import ReadOnly
 from engine.partitions.partition import Partition
-from engine.segments.chunk import FAILED
+from engine.segments.batches import FAILED
 from tests.engine_log import EngineLog
 from tests.hooked_files import HookedFiles
 
@@ -46,12 +46,12 @@ def test_a_sync_of_housekeeping_that_fails_beside_a_round_fails_the_round(tmp_pa
         )
         housekeeping.start()
         assert reached.wait(30)
-        chunk = partition.append([b"2"])
+        write_batch = partition.append([b"2"])
         begun.set()
-        engine.settle(chunk)
+        engine.settle(write_batch)
         housekeeping.join()
-        assert chunk.state == FAILED
-        assert isinstance(chunk.error, ReadOnly)
+        assert write_batch.state == FAILED
+        assert isinstance(write_batch.error, ReadOnly)
         assert engine.values() == [b"1"]
 
 

@@ -20,7 +20,7 @@ from engine.files.system import SystemFiles
 from engine.formats.record import Record
 from engine.limits import DEAD_LETTERS_PENDING_MAX, TOPIC_NAME_BYTES_MAX
 from engine.partitions.partition import Partition
-from engine.segments.chunk import Chunk
+from engine.segments.batches import WriteBatch
 from tests.cursor_log import OWNER, CursorLog, numbered
 from tests.damage import flip_in
 from tests.engine_log import SMALL, delete, fill, segments
@@ -153,7 +153,7 @@ def test_a_record_that_cannot_be_a_dead_letter_costs_itself_only(
     log.seqs(cursor)
     put = DeadLetters._append
 
-    def refusing(self: DeadLetters, target: Partition, cursor: Cursor, job: Job, record: Record) -> Chunk:
+    def refusing(self: DeadLetters, target: Partition, cursor: Cursor, job: Job, record: Record) -> WriteBatch:
         if record.headers:  # such headers would fill hundreds of MB
             raise ValueError("headers larger than an extension can be")
         return put(self, target, cursor, job, record)
@@ -265,7 +265,7 @@ def test_dead_letters_on_their_way_settle_nothing_behind_a_reset(tmp_path: Path)
     cursor.fall_due(log.clock.now_ms)
     log.engine.partition("t.dead")
     log.store.dead_letters.work()
-    assert log.engine.log.context.backlog.chunks
+    assert log.engine.log.context.backlog.write_batches
     cursor.reset(0)
     assert len(log.seqs(cursor, 5)) == 5
     settle(log)
@@ -330,9 +330,9 @@ def test_a_full_disk_is_not_asked_for_dead_letters_without_a_pause(tmp_path: Pat
     log.seqs(cursor)
     files.failing("write", str(dead.active_segment.path), errno.ENOSPC)
     log.tick(1000)
-    log.engine.inbox.run_until(lambda: dead.failing is not None and not log.engine.log.context.backlog.chunks)
+    log.engine.inbox.run_until(lambda: dead.failing is not None and not log.engine.log.context.backlog.write_batches)
     log.engine.inbox.run_posted()
-    assert log.engine.log.context.backlog.chunks == 0, "the next attempt is the clock's"
+    assert log.engine.log.context.backlog.write_batches == 0, "the next attempt is the clock's"
     files.hook = lambda call, path: None
     log.tick()
     settle(log)

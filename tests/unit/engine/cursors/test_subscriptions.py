@@ -176,7 +176,7 @@ def test_more_than_one_step(cursor_log: CursorLog, monkeypatch: pytest.MonkeyPat
     cursor_log.engine.append([b"%d" % n for n in range(10)], "t.dead", headers=[marks(1, n) for n in range(10)])
     ended = Ended(cursor_log, 1)
     ended.redrive.work()
-    ended.redrive.work()  # as when the disk answers while a chunk is being stored: nothing is appended twice
+    ended.redrive.work()  # as when the disk answers while a write batch is being stored: nothing is appended twice
     ended.redrive.round_done()
     assert ended.wait() == (10, None)
     ended.redrive.work()

@@ -100,9 +100,9 @@ def test_no_segment_is_begun_in_a_directory_that_was_moved_away(tmp_path: Path) 
         partition = engine.partition()
         engine.log.committer.roll_next(partition)
         (tmp_path / "d").rename(tmp_path / "elsewhere")
-        chunk = engine.settle(partition.append([b"2"]))
-        assert isinstance(chunk.error, ReadOnly)
-        assert "was moved, replaced or removed" in str(chunk.error)
+        write_batch = engine.settle(partition.append([b"2"]))
+        assert isinstance(write_batch.error, ReadOnly)
+        assert "was moved, replaced or removed" in str(write_batch.error)
         (tmp_path / "elsewhere").rename(tmp_path / "d")
     with EngineLog(tmp_path / "d") as engine:
         assert engine.values() == [b"1"]

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ReadOnly
-from engine.segments.chunk import COMMITTED, FAILED, Chunk
+from engine.segments.batches import COMMITTED, FAILED, WriteBatch
 from tests.engine_log import EngineLog, delete, segments
 from tests.hooked_files import HookedFiles, held
 
 TOPICS = 200
 
 
-def burst(engine: EngineLog, count: int) -> list[Chunk]:
+def burst(engine: EngineLog, count: int) -> list[WriteBatch]:
     catalog = engine.log.catalog
     return [engine.log.partition(catalog.get_or_create(b"%d" % at)).append([b"value %d" % at]) for at in range(count)]
 
@@ -28,8 +28,8 @@ def test_what_waits_at_the_same_time_is_made_together(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", files=files) as engine:
         rounds = engine.log.state.rounds  # type: ignore[attr-defined]
         files.hook = lambda call, path: calls.update([(call, path.name)])
-        for chunk in burst(engine, TOPICS):
-            assert engine.settle(chunk).state == COMMITTED
+        for write_batch in burst(engine, TOPICS):
+            assert engine.settle(write_batch).state == COMMITTED
         # One by one it would be all of them; how many come together depends on the machine.
         assert engine.log.state.rounds - rounds < TOPICS * 3 // 4  # type: ignore[attr-defined]
         assert calls["sync_dir", "topics"] < TOPICS * 3 // 4
@@ -45,8 +45,8 @@ def test_one_that_fails_costs_the_others_nothing(tmp_path: Path, call: str) -> N
     files = HookedFiles()
     with EngineLog(tmp_path / "d", files=files) as engine:
         files.failing(call, "/topics/3/0" if call == "sync_dir" else "/topics/3/0/00000000000000000001.log")
-        chunks = burst(engine, 6)
-        states = [engine.settle(chunk).state for chunk in chunks]
+        write_batches = burst(engine, 6)
+        states = [engine.settle(write_batch).state for write_batch in write_batches]
         assert states == [COMMITTED, COMMITTED, FAILED, COMMITTED, COMMITTED, COMMITTED]
         files.hook = lambda call, path: None
         if call == "sync_data":  # the file's first sync is that of its first batch: a restart is due, as after any
@@ -65,7 +65,7 @@ def test_one_that_fails_costs_the_others_nothing(tmp_path: Path, call: str) -> N
 def test_more_than_are_made_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.partitions.file_worker.PARTITIONS_MADE_TOGETHER", 3)
     with EngineLog(tmp_path / "d") as engine:
-        assert [engine.settle(chunk).state for chunk in burst(engine, 20)] == [COMMITTED] * 20
+        assert [engine.settle(write_batch).state for write_batch in burst(engine, 20)] == [COMMITTED] * 20
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_descriptors_that_others_give_back_are_waited_for(
     with EngineLog(tmp_path / "d", files=files) as engine:
         engine.partition("first")
         files.hook = hook
-        chunks = burst(engine, 6)
-        states = [engine.settle(chunk).state for chunk in chunks]
+        write_batches = burst(engine, 6)
+        states = [engine.settle(write_batch).state for write_batch in write_batches]
         assert states == [COMMITTED, FAILED if left else COMMITTED, *[COMMITTED] * 4]
         assert (left == 0) == (failures == 3)
     with EngineLog(tmp_path / "d") as engine:
@@ -105,11 +105,11 @@ def test_a_topic_whose_directory_cannot_be_made_has_no_partition(tmp_path: Path,
         topic = engine.log.catalog.create(b"first")
         wide = engine.log.catalog.create(b"wide", partition_count=3)
         files.failing("sync_data" if path.endswith("new") else "sync_dir", path)
-        chunks = [engine.log.partition(wide, at).append([b"lost"]) for at in range(3)]
-        chunks.append(engine.log.partition(topic).append([b"lost"]))
-        states = [engine.settle(chunk).state for chunk in chunks]
+        write_batches = [engine.log.partition(wide, at).append([b"lost"]) for at in range(3)]
+        write_batches.append(engine.log.partition(topic).append([b"lost"]))
+        states = [engine.settle(write_batch).state for write_batch in write_batches]
         assert states == [FAILED, FAILED, FAILED, FAILED if path == "/topics" else COMMITTED]
-        assert "Input/output error" in str(chunks[0].error)
+        assert "Input/output error" in str(write_batches[0].error)
         calls: list[tuple[str, str]] = []
         files.hook = lambda call, path: calls.append((call, path.name))
         for at in range(3):
@@ -124,9 +124,9 @@ def test_a_first_watermark_that_cannot_be_written(tmp_path: Path) -> None:
     files = HookedFiles()
     with EngineLog(tmp_path / "d", files=files) as engine:
         files.failing("write", "watermarks", errno.ENOSPC)
-        chunk = engine.settle(engine.partition().append([b"refused"]))
-        assert chunk.state == FAILED
-        assert os.strerror(errno.ENOSPC) in str(chunk.error)
+        write_batch = engine.settle(engine.partition().append([b"refused"]))
+        assert write_batch.state == FAILED
+        assert os.strerror(errno.ENOSPC) in str(write_batch.error)
         files.hook = lambda call, path: None
         engine.append([b"stored"])
         assert engine.values() == [b"stored"]
@@ -146,8 +146,8 @@ def test_a_topic_that_is_deleted_among_new_ones(tmp_path: Path) -> None:
             engine.inbox.run_posted()
             after = engine.partition("after").append([b"3"])
             engine.inbox.run_until(lambda: engine.log.state.pending_bytes == 0)
-        for chunk in (first, before, after):
-            assert engine.settle(chunk).state == COMMITTED
+        for write_batch in (first, before, after):
+            assert engine.settle(write_batch).state == COMMITTED
         engine.inbox.run_until(lambda: not engine.log.catalog.tombstones)
         assert segments(tmp_path / "d", 1) == []
 
@@ -159,9 +159,9 @@ def test_a_defect_is_told_to_everybody_who_waits(tmp_path: Path, monkeypatch: py
             raise RuntimeError("a defect")
 
         monkeypatch.setattr("engine.partitions.creation.PartitionCreator.make", broken)
-        chunks = burst(engine, 3)
-        assert [engine.settle(chunk).state for chunk in chunks] == [FAILED] * 3
-        assert "a defect" in str(chunks[0].error)
+        write_batches = burst(engine, 3)
+        assert [engine.settle(write_batch).state for write_batch in write_batches] == [FAILED] * 3
+        assert "a defect" in str(write_batches[0].error)
         monkeypatch.undo()
         engine.append([b"stored"], "0")
         assert engine.values("0") == [b"stored"]

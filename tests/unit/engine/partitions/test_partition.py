@@ -23,7 +23,7 @@ from engine.limits import SEGMENT_BYTES_MIN
 from engine.partitions.partition import Partition
 from engine.partitions.tail_cache import NO_TAIL
 from engine.segments.active import ActiveSegment
-from engine.segments.chunk import COMMITTED, FAILED, PENDING, outcome
+from engine.segments.batches import COMMITTED, FAILED, PENDING, outcome
 from engine.state.store import Put
 from tests.engine_log import SMALL, EngineLog, fill, segments
 from tests.hooked_files import HookedFiles, held
@@ -35,7 +35,7 @@ def test_no_records_are_refused(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         with pytest.raises(ValueError, match="no records"):
             engine.partition().append([])
-        assert engine.log.context.backlog.chunks == 0
+        assert engine.log.context.backlog.write_batches == 0
 
 
 def test_a_closed_partition_takes_nothing_until_it_is_open(tmp_path: Path) -> None:
@@ -61,9 +61,9 @@ def test_records_that_were_put_and_never_registered_have_numbers_of_their_own(tm
         engine.append([b"1"])
         partition = engine.partition()
         assert partition.writer(1).put(b"2", 0, 1)
-        assert partition.writer(1 << 20).put(b"3", 0, 1)  # needs another chunk: the first is closed
+        assert partition.writer(1 << 20).put(b"3", 0, 1)  # needs another write batch: the first is closed
         engine.settle(partition.appended(None, 1))
-        engine.inbox.run_until(lambda: engine.log.context.backlog.chunks == 0)
+        engine.inbox.run_until(lambda: engine.log.context.backlog.write_batches == 0)
         assert [(record.seq, record.value) for record in engine.read()] == [(1, b"1"), (2, b"2"), (3, b"3")]
 
 
@@ -73,10 +73,10 @@ def test_records_of_an_earlier_round_that_failed_are_told_of(tmp_path: Path) -> 
     with EngineLog(tmp_path / "d", files=files) as engine:
         engine.append([b"before"])
         files.failing_once("write", ".log", errno.ENOSPC)
-        chunks = engine.partition().append_many([b"1" * 400_000, b"2" * 400_000, b"3" * 400_000])
-        engine.inbox.run_until(lambda: outcome(chunks)[0] != PENDING)
-        assert [chunk.state for chunk in chunks] == [FAILED, COMMITTED, COMMITTED]
-        state, error = outcome(chunks)
+        write_batches = engine.partition().append_many([b"1" * 400_000, b"2" * 400_000, b"3" * 400_000])
+        engine.inbox.run_until(lambda: outcome(write_batches)[0] != PENDING)
+        assert [write_batch.state for write_batch in write_batches] == [FAILED, COMMITTED, COMMITTED]
+        state, error = outcome(write_batches)
         assert state == FAILED
         assert isinstance(error, DiskFull)
         assert [value[:1] for value in engine.values()] == [b"b", b"2", b"3"]
@@ -93,10 +93,10 @@ def test_waiters_of_everything_that_fails_are_told(tmp_path: Path) -> None:
         engine.append([b"1"])
         partition = engine.partition()
         waiter = Waiter()
-        chunk = partition.append([b"2"], waiter=waiter)
+        write_batch = partition.append([b"2"], waiter=waiter)
         behind = partition.append([b"3"], waiter=waiter)
         partition.stop_writing(ReadOnly("the disk failed"))
-        engine.settle(chunk)
+        engine.settle(write_batch)
         engine.settle(behind)
         engine.inbox.run_posted()
         assert behind.state == FAILED
@@ -133,9 +133,9 @@ def test_numbers_that_cannot_be_reserved_are_not_given(tmp_path: Path) -> None:
                 submit(ops, done)
 
         engine.log.state.submit = refusing  # type: ignore[method-assign]
-        chunk = engine.settle(engine.partition().append([b"1"]))
-        assert chunk.state == FAILED
-        assert "cannot reserve numbers" in str(chunk.error)
+        write_batch = engine.settle(engine.partition().append([b"1"]))
+        assert write_batch.state == FAILED
+        assert "cannot reserve numbers" in str(write_batch.error)
         engine.log.state.submit = submit  # type: ignore[method-assign]
         engine.append([b"2"])
         assert engine.values() == [b"2"]
@@ -184,9 +184,9 @@ def test_a_topic_whose_number_is_refused_is_tried_again(tmp_path: Path) -> None:
         partition = engine.partition()
         number = engine.log.catalog.number
         engine.log.catalog.number = lambda topic, index, done: engine.inbox.post(lambda: done(DiskFull("full")))  # type: ignore[method-assign,assignment]
-        chunk = engine.settle(partition.append([b"1"]))
-        assert chunk.state == FAILED
-        assert isinstance(chunk.error, DiskFull)
+        write_batch = engine.settle(partition.append([b"1"]))
+        assert write_batch.state == FAILED
+        assert isinstance(write_batch.error, DiskFull)
         engine.log.catalog.number = number  # type: ignore[method-assign]
         engine.append([b"2"])
         assert [(record.seq, record.value) for record in engine.read()] == [(2, b"2")]
@@ -207,9 +207,9 @@ def test_files_that_turn_up_while_they_are_to_be_made(tmp_path: Path) -> None:
                 os.rename(tmp_path / "other" / "topics" / "1" / "0", directory)
 
         files.hook = hook
-        chunk = engine.settle(partition.append([b"too early"]))
-        assert chunk.state == FAILED
-        assert "publish again" in str(chunk.error)
+        write_batch = engine.settle(partition.append([b"too early"]))
+        assert write_batch.state == FAILED
+        assert "publish again" in str(write_batch.error)
         engine.append([b"5"])
         assert engine.values() == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
@@ -229,9 +229,9 @@ def test_a_defect_in_a_round_makes_its_partitions_read_only_and_hangs_nobody(
 
         with monkeypatch.context() as patch, caplog.at_level(logging.CRITICAL):
             patch.setattr(ActiveSegment, "seal_at_tail", broken)
-            chunk = engine.settle(engine.partition().append([b"2"]))
-        assert isinstance(chunk.error, ReadOnly)
-        assert "internal error in a commit round" in str(chunk.error)
+            write_batch = engine.settle(engine.partition().append([b"2"]))
+        assert isinstance(write_batch.error, ReadOnly)
+        assert "internal error in a commit round" in str(write_batch.error)
         assert "a defect" in caplog.text
         engine.append([b"2"], topic="other")
         assert engine.values() == [b"1"]
@@ -243,9 +243,9 @@ def test_a_segment_whose_sync_failed_in_between_takes_no_round(tmp_path: Path) -
         engine.append([b"1"])
         partition = engine.partition()
         partition.active_segment.sync_failed = True
-        chunk = engine.settle(partition.append([b"2"]))
-        assert isinstance(chunk.error, ReadOnly)
-        assert "an earlier sync failed" in str(chunk.error)
+        write_batch = engine.settle(partition.append([b"2"]))
+        assert isinstance(write_batch.error, ReadOnly)
+        assert "an earlier sync failed" in str(write_batch.error)
         assert engine.values() == [b"1"]
 
 
@@ -263,9 +263,9 @@ def test_a_round_that_begins_a_segment_and_cannot_write_into_it(tmp_path: Path) 
                     raise OSError(errno.ENOSPC, "No space left on device")
 
         files.hook = hook
-        chunk = engine.settle(partition.append([b"x" * 40_000]))
-        assert chunk.state == FAILED
-        assert isinstance(chunk.error, DiskFull)
+        write_batch = engine.settle(partition.append([b"x" * 40_000]))
+        assert write_batch.state == FAILED
+        assert isinstance(write_batch.error, DiskFull)
         assert [segment.first_seq for segment in partition.sealed] == [1]
         assert partition.committed_end == HEADER_BYTES
         engine.append([b"y"])
@@ -279,10 +279,10 @@ def test_files_that_are_made_when_nothing_waits_for_them_any_more(tmp_path: Path
     with EngineLog(tmp_path / "d", files=files) as engine:
         partition = engine.partition()
         with held(files, "create", ".log") as reached:
-            chunk = partition.append([b"x"])
+            write_batch = partition.append([b"x"])
             engine.inbox.run_until(reached.is_set)
             partition._fail_pending(NotStored("refused meanwhile"))
-        engine.settle(chunk)
+        engine.settle(write_batch)
         engine.inbox.run_until(lambda: partition.has_files)
         engine.append([b"y"])
         assert engine.values() == [b"y"]
@@ -304,10 +304,10 @@ def test_a_write_that_cannot_be_taken_back_makes_the_partition_read_only(tmp_pat
     with EngineLog(tmp_path / "d", files=files) as engine:
         engine.append([b"1"])
         files.broken = True
-        chunk = engine.settle(engine.partition().append([b"2"]))
+        write_batch = engine.settle(engine.partition().append([b"2"]))
         files.broken = False
-        assert isinstance(chunk.error, ReadOnly)
-        assert "could not be taken back" in str(chunk.error)
+        assert isinstance(write_batch.error, ReadOnly)
+        assert "could not be taken back" in str(write_batch.error)
 
 
 def test_rounds_that_nobody_scrapes_are_only_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -521,7 +521,7 @@ def test_an_opening_that_meets_a_defect_is_an_error_of_that_partition(
         assert engine.values() == [b"1"]
 
 
-def test_a_chunk_knows_its_state(tmp_path: Path) -> None:
+def test_a_write_batch_knows_its_state(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         assert engine.append([b"x"]).state == COMMITTED
         assert engine.log.now_ms() > 1_600_000_000_000
@@ -564,15 +564,17 @@ def test_a_defect_behind_a_round_stops_that_partition_and_nobody_else(
         partition.append([b"1"])
         partition.tail = None  # type: ignore[assignment]
         with caplog.at_level(logging.CRITICAL):
-            chunks = [partition.append([b"2"]), engine.partition("other").append([b"2"])]
-            for chunk in chunks:
-                engine.settle(chunk)
+            write_batches = [partition.append([b"2"]), engine.partition("other").append([b"2"])]
+            for write_batch in write_batches:
+                engine.settle(write_batch)
         assert "internal error in commit round" in caplog.text
-        assert [chunk.state for chunk in chunks] == [COMMITTED, COMMITTED], "it was behind the writing"
+        assert [write_batch.state for write_batch in write_batches] == [COMMITTED, COMMITTED], (
+            "it was behind the writing"
+        )
         with pytest.raises(ReadOnly):
             partition.append([b"3"])
         engine.append([b"3"], topic="other")
-        assert not engine.log.context.backlog.chunks
+        assert not engine.log.context.backlog.write_batches
         partition.tail = NO_TAIL
     with EngineLog(tmp_path / "d") as engine:
         assert engine.values() == [b"1", b"2"]
@@ -594,12 +596,12 @@ def test_a_defect_in_front_of_a_round_stops_that_partition_and_nobody_else(
 
         with monkeypatch.context() as patch:
             patch.setattr(Partition, "may_commit", broken)
-            chunks = [partition.append([b"2"]) for partition in partitions]
-            for chunk in chunks:
-                engine.settle(chunk)
-        assert isinstance(chunks[0].error, ReadOnly)
-        assert chunks[1].state == COMMITTED
-        assert not engine.log.context.backlog.chunks
+            write_batches = [partition.append([b"2"]) for partition in partitions]
+            for write_batch in write_batches:
+                engine.settle(write_batch)
+        assert isinstance(write_batches[0].error, ReadOnly)
+        assert write_batches[1].state == COMMITTED
+        assert not engine.log.context.backlog.write_batches
 
 
 @pytest.mark.parametrize("options", [{"keys": [b""] * 9 + [b"k" * 256]}, {"headers": [()] * 9 + [(b"",) * (1 << 24)]}])
@@ -608,7 +610,7 @@ def test_records_that_cannot_be_appended_take_none_of_the_others_along(tmp_path:
         partition = engine.partition()
         with pytest.raises((ValueError, TooLarge)):
             partition.append_many([b"x" * 100_000] * 10, **options)
-        assert not engine.log.context.backlog.chunks
+        assert not engine.log.context.backlog.write_batches
         assert partition.last_seq == 0
         engine.append([b"1"])
         assert engine.values() == [b"1"]

@@ -12,7 +12,7 @@ import pytest
 
 from engine.commit.transactions import Transaction
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly, UnknownPartition
-from engine.segments.chunk import COMMITTED, FAILED, PENDING
+from engine.segments.batches import COMMITTED, FAILED, PENDING
 from tests.engine_log import SMALL, EngineLog, delete, fill, wait_for_burial
 from tests.hooked_files import HookedFiles, held
 
@@ -44,10 +44,10 @@ def test_deleted_while_a_round_rolls(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", files=files, topic=SMALL) as engine:
         partition = fill(engine, 1)
         with held(files, "create", ".log") as reached:
-            chunk = partition.append([b"x" * 4000] * 10)
+            write_batch = partition.append([b"x" * 4000] * 10)
             assert reached.wait(30)
             delete(engine, partition)
-        engine.settle(chunk)
+        engine.settle(write_batch)
         wait_for_burial(engine)
         assert len(engine.log.handles) == 0, "no descriptor holds the room of removed files"
 
@@ -135,11 +135,11 @@ def test_the_first_record_of_a_topic_that_is_being_deleted(tmp_path: Path) -> No
         topic = engine.partition().topic
         deleted: list[object] = []
         engine.log.catalog.delete(topic, deleted.append)
-        chunk = engine.log.partition(topic, 1).append([b"y"])
-        engine.settle(chunk)
-        assert chunk.state == FAILED
+        write_batch = engine.log.partition(topic, 1).append([b"y"])
+        engine.settle(write_batch)
+        assert write_batch.state == FAILED
         engine.inbox.run_until(lambda: bool(deleted))
-        assert engine.log.context.backlog.chunks == 0
+        assert engine.log.context.backlog.write_batches == 0
         wait_for_burial(engine)
 
 
@@ -148,11 +148,11 @@ def test_deleted_while_its_files_are_made(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", files=files) as engine:
         partition = engine.partition()
         with held(files, "create", ".log") as reached:
-            chunk = partition.append([b"x"])
+            write_batch = partition.append([b"x"])
             engine.inbox.run_until(reached.is_set)
             delete(engine, partition)
-        engine.settle(chunk)
-        assert chunk.state == FAILED
+        engine.settle(write_batch)
+        assert write_batch.state == FAILED
         wait_for_burial(engine)
 
 
@@ -210,7 +210,7 @@ def test_a_topic_deleted_under_a_waiting_transaction_fails_it_and_nothing_behind
         engine.settle(behind)
         assert behind.state == COMMITTED
         assert engine.values("b") == [b"x", b"behind the transaction"]
-        assert engine.log.context.backlog.chunks == 0
+        assert engine.log.context.backlog.write_batches == 0
 
 
 def test_a_transaction_that_fails_while_files_are_made_leaves_nothing_behind_it_hangs(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from engine.errors import EngineError
 from engine.partitions import reads as reading
 from engine.partitions.partition import Partition
 from engine.partitions.tail_cache import NO_TAIL
-from engine.segments.chunk import ReadBatch
+from engine.segments.batches import ReadBatch
 from tests.engine_log import EngineLog, segments
 from tests.hooked_files import ColdFiles
 

@@ -268,10 +268,10 @@ def test_trimming_while_a_round_rolls(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d", files=files, topic=SMALL, retention_grace_ms=0) as engine:
         partition = fill(engine, 1)
         with held(files, "create", ".log") as reached:
-            chunk = partition.append([b"x" * 4000] * 10)
+            write_batch = partition.append([b"x" * 4000] * 10)
             assert reached.wait(30)
             partition.trim(11)
-        engine.settle(chunk)
+        engine.settle(write_batch)
         engine.append([b"next"])
         engine.inbox.run_until(lambda: partition.marked_log_start == 11)
         assert [record.seq for record in engine.read()] == list(range(11, 22))

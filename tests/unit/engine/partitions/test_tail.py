@@ -1,17 +1,17 @@
-"""What stays in memory of the newest records: how chunks are kept, put together and dropped, and their buffers."""
+"""What stays in memory of the newest records: write batches are kept, put together and dropped; their buffers."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from engine.limits import CHUNK_BYTES_MAX, FREE_BUFFER_BYTES_MAX, TAIL_MERGED_BYTES
+from engine.limits import FREE_BUFFER_BYTES_MAX, TAIL_MERGED_BYTES, WRITE_BATCH_BYTES_MAX
 from tests.engine_log import EngineLog
 
 
 def test_free_buffers_are_bounded_and_those_in_use_are_not_taken_back(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         pool = engine.log.context.buffers
-        size = CHUNK_BYTES_MAX
+        size = WRITE_BATCH_BYTES_MAX
         for _ in range(2 * FREE_BUFFER_BYTES_MAX // size):
             pool.give(bytearray(size))
         assert pool._free_bytes <= FREE_BUFFER_BYTES_MAX
@@ -23,26 +23,26 @@ def test_free_buffers_are_bounded_and_those_in_use_are_not_taken_back(tmp_path: 
         pool.give(looked_at)
         assert pool._free_bytes == 0
         pool.give(bytearray(size - 1))
-        assert pool._free_bytes == 0, "no chunk asks for such a size"
+        assert pool._free_bytes == 0, "no write batch asks for such a size"
         view.release()
         pool.give(looked_at)
         assert pool._free_bytes == size <= kept
 
 
-def test_old_chunks_leave_the_tail_in_their_order(tmp_path: Path) -> None:
+def test_old_write_batches_leave_the_tail_in_their_order(tmp_path: Path) -> None:
     from engine.partitions.tail_cache import COMPACT_ENTRIES
 
     with EngineLog(tmp_path / "d", tail_cache_bytes=1 << 20) as engine:
         partition = engine.partition()
         for number in range(2 * COMPACT_ENTRIES):
             engine.append([b"%d" % number + b"." * 5000])  # too large to be put together
-            assert len(partition.tail.chunks) <= COMPACT_ENTRIES + (1 << 20) // 5000
-        assert 0 < len(partition.tail.chunks) - partition.tail._head <= 1 + (1 << 20) // 5000
-        assert len(partition.tail.chunks) < 2 * COMPACT_ENTRIES
+            assert len(partition.tail.write_batches) <= COMPACT_ENTRIES + (1 << 20) // 5000
+        assert 0 < len(partition.tail.write_batches) - partition.tail._head <= 1 + (1 << 20) // 5000
+        assert len(partition.tail.write_batches) < 2 * COMPACT_ENTRIES
         assert [record.seq for record in engine.read()] == list(range(1, 2 * COMPACT_ENTRIES + 1))
 
 
-def test_small_chunks_become_one_in_memory(tmp_path: Path) -> None:
+def test_small_write_batches_become_one_in_memory(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         partition = engine.partition()
         values = [b"%d" % number * (number % 30 + 1) for number in range(900)]
@@ -56,10 +56,12 @@ def test_small_chunks_become_one_in_memory(tmp_path: Path) -> None:
         assert all(bytes(read_batch.buffer) == content for read_batch, content in held), (
             "what a reader holds does not change"
         )
-        chunks = [chunk for chunk in partition.tail.chunks if chunk is not None]
-        assert len(chunks) < 20
+        write_batches = [write_batch for write_batch in partition.tail.write_batches if write_batch is not None]
+        assert len(write_batches) < 20
         assert (
-            engine.log.parts.tail_cache.size_bytes == sum(len(chunk.buffer) for chunk in chunks) < 3 * TAIL_MERGED_BYTES
+            engine.log.parts.tail_cache.size_bytes
+            == sum(len(write_batch.buffer) for write_batch in write_batches)
+            < 3 * TAIL_MERGED_BYTES
         )
         assert engine.values() == values
         read_batch = partition.read(450, 1 << 16, None)
@@ -68,13 +70,17 @@ def test_small_chunks_become_one_in_memory(tmp_path: Path) -> None:
         assert read_batch.last_seq > 500, "a late reader gets many at once"
 
 
-def test_small_chunks_of_several_segments_stay_apart(tmp_path: Path) -> None:
+def test_small_write_batches_of_several_segments_stay_apart(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         partition = engine.partition()
         for number in range(6):
             if number % 2 == 0:
                 engine.log.committer.roll_next(partition)
             engine.append([b"%d" % number])
-        chunks = [chunk for chunk in partition.tail.chunks if chunk is not None]
-        assert [(chunk.first_seq, chunk.last_seq) for chunk in chunks] == [(1, 2), (3, 4), (5, 6)]
+        write_batches = [write_batch for write_batch in partition.tail.write_batches if write_batch is not None]
+        assert [(write_batch.first_seq, write_batch.last_seq) for write_batch in write_batches] == [
+            (1, 2),
+            (3, 4),
+            (5, 6),
+        ]
         assert engine.values() == [b"%d" % number for number in range(6)]

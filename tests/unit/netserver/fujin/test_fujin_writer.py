@@ -46,7 +46,7 @@ async def stored(server: Server, topic: bytes) -> list[Record]:
     if found is None:
         return []
     partition = server.log.partition(found)
-    await until(lambda: partition.is_open and server.log.context.backlog.chunks == 0)
+    await until(lambda: partition.is_open and server.log.context.backlog.write_batches == 0)
     result: list[Record] = []
     while not result or result[-1].seq < partition.committed_seq:
         if not partition.committed_seq:

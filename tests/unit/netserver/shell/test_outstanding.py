@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from engine.errors import NotStored
-from engine.segments.chunk import COMMITTED, FAILED, Chunk
+from engine.segments.batches import COMMITTED, FAILED, WriteBatch
 from netserver.app import Server
 from netserver.shell.connection import Connection
 from netserver.shell.outstanding import Outstanding, Released
@@ -29,24 +29,25 @@ def with_connection(test: Callable[[Server, Connection], Awaitable[None]]) -> No
     run("uvloop", main())
 
 
-def chunks(server: Server, count: int) -> list[Chunk]:
-    """Chunks of as many partitions, none of them in the committer's hands; ``settle`` decides what becomes of them."""
+def write_batches(server: Server, count: int) -> list[WriteBatch]:
+    """Write batches of as many partitions, which the committer does not have; ``settle`` decides their outcome."""
     log = server.log
     return [
-        Chunk(log.partition(log.catalog.get_or_create(b"t%d" % number)), bytearray(4096), 1) for number in range(count)
+        WriteBatch(log.partition(log.catalog.get_or_create(b"t%d" % number)), bytearray(4096), 1)
+        for number in range(count)
     ]
 
 
-def settle(chunk: Chunk, error: NotStored | None = None) -> None:
-    chunk.state = COMMITTED if error is None else FAILED
-    chunk.error = error
+def settle(write_batch: WriteBatch, error: NotStored | None = None) -> None:
+    write_batch.state = COMMITTED if error is None else FAILED
+    write_batch.error = error
 
 
 def test_answers_leave_in_the_order_of_arrival() -> None:
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
         outstanding = Outstanding(connection, calls.append)
-        first, second, third = chunks(server, 3)
+        first, second, third = write_batches(server, 3)
         outstanding.add(first, "first", 10)
         outstanding.add(second, "second", 20, 2)
         outstanding.add_done("pong")
@@ -72,7 +73,7 @@ def test_unordered_answers_leave_as_they_finish() -> None:
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
         outstanding = Outstanding(connection, calls.append, ordered=False)
-        first, second = chunks(server, 2)
+        first, second = write_batches(server, 2)
         outstanding.add(first, "first", 10)
         outstanding.add(second, "second", 20)
         outstanding.add_done("pong")
@@ -91,7 +92,7 @@ def test_failures_carry_their_error_and_are_not_counted_as_stored() -> None:
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
         outstanding = Outstanding(connection, calls.append)
-        first, second = chunks(server, 2)
+        first, second = write_batches(server, 2)
         outstanding.add(first, "first", 10)
         refusal = ValueError("refused")
         outstanding.add_done("refused", refusal)
@@ -116,11 +117,11 @@ def test_an_answer_that_waits_for_nothing_leaves_at_once() -> None:
     with_connection(test)
 
 
-def test_a_chunk_that_is_finished_when_it_is_added() -> None:
+def test_a_write_batch_that_is_finished_when_it_is_added() -> None:
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
         outstanding = Outstanding(connection, calls.append)
-        first, second = chunks(server, 2)
+        first, second = write_batches(server, 2)
         settle(first)
         settle(second)
         outstanding.add(first, "first", 1)
@@ -135,9 +136,9 @@ def test_a_chunk_that_is_finished_when_it_is_added() -> None:
 def test_an_error_of_the_session_ends_its_connection_only() -> None:
     async def test(server: Server, connection: Connection) -> None:
         outstanding = Outstanding(connection, lambda _released: 1 // 0)
-        (chunk,) = chunks(server, 1)
-        outstanding.add(chunk, "first", 1)
-        settle(chunk)
+        (write_batch,) = write_batches(server, 1)
+        outstanding.add(write_batch, "first", 1)
+        settle(write_batch)
         outstanding.round_done()
         assert connection.closed
         assert connection.counters.session_errors == 1
@@ -149,12 +150,12 @@ def test_after_the_connection_is_gone_the_bytes_are_discharged_without_an_answer
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
         outstanding = Outstanding(connection, calls.append)
-        (chunk,) = chunks(server, 1)
-        outstanding.add(chunk, "first", 100)
+        (write_batch,) = write_batches(server, 1)
+        outstanding.add(write_batch, "first", 100)
         connection.abort()
         await until(lambda: not server.shell.connections)
         assert server.shell.pressure.total == 100
-        settle(chunk)
+        settle(write_batch)
         outstanding.round_done()
         assert server.shell.pressure.total == 0
         assert calls == []

@@ -1,4 +1,4 @@
-"""Chunks and read batches: what goes into the log and what comes out of it, both as whole batches back to back."""
+"""What goes into the log and what comes out of it, write batches and read batches: whole batches back to back."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ FAILED = 2
 
 
 class Waiter(Protocol):
-    """Somebody who waits for chunks to be committed, for example a connection with answers outstanding."""
+    """Somebody who waits for write batches to be committed, for example a connection with answers outstanding."""
 
     def round_done(self) -> None:
-        """Called once for each commit round in which a chunk with this waiter changed its state."""
+        """Called once for each commit round in which a write batch with this waiter changed its state."""
 
 
-class ChunkOwner(Protocol):
-    """The partition of a chunk, as far as a chunk knows it."""
+class WriteBatchOwner(Protocol):
+    """The partition of a write batch, as far as a write batch knows it."""
 
     @property
     def config(self) -> TopicConfig:
         """The topic's configuration in force."""
 
 
-class ChunkGroup(Protocol):
-    """What chunks belong to that become durable together or not at all: a transaction."""
+class WriteBatchGroup(Protocol):
+    """What write batches belong to that become durable together or not at all: a transaction."""
 
     def fail(self, error: EngineError) -> None:
-        """A partition cannot take its chunks: none takes any."""
+        """A partition cannot take its write batches: none takes any."""
 
 
-class Chunk:
+class WriteBatch:
     """The unit of commit: a buffer of batches of one partition that becomes durable, or fails, as a whole."""
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Chunk:
         "writer",
     )
 
-    def __init__(self, partition: ChunkOwner, buffer: bytearray, next_seq: int) -> None:
+    def __init__(self, partition: WriteBatchOwner, buffer: bytearray, next_seq: int) -> None:
         self.partition = partition
         self.buffer = buffer
         self.writer = BatchWriter(self.buffer, next_seq)
@@ -77,7 +77,7 @@ class Chunk:
         self.append_time_ms = 0
         self.segment_id = 0
         self.file_position = 0
-        self.transaction: ChunkGroup | None = None
+        self.transaction: WriteBatchGroup | None = None
         self.transaction_id = 0
         self.pending_bytes = 0
         self.is_counted = False
@@ -134,11 +134,11 @@ def check_records(
         raise ValueError(f"a key of more than {KEY_BYTES_MAX} bytes")
 
 
-def outcome(chunks: Sequence[Chunk]) -> tuple[int, EngineError | None]:
-    """What became of chunks that belong together: PENDING while one is; FAILED, with the first error, if one has."""
-    if any(chunk.state == PENDING for chunk in chunks):
+def outcome(write_batches: Sequence[WriteBatch]) -> tuple[int, EngineError | None]:
+    """The state of several write batches as one: PENDING while one is; FAILED, with the first error, if one has."""
+    if any(write_batch.state == PENDING for write_batch in write_batches):
         return PENDING, None
-    failed = next((chunk for chunk in chunks if chunk.state == FAILED), None)
+    failed = next((write_batch for write_batch in write_batches if write_batch.state == FAILED), None)
     return (COMMITTED, None) if failed is None else (FAILED, failed.error)
 
 
