@@ -238,9 +238,9 @@ class Log:
         """A new transaction."""
         return Transaction(self.context, self.committer)
 
-    def look_up(self) -> None:
+    def poll_completion(self) -> None:
         """Ends the commit round that is done, if one is, and starts the next: for long turns of the owner's loop."""
-        self.committer.look_up()
+        self.committer.poll_completion()
 
     def drain(self, callback: Callable[[], None]) -> None:
         """Calls back when everything appended so far is committed or has failed."""

@@ -82,7 +82,7 @@ class Committer:
         """Has the next round of a partition begin a new segment; `request_watermark` unless it has records to write."""
         self._roll_wanted.add(partition)
 
-    def look_up(self) -> None:
+    def poll_completion(self) -> None:
         """Ends the round in flight if its work is done, before the owner's loop would get to it."""
         self._executor.poll_completion()
 

@@ -137,7 +137,7 @@ class Cursor:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        if partition.log_start != self.log_start and not self._look_around():
+        if partition.log_start != self.log_start and not self._refresh_bounds():
             return None
         deliveries = self.deliveries
         while True:
@@ -180,7 +180,7 @@ class Cursor:
             if reader.open(self.partition, plan.first, self._ready):
                 return True
         except OutOfRange:
-            self._look_around()
+            self._refresh_bounds()
             return False
         except (BatchError, BundleError) as problem:
             self.skip_read_batch(plan, problem)
@@ -264,7 +264,7 @@ class Cursor:
 
     # --- the log under it
 
-    def _look_around(self) -> bool:
+    def _refresh_bounds(self) -> bool:
         """Catch up with what happened to the partition. False: it has to be opened first, or has failed to.
 
         Raises:

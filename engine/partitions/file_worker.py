@@ -103,7 +103,7 @@ class FileWorker:
         def done(result: object) -> None:
             self._report_failure(result)
             if not isinstance(result, EngineError):
-                self._context.catalog.bury(topic_id)
+                self._context.catalog.forget_tombstone(topic_id)
 
         self.submit(lambda: self._remove_topic(directory, numbers), done)
 

@@ -132,7 +132,7 @@ class Housekeeping:
                 yield
         try:
             self._removal.unlink_due()
-        except Exception as problem:  # noqa: BLE001 - one grave must not stop all that follows, for good
+        except Exception as problem:  # noqa: BLE001 - one removal must not stop all that follows, for good
             failing["removal of old segments"] = str(problem)
             self._tell("removal of old segments", problem, told)
         self._told = told

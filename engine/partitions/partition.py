@@ -542,7 +542,7 @@ class Partition:
 
     def set_segment_ages(self) -> None:
         """Dates the segments found at the opening by the steady clock."""
-        retention.date(self._segments, self._context.clock, self._context.steady_ms())
+        retention.set_segment_ages(self._segments, self._context.clock, self._context.steady_ms())
 
     def make_younger(self, by_ms: int, before_ms: int) -> None:
         """The clock that segments from before a time (by the steady clock) were dated by was ahead."""

@@ -57,7 +57,7 @@ def take_below(sealed: list[SealedSegment], before_seq: int) -> list[SealedSegme
     return taken
 
 
-def date(segments: Segments, clock: DoubtedClock, steady_ms: int) -> None:
+def set_segment_ages(segments: Segments, clock: DoubtedClock, steady_ms: int) -> None:
     """Says for the segments that were found at the start when they were last appended to, by the steady clock."""
     created = [
         segment.header.created_ms if isinstance(segment, ActiveSegment) else segment.created_ms for segment in segments

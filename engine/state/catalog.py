@@ -8,7 +8,7 @@ deletion take effect when they are durable. Changes of one topic's entry are mad
 refused one (full disk) leaves memory and ``state`` equal.
 
 Partition numbers start at 1 and are given at a partition's first record. A number is given again only after its topic
-was deleted *and* `bury()` said that nothing of it is left: segments unlinked, watermark slots cleared, index entries
+was deleted *and* `forget_tombstone()` said that nothing of it is left: segments unlinked, watermark slots cleared, index entries
 dropped. Until then a tombstone holds it.
 """
 
@@ -234,7 +234,7 @@ class Catalog:
                 self._tell(topic, "configured")
 
     def delete(self, topic: Topic, on_durable: OnDone | None = None) -> None:
-        """Deletes a topic; done when durable. Its segments are the caller's to unlink, who then calls `bury()`.
+        """Deletes a topic; done when durable. Its segments are the caller's to unlink, who then calls `forget_tombstone()`.
 
         Raises:
             UnknownTopic: it is being deleted already.
@@ -264,7 +264,7 @@ class Catalog:
         """Partition numbers that the tombstone of a deleted topic holds."""
         return list(self._dead_numbers.get(topic_id, ()))
 
-    def bury(self, topic_id: int, on_durable: OnDone | None = None) -> None:
+    def forget_tombstone(self, topic_id: int, on_durable: OnDone | None = None) -> None:
         """Nothing of a deleted topic is left on disk: the tombstone goes, and its partition numbers become free."""
 
         def done(error: EngineError | None) -> None:

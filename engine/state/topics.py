@@ -200,7 +200,7 @@ class Stored:
             stored = self._state.get(NEXT_TOPIC_ID)
         except Corrupt as error:
             self.damaged.append(error)
-            stored = seen + _ID_LEAP  # topics that were deleted and buried are not seen any more: keep clear of them
+            stored = seen + _ID_LEAP  # topics that were deleted and forgotten are not seen any more: keep clear of them
         return max(seen + 1, stored if isinstance(stored, int) else 1)
 
     def _entries(

@@ -73,7 +73,7 @@ class FujinListener:
             connections_max=config.server.connections_max,
             handshake_timeout_s=section.handshake_timeout / 1000,
             on_tick=self._tick,
-            look_up=services.log.look_up,
+            poll_completion=services.log.poll_completion,
         )
         self.address = self.endpoint.start()
         shown = certificates.fingerprint(self.endpoint.configuration.certificate)

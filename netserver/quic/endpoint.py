@@ -78,7 +78,7 @@ class QuicEndpoint:
         connections_max: above it no connection is begun.
         handshake_timeout_s: an unfinished handshake is given up after so long.
         on_tick: called about four times a second, with loop time.
-        look_up: called between datagrams: something else that must not wait for long.
+        poll_completion: called between datagrams: something else that must not wait for long.
 
     Attributes:
         peers: all connections.
@@ -97,7 +97,7 @@ class QuicEndpoint:
         connections_max: int,
         handshake_timeout_s: float,
         on_tick: Callable[[float], None],
-        look_up: Callable[[], object],
+        poll_completion: Callable[[], object],
     ) -> None:
         self.name = name
         self.address = address
@@ -112,7 +112,7 @@ class QuicEndpoint:
         self._streams_max = streams_max
         self._handshake_timeout_s = handshake_timeout_s
         self._on_tick = on_tick
-        self._look_up = look_up
+        self._poll_completion = poll_completion
         self._by_id: dict[bytes, QuicPeer] = {}
         self._ids: dict[QuicPeer, set[bytes]] = {}
         self._channels: list[_Channel] = []
@@ -233,7 +233,7 @@ class QuicEndpoint:
             if not channel.taken and not self._receive(channel):
                 break
             self._one(channel, channel.taken.popleft(), now)
-            self._look_up()
+            self._poll_completion()
             at = time.perf_counter()
         else:
             self._taking_s += at - started
@@ -285,7 +285,7 @@ class QuicEndpoint:
             if peer in self.peers:
                 self._turns.mark(peer)
                 peer.process()
-            self._look_up()
+            self._poll_completion()
 
     def _flush(self) -> None:
         self._flushing = False
@@ -297,7 +297,7 @@ class QuicEndpoint:
             peer = dirty.popleft()
             self._turns.mark(peer)
             peer.flush()
-            self._look_up()
+            self._poll_completion()
             if time.perf_counter() > deadline:
                 break
         if dirty and not self._flushing:

@@ -134,7 +134,7 @@ MUTANTS = (
     ),
     Mutant(
         "set a cursor beyond the end to where the log has come since",
-        "engine/cursors/cursor.py::Cursor._look_around",
+        "engine/cursors/cursor.py::Cursor._refresh_bounds",
         "end_seq = partition.found_seq",
         "end_seq = partition.last_seq",
         f"{CURSORS} -k before_a_cursor_beyond",

@@ -464,9 +464,9 @@ def test_the_end_of_a_round_is_seen_without_a_turn_of_the_loop(tmp_path: Path) -
         write_batches = [engine.partition("a").append([b"second"]), engine.partition("b").append([b"second"])]
         deadline = time.monotonic() + 30
         while PENDING in {write_batch.state for write_batch in write_batches}:
-            engine.log.look_up()
+            engine.log.poll_completion()
             assert time.monotonic() < deadline
         assert {write_batch.state for write_batch in write_batches} == {COMMITTED}
-        engine.log.look_up()
+        engine.log.poll_completion()
         assert engine.append([b"third"], topic="a").state == COMMITTED
         assert engine.values("a") == [b"first", b"second", b"third"]

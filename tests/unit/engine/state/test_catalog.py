@@ -284,7 +284,7 @@ def test_topics_follow_new_defaults_in_what_is_not_their_own(tmp_path: Path) -> 
         assert owner.catalog.get(b"b").config == TopicConfig(retention_ms=2000)
 
 
-def test_a_deleted_topic_leaves_a_tombstone_until_it_is_buried(tmp_path: Path) -> None:
+def test_a_deleted_topic_leaves_a_tombstone_until_it_is_forgotten(tmp_path: Path) -> None:
     with catalog(tmp_path) as owner:
         old = owner.catalog.create(b"a", partition_count=2)
         assert [owner.catalog.number(old, 1), owner.catalog.number(owner.catalog.create(b"z"), 0)] == [1, 2]
@@ -318,10 +318,10 @@ def test_a_deleted_topic_leaves_a_tombstone_until_it_is_buried(tmp_path: Path) -
         assert shape(owner.catalog) == before
         assert owner.catalog.tombstones == {1: b"a"}
         assert owner.catalog.number(owner.catalog.create(b"b"), 0) == 4
-        owner.catalog.bury(1, owner.answer)
+        owner.catalog.forget_tombstone(1, owner.answer)
         assert owner.answered() == ["ok"]
         assert [owner.catalog.tombstones, owner.catalog.buried_numbers(1)] == [{}, []]
-        owner.catalog.bury(1, owner.answer)
+        owner.catalog.forget_tombstone(1, owner.answer)
         assert owner.answered() == ["ok"]
         assert [owner.catalog.number(owner.catalog.create(name), 0) for name in (b"c", b"d")] == [1, 5]
         owner.run()
@@ -336,7 +336,7 @@ def test_ids_are_not_used_again_even_if_the_last_topic_is_gone(tmp_path: Path) -
             owner.catalog.delete(owner.catalog.create(b"a"))
             owner.run()
         for topic_id in (1, 2, 3):
-            owner.catalog.bury(topic_id)
+            owner.catalog.forget_tombstone(topic_id)
         owner.run()
         assert owner.catalog.tombstones == {}
     with catalog(tmp_path) as owner:
@@ -349,7 +349,7 @@ def test_a_refused_deletion_leaves_the_topic(tmp_path: Path) -> None:
         owner.run()
         with disk_full(tmp_path):
             owner.catalog.delete(topic, owner.answer)
-            owner.catalog.bury(77, owner.answer)
+            owner.catalog.forget_tombstone(77, owner.answer)
             assert owner.answered() == ["DiskFull", "DiskFull"]
         assert not topic.deleting
         assert owner.catalog.get(b"a") is topic
@@ -400,7 +400,7 @@ def test_the_id_of_a_topic_refused_and_then_deleted_is_not_given_again(tmp_path:
             assert owner.answered() == ["DiskFull"]
         owner.catalog.delete(topic, owner.answer)
         assert owner.answered() == ["ok"]
-        owner.catalog.bury(topic.id, owner.answer)
+        owner.catalog.forget_tombstone(topic.id, owner.answer)
         assert owner.answered() == ["ok"]
     with catalog(tmp_path) as owner:
         assert owner.catalog.create(b"b").id > topic.id

@@ -391,7 +391,7 @@ def test_between_datagrams_others_have_their_turns(monkeypatch: pytest.MonkeyPat
         ticks += 1
         asyncio.get_running_loop().call_soon(tick)
 
-    def look_up() -> None:
+    def poll_completion() -> None:
         nonlocal looks
         looks += 1
 
@@ -403,7 +403,7 @@ def test_between_datagrams_others_have_their_turns(monkeypatch: pytest.MonkeyPat
         async with connect(address) as peer:
             stream = peer.writer()
             tick()
-            monkeypatch.setattr(listener.endpoint, "_look_up", look_up)
+            monkeypatch.setattr(listener.endpoint, "_poll_completion", poll_completion)
             monkeypatch.setattr(QuicPeer, "datagram", datagram)
             values = [os.urandom(size) for size in (1, 100_000, 2, 200_000, 3)]
             stream.send(b"".join(codec.write(at, b"t", value) for at, value in enumerate(values)))
@@ -437,7 +437,7 @@ def test_addresses_that_cannot_be_bound() -> None:
                 connections_max=1,
                 handshake_timeout_s=1,
                 on_tick=lambda now: None,
-                look_up=lambda: None,
+                poll_completion=lambda: None,
             )
             with pytest.raises(errors.ListenError, match="fujin: cannot"):
                 endpoint.start()
