@@ -31,7 +31,7 @@ from engine.directory_layout import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_
 from engine.errors import Corrupt, DataDirectoryError, EngineError, UnsupportedFormat
 from engine.files.descriptors import Handles
 from engine.files.lock import LOCK_FILE
-from engine.files.overlay import DryFiles
+from engine.files.overlay import OverlayFiles
 from engine.files.system import Files, NotAFile, SystemFiles, free_path, read_whole_file, write_new_file
 from engine.formats.segment import FOOTER_DAMAGED, HEADER_BYTES, TRAILER_DAMAGED, parse_header, parse_segment_name
 from engine.limits import SMALL_FILE_BYTES_MAX
@@ -110,8 +110,8 @@ class Repair:
             UnsupportedFormat: it, or a part of it, was written by a newer version.
             OSError: as the system gave it.
         """
-        dry = None if self.apply else DryFiles()
-        self._files = dry if dry is not None else SystemFiles()
+        overlay = None if self.apply else OverlayFiles()
+        self._files = overlay if overlay is not None else SystemFiles()
         handles = Handles(self._files, OPEN_FILES)
         try:
             self._check_version()
@@ -133,8 +133,8 @@ class Repair:
                 marks.close()
         finally:
             handles.close()
-            if dry is not None:
-                dry.close_all()
+            if overlay is not None:
+                overlay.close_all()
         return self.steps
 
     def _note(

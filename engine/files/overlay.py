@@ -16,7 +16,7 @@ from engine.files.system import FILE_MODE, Buffer, SystemFiles
 PAGE_BYTES = 1 << 16
 
 
-class _Ghost:
+class _OverlayFile:
     """A file: what the disk has of it, and pages that were written since."""
 
     def __init__(self, fd: int | None, size_bytes: int) -> None:
@@ -73,23 +73,23 @@ class _Ghost:
         self.is_changed = True
 
 
-class DryFiles:
+class OverlayFiles:
     """See the module. Implements `engine.files.system.Files`; `close_all` lets go of the disk's files."""
 
     def __init__(self) -> None:
         self._files = SystemFiles()
-        self._ghosts: dict[Path, _Ghost] = {}
+        self._overlays: dict[Path, _OverlayFile] = {}
         self._gone: set[Path] = set()
         self._directories: set[Path] = set()
-        self._open: dict[int, _Ghost] = {}
+        self._open: dict[int, _OverlayFile] = {}
         self._next_fd = 0
 
     def close_all(self) -> None:
         """Closes everything that is open on the disk."""
-        for ghost in {*self._ghosts.values(), *self._open.values()}:
-            if ghost.fd is not None:
-                self._files.close(ghost.fd)
-        self._ghosts.clear()
+        for overlay in {*self._overlays.values(), *self._open.values()}:
+            if overlay.fd is not None:
+                self._files.close(overlay.fd)
+        self._overlays.clear()
         self._open.clear()
 
     # --- Files
@@ -98,22 +98,22 @@ class DryFiles:
         if self.exists(path):
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         self._gone.discard(path)
-        ghost = self._ghosts[path] = _Ghost(None, 0)
-        return self._opened(ghost)
+        overlay = self._overlays[path] = _OverlayFile(None, 0)
+        return self._opened(overlay)
 
     def take_after(self, fd: int, path: Path, mode: int | None) -> None:
         pass
 
     def open(self, path: Path, *, write: bool = False) -> int:
-        return self._opened(self._ghost(path))
+        return self._opened(self._overlay(path))
 
     def close(self, fd: int) -> None:
-        ghost = self._open.pop(fd)
-        ghost.opened -= 1
-        if not ghost.opened and not ghost.is_changed and ghost.fd is not None:
-            self._files.close(ghost.fd)
-            for path in [path for path, other in self._ghosts.items() if other is ghost]:
-                del self._ghosts[path]
+        overlay = self._open.pop(fd)
+        overlay.opened -= 1
+        if not overlay.opened and not overlay.is_changed and overlay.fd is not None:
+            self._files.close(overlay.fd)
+            for path in [path for path, other in self._overlays.items() if other is overlay]:
+                del self._overlays[path]
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
         self._open[fd].write(self._files, b"".join(buffers), position)
@@ -148,7 +148,7 @@ class DryFiles:
     def exists(self, path: Path) -> bool:
         if path in self._gone:
             return False
-        return path in self._ghosts or path in self._directories or self._files.exists(path)
+        return path in self._overlays or path in self._directories or self._files.exists(path)
 
     def is_link(self, path: Path) -> bool:
         return self.exists(path) and self._files.is_link(path)
@@ -156,24 +156,24 @@ class DryFiles:
     def list_dir(self, path: Path) -> list[str]:
         names = set() if path in self._gone else set(self._files.list_dir(path))
         names -= {gone.name for gone in self._gone if gone.parent == path}
-        names |= {made.name for made in (*self._ghosts, *self._directories) if made.parent == path}
+        names |= {made.name for made in (*self._overlays, *self._directories) if made.parent == path}
         return sorted(names)
 
     def rename(self, old: Path, new: Path) -> None:
-        if self._files.exists(old) and old.is_dir() and old not in self._ghosts:
+        if self._files.exists(old) and old.is_dir() and old not in self._overlays:
             self._gone.add(old)
             self._directories.add(new)
             return
-        ghost = self._ghost(old)
-        ghost.is_changed = True  # it has to be kept: the disk has it under the other name
-        self._ghosts.pop(old, None)
+        overlay = self._overlay(old)
+        overlay.is_changed = True  # it has to be kept: the disk has it under the other name
+        self._overlays.pop(old, None)
         self._gone.add(old)
         self._gone.discard(new)
-        self._ghosts[new] = ghost
+        self._overlays[new] = overlay
 
     def remove(self, path: Path) -> None:
-        self._ghost(path).is_changed = True
-        self._ghosts.pop(path, None)
+        self._overlay(path).is_changed = True
+        self._overlays.pop(path, None)
         self._gone.add(path)
 
     def remove_dir(self, path: Path) -> None:
@@ -188,21 +188,21 @@ class DryFiles:
 
     # --- inside
 
-    def _ghost(self, path: Path) -> _Ghost:
-        ghost = self._ghosts.get(path)
-        if ghost is None:
+    def _overlay(self, path: Path) -> _OverlayFile:
+        overlay = self._overlays.get(path)
+        if overlay is None:
             if path in self._gone:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             fd = self._files.open(path)
             try:
-                ghost = self._ghosts[path] = _Ghost(fd, self._files.size(fd))
+                overlay = self._overlays[path] = _OverlayFile(fd, self._files.size(fd))
             except OSError:
                 self._files.close(fd)
                 raise
-        return ghost
+        return overlay
 
-    def _opened(self, ghost: _Ghost) -> int:
+    def _opened(self, overlay: _OverlayFile) -> int:
         self._next_fd += 1
-        ghost.opened += 1
-        self._open[self._next_fd] = ghost
+        overlay.opened += 1
+        self._open[self._next_fd] = overlay
         return self._next_fd

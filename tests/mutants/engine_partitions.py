@@ -403,7 +403,7 @@ MUTANTS = (
     Mutant(
         "let a plan change things",
         "engine/repair.py::Repair.run",
-        "None if self.apply else DryFiles()",
+        "None if self.apply else OverlayFiles()",
         "None",
         "tests/unit/engine/test_repair.py",
     ),

@@ -15,7 +15,7 @@ import pytest
 
 from engine.config import TopicConfig
 from engine.errors import Corrupt, DataDirectoryError
-from engine.files.overlay import PAGE_BYTES, DryFiles
+from engine.files.overlay import PAGE_BYTES, OverlayFiles
 from engine.files.system import SystemFiles, write_new_file
 from engine.repair import Repair, Step
 from tests.engine_log import EngineLog, segments
@@ -353,20 +353,20 @@ def test_repair_of_no_data_directory(tmp_path: Path, logtool: Callable[..., Any]
 # --- files without consequences
 
 
-def test_dry_files_behave_like_files_and_change_nothing(tmp_path: Path) -> None:
+def test_overlay_files_behave_like_files_and_change_nothing(tmp_path: Path) -> None:
     """The same random calls on the disk and on a copy in memory give the same results."""
     dice = random.Random(3)
-    real_root, dry_root = tmp_path / "real", tmp_path / "dry"
-    for root in (real_root, dry_root):
+    real_root, overlay_root = tmp_path / "real", tmp_path / "overlay"
+    for root in (real_root, overlay_root):
         root.mkdir()
         for name in "abc":
             (root / name).write_bytes(random.Random(name).randbytes(3 * PAGE_BYTES + 100))
-    before = snapshot(dry_root)
-    real, dry = SystemFiles(), DryFiles()
+    before = snapshot(overlay_root)
+    real, overlay = SystemFiles(), OverlayFiles()
 
     def both(call: Callable[[Any, Path], Any]) -> None:
         results = []
-        for files, root in ((real, real_root), (dry, dry_root)):
+        for files, root in ((real, real_root), (overlay, overlay_root)):
             try:
                 results.append(call(files, root))
             except OSError as problem:
@@ -405,9 +405,9 @@ def test_dry_files_behave_like_files_and_change_nothing(tmp_path: Path) -> None:
         both(dice.choice(calls))
     for name in "abcde":
         both(with_file(name, lambda f, fd: f.read(fd, 1 << 20, 0)))
-    dry.close_all()
-    assert snapshot(dry_root) == before
-    assert dry.free_bytes(tmp_path) > 0
+    overlay.close_all()
+    assert snapshot(overlay_root) == before
+    assert overlay.free_bytes(tmp_path) > 0
 
 
 def test_topics_and_partitions_that_are_not_sound_numbers(data: Path) -> None:
@@ -477,24 +477,24 @@ def test_a_partition_that_never_had_a_record_is_left_alone(data: Path) -> None:
     assert kinds(Repair(data).run()) == ["state"]
 
 
-def test_dry_files_let_go_of_a_file_whose_size_is_refused(tmp_path: Path) -> None:
+def test_overlay_files_let_go_of_a_file_whose_size_is_refused(tmp_path: Path) -> None:
     class Refusing(SystemFiles):
         def size(self, fd: int) -> int:
             raise OSError(5, "Input/output error")
 
     (tmp_path / "f").write_bytes(b"x")
-    dry = DryFiles()
-    dry._files = Refusing()
+    overlay = OverlayFiles()
+    overlay._files = Refusing()
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="Input/output"):
-        dry.open(tmp_path / "f")
+        overlay.open(tmp_path / "f")
     assert len(os.listdir("/proc/self/fd")) == before
-    dry._files = SystemFiles()
-    fd = dry.open(tmp_path / "f", write=True)
-    dry.truncate(fd, PAGE_BYTES)
-    dry.write(fd, [b"y"], 2 * PAGE_BYTES)
-    dry.truncate(fd, PAGE_BYTES)
-    assert dry.read(fd, 3 * PAGE_BYTES, 0) == b"x" + bytes(PAGE_BYTES - 1)
-    dry.close(fd)
-    dry.close_all()
+    overlay._files = SystemFiles()
+    fd = overlay.open(tmp_path / "f", write=True)
+    overlay.truncate(fd, PAGE_BYTES)
+    overlay.write(fd, [b"y"], 2 * PAGE_BYTES)
+    overlay.truncate(fd, PAGE_BYTES)
+    assert overlay.read(fd, 3 * PAGE_BYTES, 0) == b"x" + bytes(PAGE_BYTES - 1)
+    overlay.close(fd)
+    overlay.close_all()
     assert (tmp_path / "f").read_bytes() == b"x"
