@@ -86,9 +86,9 @@ class OverlayFiles:
 
     def close_all(self) -> None:
         """Closes everything that is open on the disk."""
-        for overlay in {*self._overlays.values(), *self._open.values()}:
-            if overlay.fd is not None:
-                self._files.close(overlay.fd)
+        for file in {*self._overlays.values(), *self._open.values()}:
+            if file.fd is not None:
+                self._files.close(file.fd)
         self._overlays.clear()
         self._open.clear()
 
@@ -98,21 +98,21 @@ class OverlayFiles:
         if self.exists(path):
             raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         self._gone.discard(path)
-        overlay = self._overlays[path] = _OverlayFile(None, 0)
-        return self._opened(overlay)
+        file = self._overlays[path] = _OverlayFile(None, 0)
+        return self._opened(file)
 
     def take_after(self, fd: int, path: Path, mode: int | None) -> None:
         pass
 
     def open(self, path: Path, *, write: bool = False) -> int:
-        return self._opened(self._overlay(path))
+        return self._opened(self._file(path))
 
     def close(self, fd: int) -> None:
-        overlay = self._open.pop(fd)
-        overlay.opened -= 1
-        if not overlay.opened and not overlay.is_changed and overlay.fd is not None:
-            self._files.close(overlay.fd)
-            for path in [path for path, other in self._overlays.items() if other is overlay]:
+        file = self._open.pop(fd)
+        file.opened -= 1
+        if not file.opened and not file.is_changed and file.fd is not None:
+            self._files.close(file.fd)
+            for path in [path for path, other in self._overlays.items() if other is file]:
                 del self._overlays[path]
 
     def write(self, fd: int, buffers: Sequence[Buffer], position: int) -> None:
@@ -164,15 +164,15 @@ class OverlayFiles:
             self._gone.add(old)
             self._directories.add(new)
             return
-        overlay = self._overlay(old)
-        overlay.is_changed = True  # it has to be kept: the disk has it under the other name
+        file = self._file(old)
+        file.is_changed = True  # it has to be kept: the disk has it under the other name
         self._overlays.pop(old, None)
         self._gone.add(old)
         self._gone.discard(new)
-        self._overlays[new] = overlay
+        self._overlays[new] = file
 
     def remove(self, path: Path) -> None:
-        self._overlay(path).is_changed = True
+        self._file(path).is_changed = True
         self._overlays.pop(path, None)
         self._gone.add(path)
 
@@ -188,21 +188,21 @@ class OverlayFiles:
 
     # --- inside
 
-    def _overlay(self, path: Path) -> _OverlayFile:
-        overlay = self._overlays.get(path)
-        if overlay is None:
+    def _file(self, path: Path) -> _OverlayFile:
+        file = self._overlays.get(path)
+        if file is None:
             if path in self._gone:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             fd = self._files.open(path)
             try:
-                overlay = self._overlays[path] = _OverlayFile(fd, self._files.size(fd))
+                file = self._overlays[path] = _OverlayFile(fd, self._files.size(fd))
             except OSError:
                 self._files.close(fd)
                 raise
-        return overlay
+        return file
 
-    def _opened(self, overlay: _OverlayFile) -> int:
+    def _opened(self, file: _OverlayFile) -> int:
         self._next_fd += 1
-        overlay.opened += 1
-        self._open[self._next_fd] = overlay
+        file.opened += 1
+        self._open[self._next_fd] = file
         return self._next_fd

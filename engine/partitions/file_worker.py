@@ -98,7 +98,7 @@ class FileWorker:
     def remove_leftovers(self, topic_id: int) -> None:
         """Removes what is left of a deleted topic; its tombstone goes when that succeeded."""
         directory = self._context.data_dir / "topics" / str(topic_id)
-        numbers = self._context.catalog.buried_numbers(topic_id)
+        numbers = self._context.catalog.deleted_numbers(topic_id)
 
         def done(result: object) -> None:
             self._report_failure(result)

@@ -8,8 +8,8 @@ deletion take effect when they are durable. Changes of one topic's entry are mad
 refused one (full disk) leaves memory and ``state`` equal.
 
 Partition numbers start at 1 and are given at a partition's first record. A number is given again only after its topic
-was deleted *and* `forget_tombstone()` said that nothing of it is left: segments unlinked, watermark slots cleared, index entries
-dropped. Until then a tombstone holds it.
+was deleted *and* `forget_tombstone()` said that nothing of it is left: segments unlinked, watermark slots cleared, index
+entries dropped. Until then a tombstone holds it.
 """
 
 from __future__ import annotations
@@ -234,7 +234,7 @@ class Catalog:
                 self._tell(topic, "configured")
 
     def delete(self, topic: Topic, on_durable: OnDone | None = None) -> None:
-        """Deletes a topic; done when durable. Its segments are the caller's to unlink, who then calls `forget_tombstone()`.
+        """Deletes a topic; done when durable. The caller unlinks its segments, then calls `forget_tombstone()`.
 
         Raises:
             UnknownTopic: it is being deleted already.
@@ -255,12 +255,12 @@ class Catalog:
             if on_durable is not None:
                 on_durable(error)
 
-        ops: list[Op] = [*topics.bury_topic(topic, self._now_ms())]
+        ops: list[Op] = [*topics.put_tombstone(topic, self._now_ms())]
         if not topic.durable:  # its making was refused, and with it the note that its id is taken
             ops.append(Put(NEXT_TOPIC_ID, self._next_id))
         self._state.submit(ops, done)
 
-    def buried_numbers(self, topic_id: int) -> list[int]:
+    def deleted_numbers(self, topic_id: int) -> list[int]:
         """Partition numbers that the tombstone of a deleted topic holds."""
         return list(self._dead_numbers.get(topic_id, ()))
 

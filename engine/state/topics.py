@@ -126,7 +126,7 @@ def reserved_key(topic_id: int, index: int) -> bytes:
     return RESERVED + _PARTITION_KEY.pack(topic_id, index)
 
 
-def bury_topic(topic: Topic, now_ms: int) -> list[Op]:
+def put_tombstone(topic: Topic, now_ms: int) -> list[Op]:
     """Replaces everything of a topic by a tombstone."""
     ops: list[Op] = [Delete(TOPIC + _TOPIC_KEY.pack(topic.id))]
     for index in topic.numbers:

@@ -306,7 +306,7 @@ def test_a_deleted_topic_leaves_a_tombstone_until_it_is_forgotten(tmp_path: Path
         assert owner.answered() == ["ok"]
         assert owner.catalog.get(b"a") is None
         assert owner.catalog.by_id(1) is None
-        assert [owner.catalog.tombstones, owner.catalog.buried_numbers(1)] == [{1: b"a"}, [1]]
+        assert [owner.catalog.tombstones, owner.catalog.deleted_numbers(1)] == [{1: b"a"}, [1]]
         assert owner.catalog.generation == generation + 1
         assert owner.changes[-1] == (b"a", "deleted")
         assert list(owner.store.scan(b"r/")) == []
@@ -320,7 +320,7 @@ def test_a_deleted_topic_leaves_a_tombstone_until_it_is_forgotten(tmp_path: Path
         assert owner.catalog.number(owner.catalog.create(b"b"), 0) == 4
         owner.catalog.forget_tombstone(1, owner.answer)
         assert owner.answered() == ["ok"]
-        assert [owner.catalog.tombstones, owner.catalog.buried_numbers(1)] == [{}, []]
+        assert [owner.catalog.tombstones, owner.catalog.deleted_numbers(1)] == [{}, []]
         owner.catalog.forget_tombstone(1, owner.answer)
         assert owner.answered() == ["ok"]
         assert [owner.catalog.number(owner.catalog.create(name), 0) for name in (b"c", b"d")] == [1, 5]
