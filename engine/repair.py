@@ -37,13 +37,13 @@ from engine.formats.segment import FOOTER_DAMAGED, HEADER_BYTES, TRAILER_DAMAGED
 from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.reader import read_version
 from engine.segments.active import SealedSegment
-from engine.segments.discovery import LEFT_ALONE, Place
+from engine.segments.discovery import LEFT_ALONE, PartitionLocation
 from engine.segments.recovery import (
     FOOTER_UNREADABLE,
     NEVER_ACKNOWLEDGED,
-    Known,
     NoSegments,
     Recovered,
+    RecoveryHints,
     Report,
     make_partition,
     recover_partition,
@@ -316,10 +316,12 @@ class Repair:
 
     def _partition(self, topic: Topic, index: int, marks: Watermarks, handles: Handles) -> None:
         number = self._number(topic, index)
-        place = Place(self.data_dir, topic.id, index, number)
+        location = PartitionLocation(self.data_dir, topic.id, index, number)
         owner = Owner(number, topic.id, index)
         mark = marks.read(owner) if number else None
-        known = Known(mark=mark, is_committed=lambda transaction_id: is_committed(self._markers, transaction_id))
+        hints = RecoveryHints(
+            mark=mark, is_committed=lambda transaction_id: is_committed(self._markers, transaction_id)
+        )
 
         told: set[tuple[Path, int]] = set()
 
@@ -333,21 +335,21 @@ class Repair:
             changes = action not in (TOLD, LEFT, WITHOUT_FOOTER)
             self.steps.append(Step(kind, path, problem, action, topic.name, index, first, last, changes, is_wrong))
 
-        if not self._files.list_dir(place.directory) and mark is None:
+        if not self._files.list_dir(location.directory) and mark is None:
             return  # it never had a record
         try:
-            recovered = recover_partition(self._files, handles, place, known, self.now_ms)
+            recovered = recover_partition(self._files, handles, location, hints, self.now_ms)
         except NoSegments as missing:
             assert mark is not None
             for note in missing.notes:
-                step("file", place.directory, note, LEFT)
-            recovered = self._begin_behind(topic, handles, place, mark)
+                step("file", location.directory, note, LEFT)
+            recovered = self._begin_behind(topic, handles, location, mark)
             problem = "no segment files, but records were committed"
-            step("records", place.directory, problem, "given up", mark.log_start, mark.committed_seq)
+            step("records", location.directory, problem, "given up", mark.log_start, mark.committed_seq)
         except OSError as problem:
-            step("file", place.directory, f"{problem.strerror or problem}", LEFT)
+            step("file", location.directory, f"{problem.strerror or problem}", LEFT)
             return
-        self._tell(recovered.report, place.directory, step)
+        self._tell(recovered.report, location.directory, step)
         for segment in recovered.sealed:
             if self.reads(segment.path):
                 self._read_through(segment, handles, step)
@@ -368,13 +370,13 @@ class Repair:
                 ),
             )
 
-    def _begin_behind(self, topic: Topic, handles: Handles, place: Place, mark: Watermark) -> Recovered:
-        if not self._files.exists(place.topic_directory):
-            self._files.make_dir(place.topic_directory)
-            self._files.sync_dir(place.topic_directory.parent)
-            self._describe(place.topic_directory, topic, "its directory is missing")
+    def _begin_behind(self, topic: Topic, handles: Handles, location: PartitionLocation, mark: Watermark) -> Recovered:
+        if not self._files.exists(location.topic_directory):
+            self._files.make_dir(location.topic_directory)
+            self._files.sync_dir(location.topic_directory.parent)
+            self._describe(location.topic_directory, topic, "its directory is missing")
         first_seq = mark.committed_seq + 1
-        active = make_partition(self._files, handles, place, self.now_ms, first_seq)
+        active = make_partition(self._files, handles, location, self.now_ms, first_seq)
         return Recovered([], active, first_seq, first_seq - 1, first_seq, Report())
 
     @staticmethod

@@ -8,8 +8,8 @@ from engine.files.descriptors import Handles
 from engine.files.system import SystemFiles
 from engine.formats.record import Record
 from engine.reader import DirectoryReader, Loss
-from engine.segments.discovery import Place
-from engine.segments.recovery import Known, Recovered, recover_partition
+from engine.segments.discovery import PartitionLocation
+from engine.segments.recovery import Recovered, RecoveryHints, recover_partition
 from engine.segments.watermarks import Owner, Watermark, Watermarks
 from tests.engine_log import SMALL, EngineLog
 
@@ -49,7 +49,7 @@ def recover(path: Path, mark: Watermark | None) -> Recovered:
     files = UnsyncedFiles()
     handles = Handles(files, 64)
     try:
-        return recover_partition(files, handles, Place(path, 1, 0, 1), Known(mark), 0)
+        return recover_partition(files, handles, PartitionLocation(path, 1, 0, 1), RecoveryHints(mark), 0)
     finally:
         handles.close()
 

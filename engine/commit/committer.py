@@ -144,7 +144,7 @@ class Committer:
                 self._roll_wanted.discard(partition)
                 part.roll = True
             if write_batch is not None:
-                part.roll = part.roll or partition.leaves_out_numbers
+                part.roll = part.roll or partition.gap_before_next
                 part.add(write_batch)
                 bytes_left -= write_batch.end
             if partition.has_pending:
@@ -164,7 +164,7 @@ class Committer:
         this = Round([], transaction=transaction)
         for partition in transaction.partitions:
             write_batches = partition.take_apart(transaction)
-            active, roll = partition.active_segment, partition.leaves_out_numbers
+            active, roll = partition.active_segment, partition.gap_before_next
             part = PartitionCommit(partition, active, transaction_id=transaction.id, roll=roll)
             for write_batch in write_batches:
                 write_batch.transaction_id = transaction.id

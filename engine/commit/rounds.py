@@ -120,7 +120,7 @@ class RoundSteps:
             OSError: as the system gave it; the file may hold what is to be cut off (`undo`).
             ReadOnly: the partition takes no more records.
         """
-        if not may_wait and (not part.write_batches or part.active.has_rest or self.roll_due(part)):
+        if not may_wait and (not part.write_batches or part.active.may_have_torn_tail or self.roll_due(part)):
             return False
         if part.active.sync_failed:  # an earlier one, of a topic that is synced at intervals
             return self._refuse(part, may_wait)
@@ -171,7 +171,7 @@ class RoundSteps:
         """Whether the round is to begin a new segment."""
         active = part.active
         if active.position == HEADER_BYTES:  # an empty segment never rolls, unless it is followed by a gap
-            return part.roll and part.partition.leaves_out_numbers and bool(part.write_batches)
+            return part.roll and part.partition.gap_before_next and bool(part.write_batches)
         if part.roll:
             return True
         config = part.partition.config
@@ -201,7 +201,7 @@ class RoundSteps:
         """From now on the files may hold what does not count yet."""
         for part in this.prepared:
             if part.write_batches:
-                part.active.has_rest = True
+                part.active.may_have_torn_tail = True
 
     def written(self, this: Round, writer: RoundWriter) -> bool:
         """Takes the outcome from the writer, and lets go of the files; whether nothing has failed."""

@@ -79,7 +79,7 @@ class CommitTarget(Protocol):
         """Whether an acknowledgement waits for the disk."""
 
     @property
-    def leaves_out_numbers(self) -> bool:
+    def gap_before_next(self) -> bool:
         """Whether the next record begins a new segment, as the numbers before it were not given out."""
 
     # --- what waits for a round

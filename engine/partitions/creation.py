@@ -30,7 +30,7 @@ from engine.files.system import NO_DESCRIPTORS, NO_SPACE, take_from_aside, write
 from engine.helpers import Helpers
 from engine.reports import report_exception
 from engine.segments.active import ActiveSegment, removed_upon_failure, sync_segment
-from engine.segments.discovery import Place
+from engine.segments.discovery import PartitionLocation
 from engine.segments.recovery import begin_partition
 from engine.segments.watermarks import Owner, Watermark
 
@@ -45,7 +45,7 @@ Result = TypeVar("Result")
 class Job:
     """What is to be known of a partition, as it was on the owner's thread."""
 
-    place: Place
+    location: PartitionLocation
     description: bytes
     """Content of ``topic.json``."""
     synced: bool
@@ -92,15 +92,15 @@ class PartitionCreator:
     def make(self, jobs: Sequence[Job]) -> list[Created | EngineError]:
         """The first segments of partitions, durable, with their watermarks, in the order of `jobs`."""
         self._attempts_left = DESCRIPTOR_ATTEMPTS if len(jobs) > 1 else 0
-        descriptions = {job.place.topic_directory: job.description for job in jobs}
+        descriptions = {job.location.topic_directory: job.description for job in jobs}
         new = [directory for directory in descriptions if directory not in self._synced_topics]
         described = [self._attempt(partial(self._describe, at, descriptions[at])) for at in new]
         aside = [directory for directory, is_aside in zip(new, described, strict=True) if is_aside is True]
         problems = _problems(new, described) | _problems(aside, self._each(aside, self._take))
-        begun = [problems.get(job.place.topic_directory) or self._attempt(partial(self._begin, job)) for job in jobs]
+        begun = [problems.get(job.location.topic_directory) or self._attempt(partial(self._begin, job)) for job in jobs]
         made = self._each([*zip(jobs, begun, strict=True)], self._synced)
         changed = {
-            job.place.topic_directory: None
+            job.location.topic_directory: None
             for job, one in zip(jobs, made, strict=True)
             if isinstance(one, ActiveSegment)
         }
@@ -117,7 +117,7 @@ class PartitionCreator:
         Raises:
             OSError: as the system gave it.
         """
-        directory = job.place.topic_directory
+        directory = job.location.topic_directory
         if directory not in self._synced_topics:
             if self._describe(directory, job.description):
                 self._take(directory)
@@ -165,11 +165,11 @@ class PartitionCreator:
         self._patiently(partial(self._context.files.sync_dir, directory))
 
     def _begin(self, job: Job) -> Created:
-        context, place = self._context, job.place
-        context.index.drop(place.number)  # a former owner of the number may have left something at a crash
-        if not context.files.make_dir(place.directory) and context.files.list_dir(place.directory):
+        context, location = self._context, job.location
+        context.index.drop(location.number)  # a former owner of the number may have left something at a crash
+        if not context.files.make_dir(location.directory) and context.files.list_dir(location.directory):
             return None  # left by a crash before the first record, or nobody knew of it
-        return begin_partition(context.files, context.handles, place, context.now_ms())
+        return begin_partition(context.files, context.handles, location, context.now_ms())
 
     def _synced(self, of: tuple[Job, Created | EngineError]) -> Created | EngineError:
         job, begun = of
@@ -185,16 +185,16 @@ class PartitionCreator:
             self._has_new_topics = False
 
     def _marked(self, job: Job, made: Created | EngineError, problems: Problems) -> Created | EngineError:
-        problem = problems.get(job.place.topic_directory)
+        problem = problems.get(job.location.topic_directory)
         if problem is not None or not isinstance(made, ActiveSegment):
             return problem or made
-        failure = attempt(lambda: self.mark(job.place, made, 1, 0))
+        failure = attempt(lambda: self.mark(job.location, made, 1, 0))
         return failure or made
 
-    def mark(self, place: Place, active: ActiveSegment, log_start: int, committed_seq: int) -> None:
+    def mark(self, location: PartitionLocation, active: ActiveSegment, log_start: int, committed_seq: int) -> None:
         """Writes the first watermark of a partition that was opened. Raises OSError."""
         self._context.watermarks.write(
-            Owner(place.number, place.topic_id, place.partition),
+            Owner(location.number, location.topic_id, location.partition),
             Watermark(
                 log_start,
                 active.header.first_seq,

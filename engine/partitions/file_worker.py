@@ -21,8 +21,8 @@ from engine.files.system import write_new_file
 from engine.limits import PARTITIONS_MADE_TOGETHER
 from engine.partitions.creation import Job, PartitionCreator, attempt
 from engine.reports import report
-from engine.segments.discovery import Place
-from engine.segments.recovery import Known, Recovered, Report, recover_partition
+from engine.segments.discovery import PartitionLocation
+from engine.segments.recovery import Recovered, RecoveryHints, Report, recover_partition
 from engine.segments.watermarks import Owner
 from engine.state.index import HIGHEST
 from engine.state.topics import Topic
@@ -77,8 +77,8 @@ class FileWorker:
         self.submit(lambda: self._recover(job), done)
 
     def _job(self, topic: Topic, index: int) -> Job:
-        place = Place(self._context.data_dir, topic.id, index, topic.numbers[index])
-        return Job(place, self._description(topic), topic.config.durability == "always")
+        location = PartitionLocation(self._context.data_dir, topic.id, index, topic.numbers[index])
+        return Job(location, self._description(topic), topic.config.durability == "always")
 
     def _description(self, topic: Topic) -> bytes:
         # without indentation: that is done in Python, and leaves a circle of 33 objects behind for each topic
@@ -203,21 +203,21 @@ class FileWorker:
                 self._answer(making.done, Recovered([], active, 1, 0, 1, Report()))
 
     def _recover(self, job: Job) -> Recovered:
-        context, place, number = self._context, job.place, job.place.number
+        context, location, number = self._context, job.location, job.location.number
         self._creator.make_topic(job)
-        known = Known(
-            mark=context.watermarks.read(Owner(number, place.topic_id, place.partition)),
+        hints = RecoveryHints(
+            mark=context.watermarks.read(Owner(number, location.topic_id, location.partition)),
             entry=context.index.floor(number, HIGHEST),
             synced=job.synced,
             is_committed=self._is_committed,
         )
-        recovered = recover_partition(context.files, context.handles, place, known, context.now_ms())
+        recovered = recover_partition(context.files, context.handles, location, hints, context.now_ms())
         for text in recovered.report.texts:
-            report(f"topic {place.topic_id} partition {place.partition}: {text}")
+            report(f"topic {location.topic_id} partition {location.partition}: {text}")
         if recovered.report.lost:
             gaps = recovered.gaps()
             context.figures.lost_records += gaps.most((lost.first_seq, lost.last_seq) for lost in recovered.report.lost)
-        self._creator.mark(place, recovered.active, recovered.log_start, recovered.committed_seq)
+        self._creator.mark(location, recovered.active, recovered.log_start, recovered.committed_seq)
         self._index(number, recovered)
         return recovered
 

@@ -45,37 +45,11 @@ class Partition:
     """One partition of a topic, made by `Log.partition` alone. `CommitTarget` documents what rounds need of it."""
 
     __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
-        "__weakref__",
-        "_active",
-        "_append_ms",
-        "_context",
-        "_open_callbacks",
-        "_open_write_batch",
-        "_parts",
-        "_pending",
-        "_phase",
-        "_read_state",
-        "_reservation",
-        "_told_failure",
-        "_write_batch_bytes",
-        "committed_end",
-        "committed_s",
-        "committed_seq",
-        "error",
-        "failing",
-        "found_seq",
-        "gaps",
-        "index",
-        "last_seq",
-        "leaves_out_numbers",
-        "log_start",
-        "mark_failed",
-        "marked_log_start",
-        "readers",
-        "sealed",
-        "tail",
-        "topic",
-    )  # fmt: skip
+        "__weakref__", "_active", "_append_ms", "_context", "_open_callbacks", "_open_write_batch", "_parts",
+        "_pending", "_phase", "_read_state", "_reservation", "_told_failure", "_write_batch_bytes", "committed_end",
+        "committed_s", "committed_seq", "error", "failing", "found_seq", "gap_before_next", "gaps", "index", "last_seq",
+        "log_start", "mark_failed", "marked_log_start", "readers", "sealed", "tail", "topic",
+    )  # fmt: skip  # fmt: skip
 
     def __init__(self, context: EngineContext, parts: PartitionContext, topic: Topic, index: int) -> None:
         self._context = context
@@ -99,7 +73,7 @@ class Partition:
         self.committed_end = 0
         """End of the committed batches in the active segment's file."""
         self.sealed: list[SealedSegment] = []
-        self.leaves_out_numbers = False
+        self.gap_before_next = False
         """Numbers before the next record were reserved, but not given out: a new segment begins with it, so that they
         are no part of any, and damage beside them is not told as their loss."""
         self.mark_failed = False
@@ -223,7 +197,7 @@ class Partition:
         bound = self._parts.adoption.reserved_bound(self.topic, self.index, result.next_seq)
         self._reservation.bound = bound
         self.last_seq = self.found_seq = max(result.next_seq, bound) - 1
-        self.leaves_out_numbers = self.last_seq >= result.next_seq
+        self.gap_before_next = self.last_seq >= result.next_seq
         self.committed_seq = result.committed_seq
         self.committed_end = result.active.position
         self._append_ms = result.active.last_append_ms
@@ -450,7 +424,7 @@ class Partition:
         self._active = part.active
         if part.sealed is not None:
             self.sealed.append(part.sealed)
-            self.leaves_out_numbers &= not part.write_batches
+            self.gap_before_next &= not part.write_batches
         if part.error is not None:
             for write_batch in part.write_batches:
                 self.settle(write_batch, FAILED, part.error)

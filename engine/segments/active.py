@@ -81,7 +81,7 @@ class ActiveSegment:
     index: list[IndexEntry] = field(default_factory=list)
     gaps: Gaps = field(default_factory=Gaps)
     """Numbers that the batches found by recovery leave out."""
-    has_rest: bool = False
+    may_have_torn_tail: bool = False
     """A write has begun that may have left something behind `position`: nothing is written there before it is cut."""
     path: Path = field(init=False)
     """The segment's file."""
@@ -123,7 +123,7 @@ class ActiveSegment:
 
     def mark_written(self, write_batches: Sequence[WriteBatch], end: int) -> None:
         """Counts `write_batches`, which were written up to `end`, as part of the segment."""
-        self.has_rest = False
+        self.may_have_torn_tail = False
         for write_batch in write_batches:
             self.note(write_batch.first_seq, write_batch.file_position, write_batch.max_timestamp_ms)
             self.last_seq = write_batch.last_seq
@@ -166,12 +166,12 @@ class ActiveSegment:
 
     def cut(self, files: Files, handles: Handles) -> None:
         """Cuts off what a failed round has left behind `position`, if anything. Raises OSError."""
-        if not self.has_rest:
+        if not self.may_have_torn_tail:
             return  # it did not come to writing: the file may not even have been opened
         with self.sync_lock, handles.use(self.path) as fd:
             files.truncate(fd, self.position)
             self._sync(files, fd)
-        self.has_rest = False
+        self.may_have_torn_tail = False
 
     def footer(self) -> Footer:
         """What the segment will say of itself once sealed."""
@@ -191,7 +191,7 @@ class ActiveSegment:
         footer = self.footer()
         packed = footer.pack(self.header.segment_id)
         with self.sync_lock, handles.use(self.path) as fd:
-            self.has_rest = True
+            self.may_have_torn_tail = True
             files.write(fd, [packed], self.position)
             self._sync(files, fd)
         return SealedSegment(

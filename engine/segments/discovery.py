@@ -33,7 +33,7 @@ LEFT_ALONE = "is no file, left alone"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PartitionLocation:
     """Where a partition's files are and who it is."""
 
     data_dir: Path
@@ -51,12 +51,16 @@ class Place:
 
 
 def segment_files(
-    files: Files, handles: Handles, place: Place, hints: Callable[[int], Iterable[int]], note: Callable[[str], None]
+    files: Files,
+    handles: Handles,
+    location: PartitionLocation,
+    segment_ids: Callable[[int], Iterable[int]],
+    note: Callable[[str], None],
 ) -> list[tuple[Path, SegmentHeader]]:
     """The partition's segments by first number.
 
     Args:
-        hints: segment ids that other places know for the segment with this first number.
+        segment_ids: segment ids that other places know for the segment with this first number.
         note: told of everything that is not as it should be.
 
     Raises:
@@ -64,13 +68,13 @@ def segment_files(
         UnsupportedFormat: a segment was written by a newer version.
     """
     found = []
-    for name in files.list_dir(place.directory):
+    for name in files.list_dir(location.directory):
         first_seq = parse_segment_name(name)
         if first_seq is None:
             continue
-        path = place.directory / name
+        path = location.directory / name
         try:
-            header = _header(files, handles, place, path, first_seq, hints, note)
+            header = _header(files, handles, location, path, first_seq, segment_ids, note)
         except (IsADirectoryError, NotAFile):
             note(f"{path} {LEFT_ALONE}")
             continue
@@ -80,7 +84,7 @@ def segment_files(
             handles.forget(path)
             aside = free_path(files, path.with_name(name + DAMAGED_SUFFIX))
             files.rename(path, aside)
-            files.sync_dir(place.directory)
+            files.sync_dir(location.directory)
             if holds_something:
                 note(f"{problem}; no segment of this partition, renamed to {aside.name}")
             continue
@@ -91,10 +95,10 @@ def segment_files(
 def _header(
     files: Files,
     handles: Handles,
-    place: Place,
+    location: PartitionLocation,
     path: Path,
     first_seq: int,
-    hints: Callable[[int], Iterable[int]],
+    segment_ids: Callable[[int], Iterable[int]],
     note: Callable[[str], None],
 ) -> SegmentHeader:
     """The header of a file, rebuilt if need be. Raises Corrupt: it is not of this partition, or beyond repair."""
@@ -103,14 +107,14 @@ def _header(
         try:
             header = parse_header(data, path)
         except Corrupt as problem:
-            rebuilt = _rebuilt(files, fd, place, data, first_seq, hints(first_seq))
+            rebuilt = _rebuilt(files, fd, location, data, first_seq, segment_ids(first_seq))
             if rebuilt is None:
                 raise
             files.write(fd, [rebuilt.pack()], 0)
             files.sync_data(fd)
             note(f"{problem}; header rebuilt, its damaged bytes were {data.hex()}")
             return rebuilt
-    if (header.topic_id, header.partition) != (place.topic_id, place.partition):
+    if (header.topic_id, header.partition) != (location.topic_id, location.partition):
         raise Corrupt(path, 0, f"belongs to topic {header.topic_id} partition {header.partition}")
     if header.first_seq != first_seq:
         raise Corrupt(path, 0, f"its header says first number {header.first_seq}")
@@ -118,20 +122,22 @@ def _header(
 
 
 def _rebuilt(
-    files: Files, fd: int, place: Place, damaged: bytes, first_seq: int, hints: Iterable[int]
+    files: Files, fd: int, location: PartitionLocation, damaged: bytes, first_seq: int, segment_ids: Iterable[int]
 ) -> SegmentHeader | None:
     """A header under which a batch of the file verifies, None when none of the known ids does that."""
     size_bytes = files.size(fd)
     read = careful_read(files, fd)
     ids = (
-        *hints,
+        *segment_ids,
         *trailer_segment_id(read(max(0, size_bytes - TRAILER_BYTES), TRAILER_BYTES)),
-        *damaged_segment_id(damaged, place.topic_id, place.partition, first_seq),
+        *damaged_segment_id(damaged, location.topic_id, location.partition, first_seq),
     )
     for segment_id in dict.fromkeys(ids):
         for item in walk(read, HEADER_BYTES, size_bytes, segment_id, first_seq):
             if isinstance(item, Found):
                 batch = read_header(item.data, item.start, segment_id, item.position + item.start)
                 created_ms = batch.append_time_ms if batch is not None else 0
-                return SegmentHeader(place.topic_id, place.partition, place.number, first_seq, segment_id, created_ms)
+                return SegmentHeader(
+                    location.topic_id, location.partition, location.number, first_seq, segment_id, created_ms
+                )
     return None

@@ -49,7 +49,7 @@ from engine.segments.active import (
     new_header,
     sync_segment,
 )
-from engine.segments.discovery import Place, segment_files
+from engine.segments.discovery import PartitionLocation, segment_files
 from engine.segments.gaps import NO_GAPS, Gaps
 from engine.segments.scan import Damage, Found, careful_read, highest_seq, walk
 from engine.segments.watermarks import Watermark
@@ -165,7 +165,7 @@ class Recovered:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class RecoveryHints:
     """What other places know of a partition."""
 
     mark: Watermark | None = None
@@ -200,25 +200,31 @@ class Known:
         return max(self.mark.committed_seq if self.mark else 0, self.entry.first_seq if self.entry else 0)
 
 
-def make_partition(files: Files, handles: Handles, place: Place, now_ms: int, first_seq: int = 1) -> ActiveSegment:
+def make_partition(
+    files: Files, handles: Handles, location: PartitionLocation, now_ms: int, first_seq: int = 1
+) -> ActiveSegment:
     """Directory and first segment of a partition without files, durable. Raises OSError."""
-    files.make_dir(place.directory)
-    active = begin_partition(files, handles, place, now_ms, first_seq)
+    files.make_dir(location.directory)
+    active = begin_partition(files, handles, location, now_ms, first_seq)
     sync_segment(files, handles, active)
-    files.sync_dir(place.topic_directory)
+    files.sync_dir(location.topic_directory)
     return active
 
 
-def begin_partition(files: Files, handles: Handles, place: Place, now_ms: int, first_seq: int = 1) -> ActiveSegment:
+def begin_partition(
+    files: Files, handles: Handles, location: PartitionLocation, now_ms: int, first_seq: int = 1
+) -> ActiveSegment:
     """The first segment in a partition's directory; durable by `sync_segment` and when the topic's directory is synced.
 
     Raises OSError.
     """
-    header = new_header(place.topic_id, place.partition, place.number, first_seq, now_ms)
-    return begin_segment(files, handles, place.directory, header)
+    header = new_header(location.topic_id, location.partition, location.number, first_seq, now_ms)
+    return begin_segment(files, handles, location.directory, header)
 
 
-def recover_partition(files: Files, handles: Handles, place: Place, known: Known, now_ms: int) -> Recovered:
+def recover_partition(
+    files: Files, handles: Handles, location: PartitionLocation, hints: RecoveryHints, now_ms: int
+) -> Recovered:
     """Opens the partition's files as described at the top of this module.
 
     Raises:
@@ -226,7 +232,7 @@ def recover_partition(files: Files, handles: Handles, place: Place, known: Known
         DataDirectoryError: all segments are missing although the watermark names some.
         UnsupportedFormat: a segment was written by a newer version.
     """
-    return _Recovery(files, handles, place, known, now_ms).run()
+    return _Recovery(files, handles, location, hints, now_ms).run()
 
 
 @dataclass(slots=True)
@@ -235,8 +241,8 @@ class _Recovery:
 
     files: Files
     handles: Handles
-    place: Place
-    known: Known
+    location: PartitionLocation
+    hints: RecoveryHints
     now_ms: int
     report: Report = field(default_factory=Report)
     seen_seq: int = 0
@@ -246,9 +252,9 @@ class _Recovery:
 
     def run(self) -> Recovered:
         """All steps."""
-        found = segment_files(self.files, self.handles, self.place, self.known.segment_ids, self.report.notes.append)
-        if self.files.list_dir(self.place.directory):
-            self.files.sync_dir(self.place.directory)
+        found = segment_files(self.files, self.handles, self.location, self.hints.segment_ids, self.report.notes.append)
+        if self.files.list_dir(self.location.directory):
+            self.files.sync_dir(self.location.directory)
         self._drop_unused(found)
         self._check_entry(found)
         if not found:
@@ -276,29 +282,31 @@ class _Recovery:
             last_seq = max(last_seq, active.last_seq, active.header.first_seq - 1)
             committed_seq = active.last_seq if active.position > HEADER_BYTES else committed_seq
         # The log may begin above all that is stored: the first records ever brought their own number, and failed.
-        below_start = self.known.mark.log_start - 1 if self.known.mark is not None else 0
-        next_seq = max(last_seq, self.known.highest_seq, self.seen_seq, below_start) + 1
+        below_start = self.hints.mark.log_start - 1 if self.hints.mark is not None else 0
+        next_seq = max(last_seq, self.hints.highest_seq, self.seen_seq, below_start) + 1
         newest_ms = max((segment.max_timestamp_ms for segment in sealed), default=0)
         last_append_ms = max((segment.last_append_ms for segment in sealed), default=0)
         if active is not None:
             active.max_timestamp_ms = newest_ms = max(newest_ms, active.max_timestamp_ms)
-            if active.header.number != self.place.number:
+            if active.header.number != self.location.number:
                 active = self._renumber(active, sealed)
         if active is None:
-            place = self.place
+            location = self.location
             header = new_header(
-                place.topic_id, place.partition, place.number, next_seq, self.now_ms, follows=committed_seq + 1
+                location.topic_id, location.partition, location.number, next_seq, self.now_ms, follows=committed_seq + 1
             )
-            active = create_segment(self.files, self.handles, place.directory, header, max_timestamp_ms=newest_ms)
+            active = create_segment(self.files, self.handles, location.directory, header, max_timestamp_ms=newest_ms)
         active.last_append_ms = max(last_append_ms, active.last_append_ms)
-        mark = self.known.mark
+        mark = self.hints.mark
         log_start = max(self.begins, mark.log_start if mark else 1)
         if mark is not None and mark.log_start < self.begins <= mark.committed_seq + 1:
-            self._lose(self.place.directory, 0, 0, mark.log_start, self.begins - 1, "their segment files are missing")
-        gap = self.known.highest_seq - committed_seq
+            self._lose(
+                self.location.directory, 0, 0, mark.log_start, self.begins - 1, "their segment files are missing"
+            )
+        gap = self.hints.highest_seq - committed_seq
         if gap > 0 and not self.report.set_aside_bytes and committed_seq + 1 >= log_start:
             self.report.notes.append(
-                f"{active.path}: records {committed_seq + 1} to {self.known.highest_seq} were acknowledged, but are "
+                f"{active.path}: records {committed_seq + 1} to {self.hints.highest_seq} were acknowledged, but are "
                 "not in the files: their durability was below always, or files were taken away"
             )
         return Recovered(sealed, active, log_start, committed_seq, next_seq, self.report)
@@ -311,31 +319,31 @@ class _Recovery:
     # --- which segments there are
 
     def _empty(self) -> Recovered:
-        mark = self.known.mark
+        mark = self.hints.mark
         log_start = mark.log_start if mark is not None else 1
-        if self.known.highest_seq >= log_start:
+        if self.hints.highest_seq >= log_start:
             raise NoSegments(
-                f"{self.place.directory}: no segment files, but records {log_start} to {self.known.highest_seq} were "
-                "committed; put the files back, or give the records up: logtool repair, or delete the topic",
+                f"{self.location.directory}: no segment files, but records {log_start} to {self.hints.highest_seq} "
+                "were committed; put the files back, or give the records up: logtool repair, or delete the topic",
                 self.report.notes,
             )
-        next_seq = self.known.highest_seq + 1
-        active = make_partition(self.files, self.handles, self.place, self.now_ms, next_seq)
+        next_seq = self.hints.highest_seq + 1
+        active = make_partition(self.files, self.handles, self.location, self.now_ms, next_seq)
         return Recovered([], active, next_seq, next_seq - 1, next_seq, self.report)
 
     def _check_entry(self, found: Segments) -> None:
         """The index may still have entries of a former owner of the number: this one has to name a segment of ours."""
-        known, ids = self.known, {header.segment_id for _, header in found}
-        if known.mark is not None:
-            ids.add(known.mark.segment_id)
-        if known.entry is not None and known.entry.segment_id not in ids:
-            self.known = replace(known, entry=None)
+        hints, ids = self.hints, {header.segment_id for _, header in found}
+        if hints.mark is not None:
+            ids.add(hints.mark.segment_id)
+        if hints.entry is not None and hints.entry.segment_id not in ids:
+            self.hints = replace(hints, entry=None)
 
     def _drop_unused(self, found: Segments) -> None:
         """Step 2."""
         while len(found) > 1:
             (path, header), (before_path, before) = found[-1], found[-2]
-            if self.known.mark is not None and self.known.mark.segment_id == header.segment_id:
+            if self.hints.mark is not None and self.hints.mark.segment_id == header.segment_id:
                 return
             with self.handles.use(path) as fd:
                 if self.files.size(fd) > HEADER_BYTES:
@@ -344,12 +352,12 @@ class _Recovery:
                 return
             self.files.remove(path)
             self.handles.forget(path)
-            self.files.sync_dir(self.place.directory)
+            self.files.sync_dir(self.location.directory)
             found.pop()
 
     def _hold_place_of_missing(self, found: Segments) -> None:
         """Step 3."""
-        mark = self.known.mark
+        mark = self.hints.mark
         if mark is None or mark.committed_seq < mark.active_first_seq:
             return  # nothing is known of it, or it was empty
         if any(mark.active_first_seq == header.first_seq for _, header in found):
@@ -358,11 +366,11 @@ class _Recovery:
         found.append((path, header))
         found.sort(key=lambda segment: segment[1].first_seq)
         held = mark._replace(durable_position=mark.committed_position, segment_id=header.segment_id)
-        self.known = replace(self.known, mark=held)
+        self.hints = replace(self.hints, mark=held)
 
     def _hold_place_before(self, header: SegmentHeader, sealed: list[SealedSegment]) -> None:
         """Step 3, for what is missing between the last of the sealed segments and the one with this header."""
-        log_start = self.known.mark.log_start if self.known.mark is not None else 1
+        log_start = self.hints.mark.log_start if self.hints.mark is not None else 1
         first_seq = max(sealed[-1].last_seq + 1, log_start) if sealed else header.begins
         if first_seq < header.begins and header.follows:
             path, held = self._make_hole(first_seq, HOLE_BYTES)
@@ -372,9 +380,9 @@ class _Recovery:
 
     def _make_hole(self, first_seq: int, size_bytes: int) -> tuple[Path, SegmentHeader]:
         """A segment file without a batch, which readers take for damage that took all of its numbers."""
-        place = self.place
-        header = new_header(place.topic_id, place.partition, place.number, first_seq, self.now_ms)
-        path = create_segment(self.files, self.handles, place.directory, header).path
+        location = self.location
+        header = new_header(location.topic_id, location.partition, location.number, first_seq, self.now_ms)
+        path = create_segment(self.files, self.handles, location.directory, header).path
         with self.handles.use(path) as fd:
             self.files.truncate(fd, size_bytes)
             self.files.sync_data(fd)
@@ -454,7 +462,7 @@ class _Recovery:
 
     def _make_sure_of(self, segment: SealedSegment) -> None:
         """Writes the end of a segment again that was sealed by a process that may have died before its sync."""
-        floor = min(self.known.floor(segment.segment_id), segment.end)
+        floor = min(self.hints.floor(segment.segment_id), segment.end)
         with self.handles.use(segment.path) as fd:
             self._write_again(fd, floor, segment.size_bytes)
             self.files.sync_data(fd)
@@ -497,7 +505,7 @@ class _Recovery:
             at = found.position + position
             header = read_header(found.data, position, segment.header.segment_id, at)
             assert header is not None, "the batches were verified"
-            is_torn = header.transaction_id != 0 and not self.known.is_committed(header.transaction_id)
+            is_torn = header.transaction_id != 0 and not self.hints.is_committed(header.transaction_id)
             if floor is not None and is_torn and at >= max(floor, segment.durable_position):
                 return False
             segment.note(header.first_seq, at, header.max_timestamp_ms)
@@ -518,26 +526,26 @@ class _Recovery:
         files = self.files
         with self.handles.use(path) as fd:
             size_bytes = files.size(fd)
-            floor = self.known.floor(header.segment_id)
+            floor = self.hints.floor(header.segment_id)
             segment, _ = self._walk(fd, path, header, size_bytes, floor)
             floor = max(floor, segment.durable_position)
             valid_end, valid_seq = segment.position, segment.last_seq
             if valid_end < floor:
                 segment.position = floor
-                segment.last_seq = max(segment.last_seq, self.known.highest_seq)
+                segment.last_seq = max(segment.last_seq, self.hints.highest_seq)
                 why = f"bytes {valid_end} to {floor} are damaged"
                 self._lose(path, valid_end, floor, valid_seq + 1, segment.last_seq, why)
             end = segment.position
             if size_bytes > end:
                 highest = highest_seq(careful_read(files, fd), end, size_bytes, header.segment_id)
-                if self.known.mark is None or self.known.mark.segment_id != header.segment_id:
+                if self.hints.mark is None or self.hints.mark.segment_id != header.segment_id:
                     self.seen_seq = highest
                 kept_as = self._set_aside(fd, path, end, size_bytes)
                 cut = Cut(path, end, size_bytes, segment.last_seq + 1, highest, self._judgement(segment), kept_as)
                 self.report.cut.append(cut)
             if size_bytes != end:
                 files.truncate(fd, end)
-            mark = self.known.mark
+            mark = self.hints.mark
             is_new = mark is None or mark.segment_id != header.segment_id
             if is_new:  # who made it may have been killed before its header was on disk
                 files.write(fd, [header.pack()], 0)
@@ -556,7 +564,13 @@ class _Recovery:
             return None
         old = active.header
         header = SegmentHeader(
-            old.topic_id, old.partition, self.place.number, old.first_seq, old.segment_id, old.created_ms, old.follows
+            old.topic_id,
+            old.partition,
+            self.location.number,
+            old.first_seq,
+            old.segment_id,
+            old.created_ms,
+            old.follows,
         )
         with self.handles.use(active.path) as fd:
             self.files.write(fd, [header.pack()], 0)
@@ -566,11 +580,11 @@ class _Recovery:
 
     def _set_aside(self, fd: int, path: Path, start: int, end: int) -> Path:
         """Copies what is cut off the log to a file of its own."""
-        files, place = self.files, self.place
-        directory = place.data_dir / SET_ASIDE
+        files, location = self.files, self.location
+        directory = location.data_dir / SET_ASIDE
         files.make_dir(directory)
-        files.sync_dir(place.data_dir)
-        name = f"{place.topic_id}-{place.partition}-{path.stem}-{start}-{time.time_ns()}"
+        files.sync_dir(location.data_dir)
+        name = f"{location.topic_id}-{location.partition}-{path.stem}-{start}-{time.time_ns()}"
         read = careful_read(files, fd)
         copy = files.create(directory / name)
         try:
@@ -584,7 +598,7 @@ class _Recovery:
 
     def _judgement(self, segment: ActiveSegment) -> str:
         """Whether what is cut off may have been acknowledged."""
-        mark = self.known.mark
+        mark = self.hints.mark
         if mark is None or mark.segment_id != segment.header.segment_id:
             return "possibly acknowledged: the watermarks file does not know them"
         if mark.committed_seq > segment.last_seq:

@@ -8,8 +8,8 @@ deletion take effect when they are durable. Changes of one topic's entry are mad
 refused one (full disk) leaves memory and ``state`` equal.
 
 Partition numbers start at 1 and are given at a partition's first record. A number is given again only after its topic
-was deleted *and* `forget_tombstone()` said that nothing of it is left: segments unlinked, watermark slots cleared, index
-entries dropped. Until then a tombstone holds it.
+was deleted *and* `forget_tombstone()` said that nothing of it is left: segments unlinked, watermark slots cleared,
+index entries dropped. Until then a tombstone holds it.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def wall_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Known(NamedTuple):
+class StoredClock(NamedTuple):
     """What an earlier process knew."""
 
     now_ms: int
@@ -82,7 +82,7 @@ class DoubtedClock:
     def __init__(
         self,
         report: Callable[[str], None] = logger.warning,
-        known: Known | None = None,
+        known: StoredClock | None = None,
         doubt_ms: int = CLOCK_DOUBT_MS,
     ) -> None:
         self._report = report
@@ -93,7 +93,7 @@ class DoubtedClock:
         self._doubted: _Doubted | None = None
         self._is_lost = False
         """The time at the start was not likely."""
-        self._saved: Known | None = None
+        self._saved: StoredClock | None = None
         now_ms = wall_ms()
         if known is not None:
             self.leap_ms = known.leap_ms
@@ -188,7 +188,7 @@ class DoubtedClock:
 
     def save(self, state: StateStore, *, is_last: bool = False) -> None:
         """Writes down what the next process has to know, if that is due; at the end it is."""
-        known = Known(self.now_ms() - self.held_ms, self.leap_ms)
+        known = StoredClock(self.now_ms() - self.held_ms, self.leap_ms)
         saved = self._saved
         is_new = saved is None or saved.leap_ms != known.leap_ms or known.now_ms - saved.now_ms >= CLOCK_SAVE_MS
         if not is_new and not is_last:
@@ -202,7 +202,7 @@ class DoubtedClock:
         state.submit([Put(KEY, list(known))], done)
 
 
-def stored_clock(state: StateReader | StateStore) -> Known | None:
+def stored_clock(state: StateReader | StateStore) -> StoredClock | None:
     """What an earlier process has saved; None: nothing, or it is damaged."""
     try:
         value = state.get(KEY)
@@ -210,5 +210,5 @@ def stored_clock(state: StateReader | StateStore) -> Known | None:
         return None
     match value:
         case [int() as now_ms, int() as leap_ms]:
-            return Known(now_ms, leap_ms)
+            return StoredClock(now_ms, leap_ms)
     return None

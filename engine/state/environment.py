@@ -188,7 +188,7 @@ class Environment:
             ReadOnly: nothing more is written until a restart.
         """
         while self.error is None:
-            self._check_place()
+            self._check_directory()
             try:
                 with self._environment.begin(write=True) as transaction:
                     work(transaction, self._databases)
@@ -199,7 +199,7 @@ class Environment:
                 raise self._failed(error) from error
         raise self.error
 
-    def _check_place(self) -> None:
+    def _check_directory(self) -> None:
         """Whether the file is what its path names: nobody would find in a removed one what is committed to it."""
         path = self.path / DATA_FILE
         try:

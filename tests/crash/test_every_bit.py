@@ -19,8 +19,8 @@ from engine.files.descriptors import Handles
 from engine.formats.batch_header import HEADER_BYTES as BATCH_HEADER_BYTES
 from engine.formats.batch_header import read_header
 from engine.formats.segment import HEADER_BYTES, parse_header
-from engine.segments.discovery import Place
-from engine.segments.recovery import SET_ASIDE, Known, Recovered, recover_partition
+from engine.segments.discovery import PartitionLocation
+from engine.segments.recovery import SET_ASIDE, Recovered, RecoveryHints, recover_partition
 from engine.segments.scan import Damage, Found, walk
 from tests.damage import UnsyncedFiles
 from tests.disks import memory_directory
@@ -139,7 +139,7 @@ def recover(path: Path) -> Recovered:
     files = UnsyncedFiles()
     handles = Handles(files, 16)
     try:
-        return recover_partition(files, handles, Place(path, 1, 0, 1), Known(), 0)
+        return recover_partition(files, handles, PartitionLocation(path, 1, 0, 1), RecoveryHints(), 0)
     finally:
         handles.close()
 

@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant(
         "do not sync the directory that a killed process changed",
         "engine/segments/recovery.py::_Recovery.run",
-        "self.files.sync_dir(self.place.directory)",
+        "self.files.sync_dir(self.location.directory)",
         "pass",
         EVERY_CALL,
     ),
@@ -207,7 +207,7 @@ MUTANTS = (
     Mutant(
         "give numbers again that the watermark knows",
         "engine/segments/recovery.py::_Recovery._result",
-        "self.known.highest_seq, self.seen_seq",
+        "self.hints.highest_seq, self.seen_seq",
         "self.seen_seq",
         RECOVERY_DAMAGE,
     ),
@@ -221,7 +221,7 @@ MUTANTS = (
     Mutant(
         "keep a part of a transaction",
         "engine/segments/recovery.py::_Recovery._count",
-        "not self.known.is_committed(header.transaction_id)",
+        "not self.hints.is_committed(header.transaction_id)",
         "False",
         f"tests/unit/engine/partitions/test_races.py {POWER_CUT}",
     ),

@@ -36,7 +36,7 @@ MUTANTS = (
     Mutant(
         "begin no new segment behind numbers that were left out",
         "engine/commit/committer.py::Committer._start",
-        "part.roll = part.roll or partition.leaves_out_numbers",
+        "part.roll = part.roll or partition.gap_before_next",
         "pass",
         f"{RECOVERY_FILES} -k reserved_for",
     ),

@@ -41,7 +41,7 @@ from engine.reader import DirectoryReader, PartitionReader, StoredTopic
 from engine.segments.watermarks import Owner, Watermarks
 from engine.state.environment import DATA_FILE, LOCK_FILE, ReadOnlyEnvironment
 from engine.state.store import StateReader, change_stored
-from engine.state.topics import Stored, Topic, bury_topic
+from engine.state.topics import Stored, Topic, put_tombstone
 from engine.state.writer_ledger import STAGED, Entry, read_entries, unusable
 from tools.logtool.lib.copied_partition import NOTHING, PartitionCopy, Settled
 from tools.logtool.lib.errors import CONFLICT, FINDING, UNREACHABLE, Failure
@@ -326,7 +326,7 @@ class Backup:
             for path in [path for path in self.copied.files if path.startswith(f"{TOPICS}/{topic.id}/")]:
                 del self.copied.files[path]
         if deleted:
-            ops = [op for topic in deleted for op in bury_topic(topic, 0)]
+            ops = [op for topic in deleted for op in put_tombstone(topic, 0)]
             change_stored(self._target / STATE, ops)
             (self._target / STATE / LOCK_FILE).unlink(missing_ok=True)
 

@@ -86,7 +86,7 @@ def test_nothing_is_cut_off_while_a_sync_is_under_way(tmp_path: Path) -> None:
         log, active = engine.log, engine.partition().active_segment
         with log.handles.use(active.path) as fd:
             log.files.write(fd, [b"of a round that failed"], active.position)
-        active.has_rest = True
+        active.may_have_torn_tail = True
         cutting = threading.Thread(target=active.cut, args=(log.files, log.handles))
         with active.sync_lock:
             cutting.start()

@@ -17,8 +17,8 @@ from engine.files.descriptors import Handles
 from engine.files.system import SystemFiles
 from engine.formats.segment import HEADER_BYTES, TRAILER_BYTES, parse_header
 from engine.segments.active import ActiveSegment
-from engine.segments.discovery import Place
-from engine.segments.recovery import SET_ASIDE, Known, recover_partition
+from engine.segments.discovery import PartitionLocation
+from engine.segments.recovery import SET_ASIDE, RecoveryHints, recover_partition
 from tests.damage import UnsyncedFiles, flip, make, mark_of, read_beside, recover
 from tests.engine_log import SMALL, EngineLog, segments
 from tests.hooked_files import HookedFiles
@@ -334,7 +334,7 @@ def test_a_footer_that_cannot_be_read_for_another_reason_stops_the_opening(tmp_p
 
     handles = Handles(Failing(), 16)
     with pytest.raises(OSError, match="Stale"):
-        recover_partition(Failing(), handles, Place(path, 1, 0, 1), Known(mark_of(path)), 0)
+        recover_partition(Failing(), handles, PartitionLocation(path, 1, 0, 1), RecoveryHints(mark_of(path)), 0)
     handles.close()
 
 

@@ -19,8 +19,8 @@ from engine.limits import SEQ_RESERVATION
 from engine.partitions.partition import Partition
 from engine.reader import DirectoryReader, Loss
 from engine.segments.active import create_segment, new_header
-from engine.segments.discovery import Place
-from engine.segments.recovery import Known, make_partition, recover_partition
+from engine.segments.discovery import PartitionLocation
+from engine.segments.recovery import RecoveryHints, make_partition, recover_partition
 from tests.crash.world import Life
 from tests.damage import UnsyncedFiles, make, mark_of, read_beside, recover
 from tests.engine_log import SMALL, EngineLog, segments
@@ -232,7 +232,7 @@ def test_an_empty_active_segment_takes_the_new_number_of_its_partition(tmp_path:
     assert parse_header(active.read_bytes(), active).number == 1
     files = UnsyncedFiles()
     handles = Handles(files, 16)
-    recovered = recover_partition(files, handles, Place(path, 1, 0, 7), Known(), 0)
+    recovered = recover_partition(files, handles, PartitionLocation(path, 1, 0, 7), RecoveryHints(), 0)
     handles.close()
     assert recovered.active.path == active
     assert parse_header(active.read_bytes(), active).number == 7
@@ -242,9 +242,9 @@ def test_an_empty_active_segment_takes_the_new_number_of_its_partition(tmp_path:
 def test_a_segment_of_a_killed_process_is_on_disk_before_it_is_used(tmp_path: Path) -> None:
     """Its header was written and not synced: records of a durability below always could be on disk without it."""
     files = disk_with(tmp_path)
-    place = Place(tmp_path, 1, 0, 1)
+    location = PartitionLocation(tmp_path, 1, 0, 1)
     files.make_dir(tmp_path / "topics")
-    files.make_dir(place.topic_directory)
+    files.make_dir(location.topic_directory)
     for directory in (tmp_path, tmp_path / "topics"):
         files.sync_dir(directory)
     killed: list[SimulatedFiles] = []
@@ -255,15 +255,15 @@ def test_a_segment_of_a_killed_process_is_on_disk_before_it_is_used(tmp_path: Pa
 
     files.hook = kill
     handles = Handles(files, 4)
-    make_partition(files, handles, place, 0)
+    make_partition(files, handles, location, 0)
     handles.close()
     (left,) = killed
-    left.sync_dir(place.topic_directory)  # the opener does
+    left.sync_dir(location.topic_directory)  # the opener does
     handles = Handles(left, 4)
-    active = recover_partition(left, handles, place, Known(), 0).active
+    active = recover_partition(left, handles, location, RecoveryHints(), 0).active
     handles.close()
     cut = left.after_power_cut(LoseAll())
     handles = Handles(cut, 4)
-    again = recover_partition(cut, handles, place, Known(), 0).active
+    again = recover_partition(cut, handles, location, RecoveryHints(), 0).active
     handles.close()
     assert again.header == active.header

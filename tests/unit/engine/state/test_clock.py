@@ -13,7 +13,7 @@ from engine.formats.batch_header import read_header
 from engine.formats.segment import HEADER_BYTES, parse_header
 from engine.limits import CLOCK_DOUBT_MS
 from engine.partitions.partition import Partition
-from engine.state.clock import KEY, DoubtedClock, Known, steady_ms, stored_clock
+from engine.state.clock import KEY, DoubtedClock, StoredClock, steady_ms, stored_clock
 from engine.state.store import Put
 from tests.engine_log import EngineLog, segments
 from tests.wrong_clock import DAY, HOUR, MINUTE, SECOND, START_MS, YEAR, Time
@@ -29,7 +29,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Time:
 class Watched:
     """A clock that is looked at every minute, and what it reports."""
 
-    def __init__(self, time: Time, known: Known | None = None) -> None:
+    def __init__(self, time: Time, known: StoredClock | None = None) -> None:
         self.time = time
         self.told: list[str] = []
         self.clock = DoubtedClock(self.told.append, known)
@@ -124,7 +124,7 @@ def test_a_machine_that_has_not_been_told_the_time_is_believed_when_it_is(time: 
 
 
 def test_time_between_two_processes_is_held_for_a_while(time: Time) -> None:
-    known = Known(START_MS - 40 * DAY, 0)
+    known = StoredClock(START_MS - 40 * DAY, 0)
     watched = Watched(time, known)
     stamp_ms = START_MS - 41 * DAY
     assert watched.clock.now_ms() == START_MS, "what is stored now has the right time"
@@ -137,7 +137,7 @@ def test_time_between_two_processes_is_held_for_a_while(time: Time) -> None:
 
 
 def test_a_clock_that_was_ahead_at_the_start_costs_nothing(time: Time) -> None:
-    known = Known(START_MS - MINUTE, 0)
+    known = StoredClock(START_MS - MINUTE, 0)
     time.offset_ms += 31 * DAY
     watched = Watched(time, known)
     old_ms, new_ms = START_MS - DAY, watched.minutes(2)[-1]
@@ -154,7 +154,7 @@ def test_a_clock_that_was_ahead_at_the_start_costs_nothing(time: Time) -> None:
 
 @pytest.mark.parametrize("jump", [-60 * YEAR, -DAY, -HOUR, 10 * YEAR])
 def test_a_clock_that_is_far_off_at_the_start_is_doubted(time: Time, jump: int) -> None:
-    known = Known(START_MS - 20 * SECOND, 0)
+    known = StoredClock(START_MS - 20 * SECOND, 0)
     time.offset_ms = max(START_MS + jump, 10 * SECOND)
     watched = Watched(time, known)
     stamp_ms = watched.minutes(3)[-1]
@@ -168,7 +168,7 @@ def test_a_clock_that_is_far_off_at_the_start_is_doubted(time: Time, jump: int) 
 
 
 def test_a_machine_that_was_off_for_long_and_starts_in_1970_has_the_right_time_when_it_is_told(time: Time) -> None:
-    known = Known(START_MS - 40 * DAY, 0)
+    known = StoredClock(START_MS - 40 * DAY, 0)
     time.offset_ms = 20 * SECOND
     watched = Watched(time, known)
     stamp_ms = watched.minutes(3)[-1]
