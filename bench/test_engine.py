@@ -75,7 +75,7 @@ def test_read_from_files(benchmark: BenchmarkFixture, stored: Path) -> None:
             while seq <= partition.committed_seq:
                 read_batch = partition.read(seq, 1 << 18, lambda: None)
                 if read_batch is None:
-                    log.inbox.run_posted()
+                    log.inbox.run_pending()
                     continue
                 seq = read_batch.last_seq + 1
                 count += 1

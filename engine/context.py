@@ -22,7 +22,7 @@ from engine.slices import Slices
 from engine.state.catalog import Catalog
 from engine.state.clock import DoubtedClock
 from engine.state.index import Index
-from engine.state.store import Post, StateStore
+from engine.state.store import CallSoon, StateStore
 
 
 class Backlog:
@@ -30,7 +30,7 @@ class Backlog:
 
     __slots__ = ("_call_soon", "_when_empty", "bytes", "write_batches")
 
-    def __init__(self, call_soon: Post) -> None:
+    def __init__(self, call_soon: CallSoon) -> None:
         self.bytes = 0
         self.write_batches = 0
         """Those that wait for a round, or for the files of their partition."""
@@ -88,9 +88,9 @@ class EngineContext:
     clock: DoubtedClock
     buffers: BufferPool
     slices: Slices
-    call_soon: Post
+    call_soon: CallSoon
     """Calls a function in the owner's next turn; on the owner's thread alone, where that is cheaper."""
-    call_soon_threadsafe: Post
+    call_soon_threadsafe: CallSoon
     """The same from any thread; calls come in their order."""
     backlog: Backlog
     now_ms: Callable[[], int]

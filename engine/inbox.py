@@ -17,7 +17,7 @@ class Inbox:
     def __init__(self) -> None:
         self._queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
-    def post(self, callback: Callable[[], None]) -> None:
+    def call_soon_threadsafe(self, callback: Callable[[], None]) -> None:
         """Takes a callable from any thread."""
         self._queue.put(callback)
 
@@ -37,7 +37,7 @@ class Inbox:
             except Empty:
                 continue
 
-    def run_posted(self) -> None:
+    def run_pending(self) -> None:
         """Runs what has been posted so far, without waiting."""
         while True:
             try:
@@ -52,4 +52,4 @@ class Inbox:
         log.drain(lambda: idle.append(True))
         self.run_until(lambda: bool(idle))
         log.close()
-        self.run_posted()
+        self.run_pending()

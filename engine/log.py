@@ -11,7 +11,7 @@ Layout of the directory::
     set-aside/    bytes cut off by recovery; never removed by us
 
 Threads: the *owner* (an event loop, or whoever drains an `engine.inbox.Inbox`) calls everything here; committer,
-file worker, readers, state writer and housekeeping hand their results back through `post`.
+file worker, readers, state writer and housekeeping hand their results back through `call_soon_threadsafe`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from engine.state.catalog import Catalog
 from engine.state.clock import DoubtedClock, steady_ms, stored_clock
 from engine.state.environment import DATA_FILE
 from engine.state.index import Index
-from engine.state.store import LmdbState, Post, StateStore
+from engine.state.store import CallSoon, LmdbState, StateStore
 from engine.state.topics import Topic
 
 
@@ -115,21 +115,21 @@ class Log:
         cls,
         data_dir: Path,
         config: EngineConfig,
-        post: Post,
+        call_soon_threadsafe: CallSoon,
         files: Files | None = None,
         state: StateStore | None = None,
         index: Index | None = None,
         watch: Watch | None = None,
-        soon: Post | None = None,
+        call_soon: CallSoon | None = None,
     ) -> Log:
         """Opens a data directory, and makes it when it is missing or empty.
 
         Args:
-            post: takes a callable from any thread and runs it on the owner's thread, in order.
+            call_soon_threadsafe: takes a callable from any thread and runs it on the owner's thread, in order.
             files, state, index: other implementations, for tests.
             watch: has a function called on the owner's thread whenever a descriptor is readable, and returns what ends
                 that; with it most commit rounds are faster.
-            soon: like `post`, but is called on the owner's thread alone, where that is cheaper.
+            call_soon: like `call_soon_threadsafe`, but is called on the owner's thread alone, where that is cheaper.
 
         Raises:
             LogLocked: another process has it open.
@@ -152,7 +152,7 @@ class Log:
                 directory_id = _check_version(files, data_dir)
                 watermarks = _open_watermarks(files, data_dir, directory_id, is_state_given=state is not None)
                 stack.callback(watermarks.close)
-                state = state or _open_state(files, data_dir, config, post)
+                state = state or _open_state(files, data_dir, config, call_soon_threadsafe)
                 stack.callback(state.close)
                 clock = DoubtedClock(known=stored_clock(state), doubt_ms=config.clock_doubt_ms)
                 catalog = Catalog(state, config, clock.now_ms)
@@ -176,10 +176,10 @@ class Log:
                     watermarks=watermarks,
                     clock=clock,
                     buffers=BufferPool(),
-                    slices=Slices(soon or post),
-                    call_soon=soon or post,
-                    call_soon_threadsafe=post,
-                    backlog=Backlog(post),
+                    slices=Slices(call_soon or call_soon_threadsafe),
+                    call_soon=call_soon or call_soon_threadsafe,
+                    call_soon_threadsafe=call_soon_threadsafe,
+                    backlog=Backlog(call_soon_threadsafe),
                     now_ms=clock.now_ms,
                     steady_ms=steady_ms,
                 )
@@ -295,11 +295,11 @@ def _open_watermarks(files: Files, data_dir: Path, directory_id: int, *, is_stat
     return watermarks
 
 
-def _open_state(files: Files, data_dir: Path, config: EngineConfig, post: Post) -> LmdbState:
+def _open_state(files: Files, data_dir: Path, config: EngineConfig, call_soon_threadsafe: CallSoon) -> LmdbState:
     try:
         return LmdbState(
             data_dir / "state",
-            post,
+            call_soon_threadsafe,
             files,
             create=True,
             map_bytes=config.state_map_bytes,

@@ -15,7 +15,7 @@ from functools import partial
 from engine.callbacks import call_each
 from engine.limits import SLICES_FREE_S, SLICES_S
 
-Soon = Callable[[Callable[[], None]], object]
+CallSoon = Callable[[Callable[[], None]], object]
 """Calls a function in the next turn of the loop."""
 
 
@@ -26,8 +26,8 @@ class TurnCounter:
         number: of the turn of the latest question, until that turn has ended.
     """
 
-    def __init__(self, soon: Soon) -> None:
-        self._soon = soon
+    def __init__(self, call_soon: CallSoon) -> None:
+        self._call_soon = call_soon
         self.number = 0
         self._is_asked = False
 
@@ -35,7 +35,7 @@ class TurnCounter:
         """The same number within a turn."""
         if not self._is_asked:
             self._is_asked = True
-            self._soon(self._next)
+            self._call_soon(self._next)
         return self.number
 
     def _next(self) -> None:
@@ -47,16 +47,16 @@ class Slices:
     """The budget and the queue. Owner's thread only.
 
     Args:
-        soon: calls a function in the next turn of the loop.
+        call_soon: calls a function in the next turn of the loop.
 
     Attributes:
-        soon: as given.
+        call_soon: as given.
         turn_of: gives another number in each turn.
     """
 
-    def __init__(self, soon: Soon) -> None:
-        self.turn_of = TurnCounter(soon)
-        self.soon = soon
+    def __init__(self, call_soon: CallSoon) -> None:
+        self.turn_of = TurnCounter(call_soon)
+        self.call_soon = call_soon
         self._turn = -1
         self._until = 0.0
         self._waiting: deque[Callable[[], object]] = deque()
@@ -92,7 +92,7 @@ class Slices:
     def _schedule(self) -> None:
         if not self._is_scheduled:
             self._is_scheduled = True
-            self.soon(self._begin)
+            self.call_soon(self._begin)
 
     def _begin(self) -> None:
         """What waits has its turn."""

@@ -327,13 +327,13 @@ class Server:
     # --- inside
 
     def _open_log(self, loop: asyncio.AbstractEventLoop) -> Log:
-        def post(callback: Callable[[], None]) -> None:
+        def call_soon_threadsafe(callback: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(callback)
 
-        call_soon = loop.call_soon_unmarked if isinstance(loop, WatchedLoop) else loop.call_soon
+        call_next = loop.call_soon_unmarked if isinstance(loop, WatchedLoop) else loop.call_soon
 
-        def soon(callback: Callable[[], None]) -> None:
-            call_soon(callback)
+        def call_soon(callback: Callable[[], None]) -> None:
+            call_next(callback)
 
         def watch(fd: int, callback: Callable[[], None]) -> Callable[[], object]:
             loop.add_reader(fd, callback)
@@ -341,14 +341,14 @@ class Server:
 
         started = time.monotonic()
         try:
-            opened = Log.open(self.data_dir, self.config.engine, post, watch=watch, soon=soon)
+            opened = Log.open(self.data_dir, self.config.engine, call_soon_threadsafe, watch=watch, call_soon=call_soon)
         except EngineError as error:
             problem = ServerError(str(error))
             problem.exit_code = 6 if isinstance(error, LogLocked) else 3
             raise problem from error
         if isinstance(loop, WatchedLoop):
             opened.slices.turn_of = loop.turn_of
-            opened.slices.soon = loop.call_soon  # marked: it is work, and may be all that there is in many turns
+            opened.slices.call_soon = loop.call_soon  # marked: it is work, and may be all that there is in many turns
         self.open_seconds = time.monotonic() - started
         return opened
 

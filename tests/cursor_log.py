@@ -118,7 +118,7 @@ class CursorLog:
     def tick(self, pass_ms: int = 100) -> None:
         self.clock.now_ms += pass_ms
         self.store.tick()
-        self.engine.inbox.run_posted()
+        self.engine.inbox.run_pending()
 
 
 def numbered(first: int, last: int, size: int = 0) -> list[bytes]:

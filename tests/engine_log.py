@@ -31,7 +31,10 @@ class EngineLog:
         self.inbox = Inbox()
         defaults = {"housekeeping_interval_ms": 3_600_000}  # tests call housekeeping.clean() themselves
         self.log = Log.open(
-            path, EngineConfig(topic=topic or TopicConfig(), **{**defaults, **config}), self.inbox.post, files
+            path,
+            EngineConfig(topic=topic or TopicConfig(), **{**defaults, **config}),
+            self.inbox.call_soon_threadsafe,
+            files,
         )
 
     def __enter__(self) -> EngineLog:

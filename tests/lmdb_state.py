@@ -20,7 +20,7 @@ class Owner:
 
     def __init__(self) -> None:
         self.posted: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.post = self.posted.put
+        self.call_soon_threadsafe = self.posted.put
         self.store: LmdbState
 
     def run(self) -> None:
@@ -38,7 +38,7 @@ class Owner:
 @contextmanager
 def opened(path: Path, *, create: bool = True, **settings: Any) -> Iterator[Owner]:
     owner = Owner()
-    owner.store = LmdbState(path, owner.post, SystemFiles(), create=create, **settings)
+    owner.store = LmdbState(path, owner.call_soon_threadsafe, SystemFiles(), create=create, **settings)
     try:
         yield owner
     finally:

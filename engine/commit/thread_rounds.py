@@ -17,7 +17,7 @@ from engine.context import EngineContext
 from engine.errors import EngineError, ReadOnly
 from engine.helpers import Helpers
 from engine.limits import INLINE_BYTES_MAX
-from engine.state.store import Post
+from engine.state.store import CallSoon
 
 
 class ThreadRounds:
@@ -68,12 +68,12 @@ class ThreadRounds:
     def _on_thread(self, this: Round, work: Callable[[], None]) -> None:
         self._jobs.put(lambda: self._fenced(this, work, self._context.call_soon_threadsafe))
 
-    def _fenced(self, this: Round, work: Callable[[], None], post: Post) -> None:
-        """Does something for a round, and has it ended by `post`, whatever happens."""
+    def _fenced(self, this: Round, work: Callable[[], None], call_soon: CallSoon) -> None:
+        """Does something for a round, and has it ended by `call_soon`, whatever happens."""
         if self._steps.guarded(this.parts, work) is not None:
             self._writer.clear()
             self._steps.release(this)
-        post(lambda: self._finish(this))
+        call_soon(lambda: self._finish(this))
 
     def _execute(self, this: Round) -> None:
         steps, writer = self._steps, self._writer

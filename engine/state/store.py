@@ -79,7 +79,7 @@ CHECKSUM_BYTES = 8
 SUBMISSION_BYTES = 64
 
 OnDone: TypeAlias = Callable[[EngineError | None], None]
-Post: TypeAlias = Callable[[Callable[[], None]], None]
+CallSoon: TypeAlias = Callable[[Callable[[], None]], None]
 
 
 class Put(NamedTuple):
@@ -256,7 +256,7 @@ class LmdbState(StateReader):
     def __init__(
         self,
         path: Path,
-        post: Post,
+        call_soon_threadsafe: CallSoon,
         files: Files,
         *,
         create: bool,
@@ -278,7 +278,7 @@ class LmdbState(StateReader):
         self.rounds = 0
         self.commit_seconds = Histogram()
         """Time that committing a round took, its syncs included."""
-        self._post = post
+        self._call_soon_threadsafe = call_soon_threadsafe
         self._queue: SimpleQueue[Submission | None] = SimpleQueue()
         self._reader_check_s = reader_check_interval_ms / 1000
         self._closed = False
@@ -362,7 +362,7 @@ class LmdbState(StateReader):
 
     def _answer(self, batch: list[Submission], error: EngineError | None) -> None:
         waiting = deque(batch)
-        self._post(lambda: self._call(waiting, error))
+        self._call_soon_threadsafe(lambda: self._call(waiting, error))
 
     def _call(self, waiting: deque[Submission], error: EngineError | None) -> None:
         """On the owner thread: the answers of one round, in order, many of them in several turns of its loop.
@@ -378,4 +378,4 @@ class LmdbState(StateReader):
                     submission.on_done(error)
         finally:
             if waiting:
-                self._post(lambda: self._call(waiting, error))
+                self._call_soon_threadsafe(lambda: self._call(waiting, error))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from engine.errors import Corrupt, EngineError, ReadOnly
-from engine.state.store import OnDone, Op, Post, Submission, pack_submission, unpack_value
+from engine.state.store import CallSoon, OnDone, Op, Submission, pack_submission, unpack_value
 
 PATH = "state in memory"
 
@@ -29,7 +29,7 @@ class MemoryState:
 
     def __init__(
         self,
-        post: Post,
+        call_soon_threadsafe: CallSoon,
         *,
         seed: int = 0,
         rounds_run_by_themselves: bool = False,
@@ -38,7 +38,7 @@ class MemoryState:
         """An empty store (or one with packed values).
 
         Args:
-            post: takes the answers, as with the real store.
+            call_soon_threadsafe: takes the answers, as with the real store.
             seed: decides what a crash keeps.
             rounds_run_by_themselves: a submission posts the running of a round, for tests that do not care for steps.
         """
@@ -47,7 +47,7 @@ class MemoryState:
         self.rounds = 0
         self.history: list[dict[bytes, bytes]] = [dict(stored or {})]
         """What was durable after each round; a restored backup is one of the older ones (`older`)."""
-        self._post = post
+        self._call_soon_threadsafe = call_soon_threadsafe
         self._chosen = random.Random(seed)
         self._automatic = rounds_run_by_themselves
         self._stored = dict(stored or {})
@@ -90,7 +90,7 @@ class MemoryState:
         self.pending_bytes += submission.size_bytes
         self._queue.append(submission)
         if self._automatic and len(self._queue) == 1:
-            self._post(self.run_round)
+            self._call_soon_threadsafe(self.run_round)
 
     def close(self) -> None:
         """See StateStore."""
@@ -129,7 +129,7 @@ class MemoryState:
         self._round = []
         self._step = "idle"
         if waiting:
-            self._post(lambda: self._call(waiting, error))
+            self._call_soon_threadsafe(lambda: self._call(waiting, error))
 
     def run_round(self) -> None:
         """Makes all steps that are left of the round under way, or of a new one."""
@@ -153,7 +153,7 @@ class MemoryState:
 
     # --- crashes and damage ---
 
-    def crash(self, post: Post, *, keep: bool | None = None) -> MemoryState:
+    def crash(self, call_soon_threadsafe: CallSoon, *, keep: bool | None = None) -> MemoryState:
         """The store that the next process finds; this one takes nothing more.
 
         Args:
@@ -164,14 +164,20 @@ class MemoryState:
         stored = self._after_round() if self._step == "written" and survives else self._stored
         self._closed = True
         return MemoryState(
-            post, seed=self._chosen.getrandbits(32), rounds_run_by_themselves=self._automatic, stored=stored
+            call_soon_threadsafe,
+            seed=self._chosen.getrandbits(32),
+            rounds_run_by_themselves=self._automatic,
+            stored=stored,
         )
 
-    def older(self, post: Post, rounds: int) -> MemoryState:
+    def older(self, call_soon_threadsafe: CallSoon, rounds: int) -> MemoryState:
         """The store as it was so many rounds ago, as if a backup of it alone had been restored."""
         stored = self.history[max(0, len(self.history) - 1 - rounds)]
         return MemoryState(
-            post, seed=self._chosen.getrandbits(32), rounds_run_by_themselves=self._automatic, stored=stored
+            call_soon_threadsafe,
+            seed=self._chosen.getrandbits(32),
+            rounds_run_by_themselves=self._automatic,
+            stored=stored,
         )
 
     def damage(self, key: bytes) -> None:
@@ -204,4 +210,4 @@ class MemoryState:
                     submission.on_done(error)
         finally:
             if waiting:
-                self._post(lambda: self._call(waiting, error))
+                self._call_soon_threadsafe(lambda: self._call(waiting, error))

@@ -28,7 +28,7 @@ ROOT = str(Path(__file__).resolve().parents[2])
 class Inbox:
     def __init__(self) -> None:
         self.queue: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self.post = self.queue.put
+        self.call_soon_threadsafe = self.queue.put
 
     def run(self) -> None:
         while True:
@@ -54,7 +54,7 @@ def some_ops(chosen: random.Random) -> list[Op]:
 def test_same_answers_as_the_real_store(tmp_path: Path, seed: int) -> None:
     chosen = random.Random(seed)
     inbox = Inbox()
-    simulated = MemoryState(inbox.post)
+    simulated = MemoryState(inbox.call_soon_threadsafe)
     with opened(tmp_path / "state") as owner:
         for _ in range(40):
             answers: dict[str, list[EngineError | None]] = {"real": [], "simulated": []}
@@ -75,7 +75,7 @@ def test_same_answers_as_the_real_store(tmp_path: Path, seed: int) -> None:
 
 def at_step(step: str, inbox: Inbox, seed: int = 0) -> tuple[MemoryState, list[EngineError | None]]:
     """A store with one durable round and a second one at a step; the second's answers."""
-    store = MemoryState(inbox.post, seed=seed)
+    store = MemoryState(inbox.call_soon_threadsafe, seed=seed)
     store.submit([Put(b"a", 1), Put(b"b", 1)])
     store.run_round()
     inbox.run()
@@ -105,10 +105,10 @@ def test_a_crash_at_each_step(step: str, keep: bool, expected: dict[bytes, int])
     store, answers = at_step(step, inbox)
     assert everything(store) == (AFTER if step in ("sync", "answer") else BEFORE)
     assert answers == []
-    found = store.crash(inbox.post, keep=keep)
+    found = store.crash(inbox.call_soon_threadsafe, keep=keep)
     assert everything(found) == expected
     assert [found.pending_bytes, found.error] == [0, None]
-    for use in (lambda: store.submit([]), lambda: store.get(b"a"), lambda: store.crash(inbox.post)):
+    for use in (lambda: store.submit([]), lambda: store.get(b"a"), lambda: store.crash(inbox.call_soon_threadsafe)):
         with pytest.raises(ReadOnly):
             use()
     found.submit([Put(b"e", 1)])
@@ -119,7 +119,7 @@ def test_a_crash_at_each_step(step: str, keep: bool, expected: dict[bytes, int])
 def test_the_seed_decides_and_can_be_replayed() -> None:
     def outcome(seed: int) -> bool:
         inbox = Inbox()
-        return everything(at_step("write", inbox, seed)[0].crash(inbox.post)) == AFTER
+        return everything(at_step("write", inbox, seed)[0].crash(inbox.call_soon_threadsafe)) == AFTER
 
     outcomes = [outcome(seed) for seed in range(40)]
     assert outcomes == [outcome(seed) for seed in range(40)]
@@ -167,19 +167,19 @@ def test_close_finishes_what_was_submitted() -> None:
 
 def test_rounds_that_run_by_themselves() -> None:
     inbox = Inbox()
-    store = MemoryState(inbox.post, rounds_run_by_themselves=True)
+    store = MemoryState(inbox.call_soon_threadsafe, rounds_run_by_themselves=True)
     answers: list[EngineError | None] = []
     for number in range(10):
         store.submit([Put(b"a", number)], answers.append)
     inbox.run()
     assert answers == [None] * 10
     assert [store.rounds, store.get(b"a")] == [1, 9]
-    assert everything(store.crash(inbox.post)) == {b"a": 9}
+    assert everything(store.crash(inbox.call_soon_threadsafe)) == {b"a": 9}
 
 
 def test_an_answer_that_raises_costs_the_others_nothing() -> None:
     inbox = Inbox()
-    store = MemoryState(inbox.post)
+    store = MemoryState(inbox.call_soon_threadsafe)
     answers: list[EngineError | None] = []
 
     def fails(_: EngineError | None) -> None:
@@ -197,7 +197,7 @@ def test_an_answer_that_raises_costs_the_others_nothing() -> None:
 
 def test_a_round_without_submissions_is_none() -> None:
     inbox = Inbox()
-    store = MemoryState(inbox.post)
+    store = MemoryState(inbox.call_soon_threadsafe)
     assert not store.gather()
     store.run_round()
     store.answer()
@@ -207,13 +207,19 @@ def test_a_round_without_submissions_is_none() -> None:
 
 def test_older_copies_and_damage() -> None:
     inbox = Inbox()
-    store = MemoryState(inbox.post, seed=5)
+    store = MemoryState(inbox.call_soon_threadsafe, seed=5)
     for number in range(5):
         store.submit([Put(b"a", number), Put(b"%d" % number, number)])
         store.run_round()
-    assert [store.older(inbox.post, rounds).get(b"a") for rounds in (0, 1, 4, 5, 99)] == [4, 3, 0, None, None]
+    assert [store.older(inbox.call_soon_threadsafe, rounds).get(b"a") for rounds in (0, 1, 4, 5, 99)] == [
+        4,
+        3,
+        0,
+        None,
+        None,
+    ]
     for _ in range(50):
-        copy = store.crash(inbox.post)
+        copy = store.crash(inbox.call_soon_threadsafe)
         copy.damage(b"a")
         with pytest.raises(Corrupt, match="b'a'"):
             copy.get(b"a")
@@ -222,7 +228,7 @@ def test_older_copies_and_damage() -> None:
         damaged: list[Corrupt] = []
         assert len(list(copy.scan(b"", damaged.append))) == 5
         assert len(damaged) == 1
-        store = store.older(inbox.post, 0)
+        store = store.older(inbox.call_soon_threadsafe, 0)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -230,7 +236,7 @@ def test_the_catalog_survives_crashes_at_any_step(seed: int) -> None:
     """Acknowledged changes are there after any crash, refused ones are not, and no id or number names two things."""
     chosen = random.Random(seed)
     inbox = Inbox()
-    store = MemoryState(inbox.post, seed=seed)
+    store = MemoryState(inbox.call_soon_threadsafe, seed=seed)
     durable: dict[bytes, int] = {}
     numbered: dict[tuple[bytes, int], int] = {}
     ids: dict[int, bytes] = {}
@@ -247,10 +253,10 @@ def test_the_catalog_survives_crashes_at_any_step(seed: int) -> None:
         for _ in range(chosen.randrange(1, 30)):
             step(chosen, catalog, store, inbox, durable, numbered, ids)
         inbox.run()
-        store = store.crash(inbox.post)
+        store = store.crash(inbox.call_soon_threadsafe)
         inbox.queue = SimpleQueue()
-        inbox.post = inbox.queue.put
-        store._post = inbox.post
+        inbox.call_soon_threadsafe = inbox.queue.put
+        store._call_soon_threadsafe = inbox.call_soon_threadsafe
     catalog = Catalog(store, EngineConfig(), lambda: 0)
     numbers = [number for topic in catalog for number in topic.numbers.values()]
     assert len(numbers) == len(set(numbers))

@@ -83,11 +83,11 @@ class SimulatedServer(Server):
         self.state = LoopState(files, durable)
 
     def _open_log(self, loop: asyncio.AbstractEventLoop) -> Log:
-        def post(callback: Callable[[], None]) -> None:
+        def call_soon_threadsafe(callback: Callable[[], None]) -> None:
             with contextlib.suppress(RuntimeError):  # a crash closes the loop, but does not end our threads
                 loop.call_soon_threadsafe(callback)
 
-        return Log.open(self.data_dir, self.config.engine, post, self.files, self.state, NoIndex())
+        return Log.open(self.data_dir, self.config.engine, call_soon_threadsafe, self.files, self.state, NoIndex())
 
 
 @dataclass

@@ -85,7 +85,7 @@ class AutoState(SimulatedState):
 
     def submit(self, ops, on_done=None) -> None:  # type: ignore[no-untyped-def]
         super().submit(ops, on_done)
-        self.inbox.post(self.run)
+        self.inbox.call_soon_threadsafe(self.run)
 
     def round(self, count: int | None = None, error: EngineError | None = None) -> None:
         with self.files.lock:
@@ -191,7 +191,7 @@ class Life:
             sync_threads=2,
             reader_threads=1,
         )
-        self.log = Log.open(path, config, self.inbox.post, files, self.state, index or NoIndex())
+        self.log = Log.open(path, config, self.inbox.call_soon_threadsafe, files, self.state, index or NoIndex())
         self.waiting: list[Sent] = []
 
     # --- the parts of operations
@@ -248,7 +248,7 @@ class Life:
         idle: list[bool] = []
         self.log.drain(lambda: idle.append(True))
         self.inbox.run_until(lambda: bool(idle))
-        self.inbox.run_posted()
+        self.inbox.run_pending()
         self.collect()
 
     # --- operations
@@ -321,7 +321,7 @@ class Life:
             return
         self.known.deleting.add(topic.id)
         self.log.catalog.delete(topic, lambda error: self.known.deleted.add(topic.id) if error is None else None)
-        self.inbox.run_posted()  # until then the name cannot be used anew
+        self.inbox.run_pending()  # until then the name cannot be used anew
 
     def configure(self, number: int) -> None:
         topic = self.topic(self.dice.choice(SYNCED_TOPICS))
@@ -336,7 +336,7 @@ class Life:
                 self.known.changing.discard(topic.id)
 
         self.log.catalog.configure(topic, {"retention_bytes": wanted["retention_bytes"]}, done)
-        self.inbox.run_posted()
+        self.inbox.run_pending()
 
     def read_some(self, _: int) -> None:
         partition = self.any_partition()
@@ -358,7 +358,7 @@ class Life:
         operation = self.dice.choices([row[0] for row in operations], [row[1] for row in operations])[0]
         operation(number)
         if self.dice.random() < 0.7:
-            self.inbox.run_posted()
+            self.inbox.run_pending()
         self.collect()
 
     # --- reading

@@ -178,7 +178,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def clean(self) -> None:
         self.life.log.housekeeping.clean()
-        self.life.inbox.run_posted()
+        self.life.inbox.run_pending()
 
     # --- ends of processes
 

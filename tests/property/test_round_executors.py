@@ -38,7 +38,7 @@ class NativeLog(EngineLog):
         self.path = path
         self.inbox = Inbox()
         config = EngineConfig(topic=CONFIG, housekeeping_interval_ms=3_600_000)
-        self.log = Log.open(path, config, self.inbox.post, watch=Watching(self.inbox))
+        self.log = Log.open(path, config, self.inbox.call_soon_threadsafe, watch=Watching(self.inbox))
 
 
 @dataclass

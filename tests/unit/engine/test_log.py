@@ -97,7 +97,7 @@ def test_waiters_hear_once_a_round_and_readers_when_something_came(tmp_path: Pat
         assert partition.read(3, 1000, callback) is None
         partition.forget(callback)
         engine.append([b"c"])
-        engine.inbox.run_posted()
+        engine.inbox.run_pending()
         assert not forgotten
 
 
@@ -246,7 +246,7 @@ def test_no_round_begins_once_the_log_is_closed(tmp_path: Path, caplog: pytest.L
     log.log.committer.request_watermark(synced)
     log.log.committer.request_watermark(unsynced)  # waits for the round of the other
     log.log.close()
-    log.inbox.run_posted()
+    log.inbox.run_pending()
     assert caplog.text == ""
 
 

@@ -106,7 +106,7 @@ class FileChanges:
         self._inbox = Inbox()
         self._timeout_s = timeout_s
         # Nobody reads beside us through the engine: what is removed may go at once.
-        self._log = Log.open(data_dir, EngineConfig(retention_grace_ms=0), self._inbox.post)
+        self._log = Log.open(data_dir, EngineConfig(retention_grace_ms=0), self._inbox.call_soon_threadsafe)
 
     def close(self) -> None:
         """Makes everything durable and lets go of the directory."""

@@ -59,7 +59,7 @@ class Watching:
             ended = readable(stop)
             while stop not in readable(fd, stop)():
                 seen.clear()
-                self.inbox.post(call)
+                self.inbox.call_soon_threadsafe(call)
                 while not seen.wait(0.01) and not ended(0):
                     pass
 
@@ -82,7 +82,7 @@ class QuickLog(EngineLog):
         self.inbox = Inbox()
         self.watching = Watching(self.inbox)
         config = EngineConfig(topic=topic or TopicConfig(), housekeeping_interval_ms=3_600_000)
-        self.log = Log.open(path, config, self.inbox.post, index=index, watch=self.watching)
+        self.log = Log.open(path, config, self.inbox.call_soon_threadsafe, index=index, watch=self.watching)
 
 
 def fail(engine: QuickLog, partition: Partition, value: bytes) -> Exception:

@@ -331,7 +331,7 @@ def test_a_full_disk_is_not_asked_for_dead_letters_without_a_pause(tmp_path: Pat
     files.failing("write", str(dead.active_segment.path), errno.ENOSPC)
     log.tick(1000)
     log.engine.inbox.run_until(lambda: dead.failing is not None and not log.engine.log.context.backlog.write_batches)
-    log.engine.inbox.run_posted()
+    log.engine.inbox.run_pending()
     assert log.engine.log.context.backlog.write_batches == 0, "the next attempt is the clock's"
     files.hook = lambda call, path: None
     log.tick()

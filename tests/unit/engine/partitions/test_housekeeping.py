@@ -88,7 +88,7 @@ def test_a_partition_that_cannot_be_opened_is_not_tried_with_each_pass(tmp_path:
         calls: list[str] = []
         files.hook = lambda call, path: calls.append(call)
         engine.log.housekeeping.clean()
-        engine.inbox.run_posted()
+        engine.inbox.run_pending()
         assert "sync_dir" not in calls
         assert engine.partition().log_start == 1, "it is tried when it is used"
         assert "sync_dir" in calls

@@ -143,7 +143,7 @@ def test_a_topic_that_is_deleted_among_new_ones(tmp_path: Path) -> None:
             before = engine.partition("before").append([b"2"])
             engine.inbox.run_until(lambda: engine.log.state.pending_bytes == 0)
             delete(engine, engine.partition("gone"))
-            engine.inbox.run_posted()
+            engine.inbox.run_pending()
             after = engine.partition("after").append([b"3"])
             engine.inbox.run_until(lambda: engine.log.state.pending_bytes == 0)
         for write_batch in (first, before, after):

@@ -98,7 +98,7 @@ def test_waiters_of_everything_that_fails_are_told(tmp_path: Path) -> None:
         partition.stop_writing(ReadOnly("the disk failed"))
         engine.settle(write_batch)
         engine.settle(behind)
-        engine.inbox.run_posted()
+        engine.inbox.run_pending()
         assert behind.state == FAILED
         assert waiter.rounds >= 1
 
@@ -128,7 +128,7 @@ def test_numbers_that_cannot_be_reserved_are_not_given(tmp_path: Path) -> None:
 
         def refusing(ops: Any, done: Any = None) -> None:
             if any(isinstance(op, Put) and op.key.startswith(b"r/") for op in ops):
-                engine.inbox.post(lambda: done(DiskFull("no space")))
+                engine.inbox.call_soon_threadsafe(lambda: done(DiskFull("no space")))
             else:
                 submit(ops, done)
 
@@ -157,7 +157,7 @@ def test_numbers_are_reserved_once_at_a_time_and_rounds_wait_for_it(tmp_path: Pa
         first = partition.append([b"1"])
         engine.inbox.run_until(lambda: bool(asked))
         second = partition.append([b"2"])
-        engine.inbox.run_posted()
+        engine.inbox.run_pending()
         assert len(asked) == 1
         assert (first.state, second.state) == (PENDING, PENDING)
         engine.log.state.submit = submit  # type: ignore[method-assign]
@@ -183,7 +183,9 @@ def test_a_topic_whose_number_is_refused_is_tried_again(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         partition = engine.partition()
         number = engine.log.catalog.number
-        engine.log.catalog.number = lambda topic, index, done: engine.inbox.post(lambda: done(DiskFull("full")))  # type: ignore[method-assign,assignment]
+        engine.log.catalog.number = lambda topic, index, done: engine.inbox.call_soon_threadsafe(
+            lambda: done(DiskFull("full"))
+        )  # type: ignore[method-assign,assignment]
         write_batch = engine.settle(partition.append([b"1"]))
         assert write_batch.state == FAILED
         assert isinstance(write_batch.error, DiskFull)
@@ -490,8 +492,8 @@ def test_many_readers_are_woken_in_turns(tmp_path: Path, monkeypatch: pytest.Mon
         for number in range(5):
             partition.read(2, 1000, lambda number=number: woken.append(number))  # type: ignore[misc]
         turns: list[int] = []
-        slices, post = engine.log.slices, engine.inbox.post
-        slices._soon = slices.turn_of._soon = lambda callback: (turns.append(len(woken)), post(callback))
+        slices, post = engine.log.slices, engine.inbox.call_soon_threadsafe
+        slices.turn_of._call_soon = lambda callback: (turns.append(len(woken)), post(callback))
         engine.append([b"2"])
         engine.inbox.run_until(lambda: len(woken) == 5)
         assert {1, 3, 5} <= set(turns)  # the first question of a turn starts its clock

@@ -160,7 +160,9 @@ def test_a_deletion_that_the_state_refuses_changes_nothing(tmp_path: Path) -> No
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"x"])
         topic = engine.partition().topic
-        engine.log.state.submit = lambda ops, done=None: engine.inbox.post(lambda: done(DiskFull("full")))  # type: ignore[method-assign,assignment]
+        engine.log.state.submit = lambda ops, done=None: engine.inbox.call_soon_threadsafe(
+            lambda: done(DiskFull("full"))
+        )  # type: ignore[method-assign,assignment]
         refused: list[object] = []
         engine.log.catalog.delete(topic, refused.append)
         engine.inbox.run_until(lambda: bool(refused))
@@ -257,7 +259,7 @@ def test_a_transaction_whose_marker_is_refused_leaves_nothing_and_partitions_go_
         engine.append([b"x"], topic="a")
         engine.append([b"x"], topic="b")
         commit = engine.log.committer.markers.commit
-        engine.log.committer.markers.commit = lambda _, done, _also: engine.inbox.post(
+        engine.log.committer.markers.commit = lambda _, done, _also: engine.inbox.call_soon_threadsafe(
             lambda: done(DiskFull("no space"))
         )  # type: ignore[method-assign]
         _, outcome = begin(engine, "a", "b")
@@ -278,7 +280,7 @@ def test_a_transaction_of_unknown_outcome_makes_its_partitions_read_only(tmp_pat
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"x"], topic="a")
         engine.append([b"x"], topic="b")
-        engine.log.committer.markers.commit = lambda _, done, _also: engine.inbox.post(
+        engine.log.committer.markers.commit = lambda _, done, _also: engine.inbox.call_soon_threadsafe(
             lambda: done(ReadOnly("commit failed"))
         )  # type: ignore[method-assign]
         _, outcome = begin(engine, "a", "b")

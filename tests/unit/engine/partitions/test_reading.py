@@ -35,7 +35,7 @@ def fetch(engine: EngineLog, partition: Partition, seq: int, count: int = 1) -> 
         assert partition.read(seq, 1000, callback) is None
         assert partition.read(seq, 1000, callback) is None, "asking again does not make it two calls"
     engine.inbox.run_until(lambda: bool(called))
-    engine.inbox.run_posted()
+    engine.inbox.run_pending()
     return partition.read(seq, 1000, None), len(called)
 
 

@@ -55,7 +55,7 @@ class Opened(Owner):
 def catalog(path: Path, **settings: Any) -> Iterator[Opened]:
     with opened(path / "state") as plain:
         owner = Opened()
-        owner.posted, owner.post, owner.store = plain.posted, plain.post, plain.store
+        owner.posted, owner.call_soon_threadsafe, owner.store = plain.posted, plain.call_soon_threadsafe, plain.store
         owner.catalog = Catalog(owner.store, EngineConfig(**settings), lambda: NOW_MS)
         owner.catalog.listen(lambda topic, change: owner.changes.append((topic.name, change)))
         yield owner

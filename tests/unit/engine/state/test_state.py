@@ -279,7 +279,7 @@ def test_a_sync_that_fails_once_is_not_tried_again(tmp_path: Path) -> None:
 def test_a_second_open_is_refused(tmp_path: Path) -> None:
     with opened(tmp_path / "state") as owner:
         with pytest.raises(LogLocked, match="already open in this process"):
-            LmdbState(tmp_path / "state", owner.post, SystemFiles(), create=False)
+            LmdbState(tmp_path / "state", owner.call_soon_threadsafe, SystemFiles(), create=False)
         assert owner.submit(Put(b"a", 1)) is None
 
 
