@@ -73,7 +73,7 @@ def attempt(work: Callable[[], Result]) -> Result | EngineError:
 
 
 class PartitionCreator:
-    """Used by the opener's thread alone; helpers of its own do parts of what it is asked for."""
+    """Used by the file worker's thread alone; helpers of its own do parts of what it is asked for."""
 
     def __init__(self, context: EngineContext) -> None:
         self._context = context

@@ -1,4 +1,4 @@
-"""The opener: one thread that makes the files of new partitions and recovers those of existing ones.
+"""The file worker: one thread that makes the files of new partitions and recovers those of existing ones.
 
 New partitions that wait at the same time are made together (`engine.partitions.creation`). So that neither a burst of
 new topics nor a long recovery holds up the owner's thread or anybody's acknowledgement.
@@ -53,7 +53,7 @@ class FileWorker:
         self._ahead: list[_Item | None] = []
         """What was taken out of `_jobs`, and comes next."""
         self._creator = PartitionCreator(context)
-        self._thread = threading.Thread(target=self._run, name="quintlog-opener", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="quintlog-files", daemon=True)
         self._thread.start()
 
     def make(self, topic: Topic, index: int, done: Callable[[Recovered | EngineError], None]) -> None:

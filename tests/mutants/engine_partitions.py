@@ -10,9 +10,9 @@ CURSOR_TROUBLE = "tests/unit/engine/cursors/test_cursor_trouble.py"
 EVERY_CALL = "tests/crash/test_every_call.py"
 HOUSEKEEPING = "tests/unit/engine/partitions/test_housekeeping.py"
 LOST_COUNTS = "tests/unit/engine/segments/test_lost_counts.py"
-QUICK_ROUNDS = "tests/unit/engine/commit/test_quick_rounds.py"
+NATIVE_ROUNDS = "tests/unit/engine/commit/test_native_rounds.py"
 RACES = "tests/unit/engine/partitions/test_races.py"
-READING = "tests/unit/engine/partitions/test_reading.py"
+READING = "tests/unit/engine/partitions/test_reads.py"
 RECOVERY_DAMAGE = "tests/unit/engine/segments/test_recovery_damage.py"
 RECOVERY_FILES = "tests/unit/engine/segments/test_recovery_files.py"
 REMOVAL = "tests/unit/engine/partitions/test_removal.py"
@@ -101,14 +101,14 @@ MUTANTS = (
         "engine/commit/rounds.py::RoundSteps.written",
         "!= DONE",
         "not in (DONE, SYNC)",
-        f"{QUICK_ROUNDS} -k several",
+        f"{NATIVE_ROUNDS} -k several",
     ),
     Mutant(
         "forget a failed sync in a round of several files",
         "engine/commit/rounds.py::RoundSteps.written",
         "active.sync_failed |= failed_at == SYNC",
         "active.sync_failed |= False",
-        f"{QUICK_ROUNDS} -k several",
+        f"{NATIVE_ROUNDS} -k several",
     ),
     Mutant(
         "count on with the epochs of transactions",

@@ -23,7 +23,7 @@ from engine.log import Log
 from engine.segments.batches import COMMITTED, PENDING, WriteBatch
 from tests.engine_log import EngineLog
 from tests.round_files import largest_file, not_to_be_synced
-from tests.unit.engine.commit.test_quick_rounds import Watching
+from tests.unit.engine.commit.test_native_rounds import Watching
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 HISTORIES, STEPS = (200, 40) if NIGHTLY else (6, 20)

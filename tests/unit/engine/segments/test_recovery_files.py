@@ -258,7 +258,7 @@ def test_a_segment_of_a_killed_process_is_on_disk_before_it_is_used(tmp_path: Pa
     make_partition(files, handles, location, 0)
     handles.close()
     (left,) = killed
-    left.sync_dir(location.topic_directory)  # the opener does
+    left.sync_dir(location.topic_directory)  # the file worker does
     handles = Handles(left, 4)
     active = recover_partition(left, handles, location, RecoveryHints(), 0).active
     handles.close()

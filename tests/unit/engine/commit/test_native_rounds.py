@@ -74,7 +74,7 @@ class Watching:
         return end
 
 
-class QuickLog(EngineLog):
+class NativeLog(EngineLog):
     """A log whose owner can watch descriptors."""
 
     def __init__(self, path: Path, topic: TopicConfig | None = None, index: Index | None = None) -> None:
@@ -85,7 +85,7 @@ class QuickLog(EngineLog):
         self.log = Log.open(path, config, self.inbox.call_soon_threadsafe, index=index, watch=self.watching)
 
 
-def fail(engine: QuickLog, partition: Partition, value: bytes) -> Exception:
+def fail(engine: NativeLog, partition: Partition, value: bytes) -> Exception:
     write_batch = engine.settle(partition.append([value]))
     assert write_batch.state == FAILED
     assert write_batch.error is not None
@@ -94,7 +94,7 @@ def fail(engine: QuickLog, partition: Partition, value: bytes) -> Exception:
 
 def test_records_are_the_same_after_a_restart(tmp_path: Path) -> None:
     values = [b"%d" % number * (number % 50) for number in range(3000)]
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         for start in range(0, len(values), 100):
             engine.append(values[start : start + 100])
         assert engine.watching.calls >= 29  # the first round makes the files, and may have gone another way
@@ -112,7 +112,7 @@ def test_records_are_the_same_after_a_restart(tmp_path: Path) -> None:
 
 def test_segments_roll_in_between(tmp_path: Path) -> None:
     value = os.urandom(1 << 16)
-    with QuickLog(tmp_path / "log", TopicConfig(segment_bytes=1 << 20)) as engine:
+    with NativeLog(tmp_path / "log", TopicConfig(segment_bytes=1 << 20)) as engine:
         for _ in range(60):
             engine.append([value])
         assert len(segments(tmp_path / "log")) > 2
@@ -128,7 +128,7 @@ def test_what_waits_for_no_disk_is_written_on_the_owners_thread(
     usual: list[int] = []
     begin = ThreadRounds.begin
     monkeypatch.setattr(ThreadRounds, "begin", lambda self, this: usual.append(this.size_bytes) or begin(self, this))
-    with QuickLog(tmp_path / "log", config) as engine:
+    with NativeLog(tmp_path / "log", config) as engine:
         values = [b"%d" % number * 100 for number in range(100)]
         engine.append([b"first"])
         for value in values:
@@ -152,7 +152,7 @@ def test_what_waits_for_no_disk_is_written_on_the_owners_thread(
 
 
 def test_a_failed_write_is_taken_back_and_leaves_a_gap(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         engine.append([b"before"])
         partition = engine.partition()
         calls = engine.watching.calls
@@ -170,7 +170,7 @@ def test_a_failed_write_is_taken_back_and_leaves_a_gap(tmp_path: Path) -> None:
 
 
 def test_after_a_failed_sync_the_partition_takes_no_more(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         engine.append([b"before"])
         partition = engine.partition()
         with engine.log.handles.use(partition.active_segment.path) as fd:
@@ -189,7 +189,7 @@ def test_after_a_failed_sync_the_partition_takes_no_more(tmp_path: Path) -> None
 
 
 def test_many_small_write_batches_go_the_usual_way(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         engine.append([b"first"])
         partition = engine.partition()
         sizes = []
@@ -218,7 +218,7 @@ def test_without_a_way_to_watch_there_is_no_such_thread(tmp_path: Path) -> None:
 
 
 def test_write_batches_that_cannot_be_sealed_fail_and_nobody_hangs(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         engine.append([b"before"])
         partition = engine.partition()
         calls = engine.watching.calls
@@ -246,7 +246,7 @@ def test_a_defect_behind_the_sync_stops_that_partition_only(tmp_path: Path) -> N
 
     config = EngineConfig()
     index = Broken(tmp_path / "index", SystemFiles(), config)
-    with QuickLog(tmp_path / "log", index=index) as engine:
+    with NativeLog(tmp_path / "log", index=index) as engine:
         engine.append([b"before"])
         index.broken = True
         assert type(fail(engine, engine.partition(), b"unknown")) is ReadOnly
@@ -255,7 +255,7 @@ def test_a_defect_behind_the_sync_stops_that_partition_only(tmp_path: Path) -> N
 
 
 def test_a_sync_that_failed_elsewhere_is_not_forgotten(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         engine.append([b"before"])
         partition = engine.partition()
         size = segments(tmp_path / "log")[0].stat().st_size
@@ -278,7 +278,7 @@ def test_a_sync_of_housekeeping_that_fails_beside_a_round_fails_the_round(
         assert begun.wait(30)
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         engine.append([b"before"])
         partition = engine.partition()
         path = segments(tmp_path / "log")[0]
@@ -299,7 +299,7 @@ def test_a_sync_of_housekeeping_that_fails_beside_a_round_fails_the_round(
 
 
 def test_housekeeping_leaves_a_file_to_the_round_that_syncs_it(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         engine.append([b"before"])
         partition = engine.partition()
         write_batch = partition.append([b"x"])
@@ -313,7 +313,7 @@ def test_housekeeping_leaves_a_file_to_the_round_that_syncs_it(tmp_path: Path) -
 TOPICS = ("a", "b", "c", "d")
 
 
-def together(engine: QuickLog, values: dict[str, bytes]) -> dict[str, WriteBatch]:
+def together(engine: NativeLog, values: dict[str, bytes]) -> dict[str, WriteBatch]:
     """Appends to several topics while a round is running, so that they share the next; their write batches, settled."""
     engine.partition("before").append([b"in the way"])
     write_batches = {topic: engine.partition(topic).append([value]) for topic, value in values.items()}
@@ -324,13 +324,13 @@ def together(engine: QuickLog, values: dict[str, bytes]) -> dict[str, WriteBatch
     return write_batches
 
 
-def begun(engine: QuickLog, *topics: str) -> None:
+def begun(engine: NativeLog, *topics: str) -> None:
     for topic in ("before", *topics):
         engine.append([b"first"], topic=topic)
 
 
 def test_a_round_of_several_partitions(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         begun(engine, *TOPICS)
         for number in range(50):
             rounds, calls = engine.log.committer.counters.rounds, engine.watching.calls
@@ -351,7 +351,7 @@ def test_a_round_of_several_partitions(tmp_path: Path) -> None:
 
 
 def test_a_round_of_which_every_part_failed_is_one_failed_round(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         begun(engine, *TOPICS)
         counters = engine.log.committer.counters
         rounds, size = counters.rounds, engine.partition("a").active_segment.path.stat().st_size
@@ -362,7 +362,7 @@ def test_a_round_of_which_every_part_failed_is_one_failed_round(tmp_path: Path) 
 
 
 def test_one_failed_write_of_several(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         begun(engine, *TOPICS)
         size = engine.partition("c").active_segment.path.stat().st_size
         with largest_file(size + 1000):
@@ -379,7 +379,7 @@ def test_one_failed_write_of_several(tmp_path: Path) -> None:
 
 
 def test_one_failed_sync_of_several(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         begun(engine, *TOPICS)
         with engine.log.handles.use(engine.partition("b").active_segment.path) as fd:
             kept = os.dup(fd)
@@ -401,7 +401,7 @@ def test_one_failed_sync_of_several(tmp_path: Path) -> None:
 
 
 def test_one_of_several_that_cannot_be_sealed(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         begun(engine, *TOPICS)
         engine.partition("before").append([b"in the way"])
         write_batches = {topic: engine.partition(topic).append([b"second"]) for topic in TOPICS}
@@ -424,7 +424,7 @@ def test_a_defect_behind_the_sync_of_several_stops_one(tmp_path: Path) -> None:
             super().add(number, *more)
 
     index = Broken(tmp_path / "index", SystemFiles(), EngineConfig())
-    with QuickLog(tmp_path / "log", index=index) as engine:
+    with NativeLog(tmp_path / "log", index=index) as engine:
         begun(engine, *TOPICS)
         index.broken = engine.partition("b").number
         write_batches = together(engine, dict.fromkeys(TOPICS, b"second"))
@@ -432,9 +432,9 @@ def test_a_defect_behind_the_sync_of_several_stops_one(tmp_path: Path) -> None:
         assert [write_batches[topic].state for topic in "acd"] == [COMMITTED] * 3
 
 
-def test_more_files_than_a_quick_round_takes(tmp_path: Path) -> None:
+def test_more_files_than_a_native_round_takes(tmp_path: Path) -> None:
     topics = [f"t{number}" for number in range(ROUND_PARTS_MAX + 1)]
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         begun(engine, *topics)
         for names in (topics, topics[1:]):
             calls = engine.watching.calls
@@ -444,7 +444,7 @@ def test_more_files_than_a_quick_round_takes(tmp_path: Path) -> None:
 
 
 def test_several_wait_for_the_housekeeping_of_one(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         begun(engine, *TOPICS)
         lock = engine.partition("c").active_segment.sync_lock
         calls = engine.watching.calls
@@ -459,7 +459,7 @@ def test_several_wait_for_the_housekeeping_of_one(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_round_is_seen_without_a_turn_of_the_loop(tmp_path: Path) -> None:
-    with QuickLog(tmp_path / "log") as engine:
+    with NativeLog(tmp_path / "log") as engine:
         begun(engine, *TOPICS)
         write_batches = [engine.partition("a").append([b"second"]), engine.partition("b").append([b"second"])]
         deadline = time.monotonic() + 30

@@ -208,7 +208,7 @@ def test_killed_and_opened_again(tmp_path: Path) -> None:
         import os, signal, sys
         from pathlib import Path
         sys.path.insert(0, sys.argv[2])
-        from tests.unit.engine.state.test_lmdbenv import FILES, Environment, fill
+        from tests.unit.engine.state.test_environment import FILES, Environment, fill
         environment = Environment(Path(sys.argv[1]), 1 << 30, FILES, create=True)
         fill(environment, 0, 500)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -332,7 +332,7 @@ def test_a_reader_follows_growth_by_another_process(tmp_path: Path) -> None:
         import sys
         from pathlib import Path
         sys.path.insert(0, sys.argv[2])
-        from tests.unit.engine.state.test_lmdbenv import FILES, Environment, fill
+        from tests.unit.engine.state.test_environment import FILES, Environment, fill
         environment = Environment(Path(sys.argv[1]), 64 << 10, FILES, create=True)
         for line in sys.stdin:
             fill(environment, 0, int(line), 1000)
