@@ -119,20 +119,20 @@ FAULTS = {
         "LMDB: MDB_MAP_FULL, or a map that grows without end",
         "mozilla/rkv#34, #47; hoytech/strfry#64",
         (
-            "test_lmdbenv.py::test_growth_refused_by_the_system_leaves_the_old_map",
-            "test_lmdbenv.py::test_a_smaller_map_where_addresses_are_limited",
+            "test_environment.py::test_growth_refused_by_the_system_leaves_the_old_map",
+            "test_environment.py::test_a_smaller_map_where_addresses_are_limited",
         ),
     ),
     13: Fault(
         "SIGBUS when the disk is full",
         "jnwatson/py-lmdb#161",
-        ("test_lmdbenv.py::test_a_full_disk_is_an_error_never_a_signal",),
+        ("test_environment.py::test_a_full_disk_is_an_error_never_a_signal",),
     ),
     14: Fault(
         "MDB_BAD_RSLOT: an environment opened twice",
         "jnwatson/py-lmdb#129, #346, #269",
         (
-            "test_lmdbenv.py::test_opened_once_in_a_process",
+            "test_environment.py::test_opened_once_in_a_process",
             "test_log.py::test_one_process_has_the_directory",
         ),
     ),
