@@ -140,10 +140,10 @@ class Lags:
         if known is not None and known[0] == waiting.first_seq:
             return known[1]
         partition = waiting.partition
-        slab = partition.read(max(waiting.first_seq, partition.log_start), 1, on_ready)
-        if slab is None:
+        read_batch = partition.read(max(waiting.first_seq, partition.log_start), 1, on_ready)
+        if read_batch is None:
             return None
-        stamp_ms: int = TIME.unpack_from(slab.buffer, APPEND_TIME_POSITION)[0] if len(slab.buffer) else 0
+        stamp_ms: int = TIME.unpack_from(read_batch.buffer, APPEND_TIME_POSITION)[0] if len(read_batch.buffer) else 0
         self._appended[cursor_id] = (waiting.first_seq, stamp_ms)
         return stamp_ms
 
