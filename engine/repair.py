@@ -43,11 +43,11 @@ from engine.segments.recovery import (
     NEVER_ACKNOWLEDGED,
     NoSegments,
     Recovered,
-    RecoveryHints,
     Report,
     make_partition,
     recover_partition,
 )
+from engine.segments.recovery_hints import RecoveryHints
 from engine.segments.scan import Damage, careful_read, walk
 from engine.segments.watermarks import FILE_NAME, Owner, Watermark, Watermarks
 from engine.state.environment import DATA_FILE, faults, move_aside

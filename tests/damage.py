@@ -9,7 +9,8 @@ from engine.files.system import SystemFiles
 from engine.formats.record import Record
 from engine.reader import DirectoryReader, Loss
 from engine.segments.discovery import PartitionLocation
-from engine.segments.recovery import Recovered, RecoveryHints, recover_partition
+from engine.segments.recovery import Recovered, recover_partition
+from engine.segments.recovery_hints import RecoveryHints
 from engine.segments.watermarks import Owner, Watermark, Watermarks
 from tests.engine_log import SMALL, EngineLog
 

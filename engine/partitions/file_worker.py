@@ -22,7 +22,8 @@ from engine.limits import PARTITIONS_MADE_TOGETHER
 from engine.partitions.creation import Job, PartitionCreator, attempt
 from engine.reports import report
 from engine.segments.discovery import PartitionLocation
-from engine.segments.recovery import Recovered, RecoveryHints, Report, recover_partition
+from engine.segments.recovery import Recovered, Report, recover_partition
+from engine.segments.recovery_hints import RecoveryHints
 from engine.segments.watermarks import Owner
 from engine.state.index import HIGHEST
 from engine.state.topics import Topic

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,9 +50,8 @@ from engine.segments.active import (
 )
 from engine.segments.discovery import PartitionLocation, segment_files
 from engine.segments.gaps import NO_GAPS, Gaps
+from engine.segments.recovery_hints import RecoveryHints
 from engine.segments.scan import Damage, Found, careful_read, highest_seq, walk
-from engine.segments.watermarks import Watermark
-from engine.state.index import SeqEntry
 
 SET_ASIDE = "set-aside"
 FOOTER_UNREADABLE = "the disk cannot read the footer"
@@ -162,42 +160,6 @@ class Recovered:
         gaps.add(follows or self.active.header.first_seq, self.active.header.first_seq - 1)
         gaps.extend(self.active.gaps)
         return gaps if len(gaps) else NO_GAPS
-
-
-@dataclass(frozen=True, slots=True)
-class RecoveryHints:
-    """What other places know of a partition."""
-
-    mark: Watermark | None = None
-    entry: SeqEntry | None = None
-    """The last entry of the index."""
-    synced: bool = True
-    """Whether the index only has entries of what was synced (durability "always")."""
-    is_committed: Callable[[int], bool] = bool
-    """Whether a transaction was committed."""
-
-    def segment_ids(self, first_seq: int) -> list[int]:
-        """Ids that are known for the segment with this first number."""
-        ids = []
-        if self.mark is not None and self.mark.active_first_seq == first_seq:
-            ids.append(self.mark.segment_id)
-        if self.entry is not None and self.entry.segment_first_seq == first_seq:
-            ids.append(self.entry.segment_id)
-        return ids
-
-    def floor(self, segment_id: int) -> int:
-        """Position in the segment below which everything is committed and was on disk."""
-        floor = HEADER_BYTES
-        if self.mark is not None and self.mark.segment_id == segment_id:
-            floor = max(floor, self.mark.durable_position)
-        if self.entry is not None and self.entry.segment_id == segment_id and self.synced:
-            floor = max(floor, self.entry.position)
-        return floor
-
-    @property
-    def highest_seq(self) -> int:
-        """The highest number that was committed, as far as they know."""
-        return max(self.mark.committed_seq if self.mark else 0, self.entry.first_seq if self.entry else 0)
 
 
 def make_partition(

@@ -18,7 +18,8 @@ from engine.files.system import SystemFiles
 from engine.formats.segment import HEADER_BYTES, TRAILER_BYTES, parse_header
 from engine.segments.active import ActiveSegment
 from engine.segments.discovery import PartitionLocation
-from engine.segments.recovery import SET_ASIDE, RecoveryHints, recover_partition
+from engine.segments.recovery import SET_ASIDE, recover_partition
+from engine.segments.recovery_hints import RecoveryHints
 from tests.damage import UnsyncedFiles, flip, make, mark_of, read_beside, recover
 from tests.engine_log import SMALL, EngineLog, segments
 from tests.hooked_files import HookedFiles

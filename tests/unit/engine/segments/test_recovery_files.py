@@ -20,7 +20,8 @@ from engine.partitions.partition import Partition
 from engine.reader import DirectoryReader, Loss
 from engine.segments.active import create_segment, new_header
 from engine.segments.discovery import PartitionLocation
-from engine.segments.recovery import RecoveryHints, make_partition, recover_partition
+from engine.segments.recovery import make_partition, recover_partition
+from engine.segments.recovery_hints import RecoveryHints
 from tests.crash.world import Life
 from tests.damage import UnsyncedFiles, make, mark_of, read_beside, recover
 from tests.engine_log import SMALL, EngineLog, segments
