@@ -25,6 +25,7 @@ import click
 from netserver.config import loading as config_reading
 from netserver.config import sections as configuration
 from netserver.config.sections import ServerConfig
+from netserver.contract import contract
 from netserver.errors import ConfigError, ServerError
 from netserver.logs import set_up
 from netserver.malloc import keep_freed_buffers
@@ -44,28 +45,6 @@ EXIT_UNWRITTEN = 1
 EXIT_UNUSABLE = 3
 EXIT_BUG = 70
 EXIT_CLOSED_PIPE = 141  # as a program that SIGPIPE ended
-
-CONTRACTS = {
-    "always": (
-        "An acknowledgement means: the record is in its segment file and that file is synced to disk (fdatasync).\n"
-        "Readers see a record only after that. A crash or power cut takes back nothing that was acknowledged or read."
-    ),
-    "interval": (
-        "An acknowledgement means: the record is written; it is synced to disk within {sync_interval}.\n"
-        "A crash of this process takes back nothing; a crash of the machine may take back that much time."
-    ),
-    "never": (
-        "An acknowledgement means: the record is written; the operating system syncs it to disk when it likes.\n"
-        "A crash of this process takes back nothing; a crash of the machine takes back what was not synced."
-    ),
-}
-
-
-def contract(config: ServerConfig) -> str:
-    """What an acknowledgement means for topics without a durability of their own."""
-    topic = config.engine.topic
-    text = CONTRACTS[topic.durability].format(sync_interval=f"{topic.sync_interval_ms / 1000:g} s")
-    return f"{text}\nTopics may have another durability of their own."
 
 
 def say(text: str) -> None:

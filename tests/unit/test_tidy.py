@@ -60,7 +60,7 @@ NETSERVER_PUBLIC = frozenset(
         "figg", "tank", "blipmq", "fujin", "errors", "client.base", "client.partitioning",
         "client.recognition", "client.tls", "access.identity", "access.key_file",
         "admin.metrics", "admin.names", "http.query", "reliably.applications", "reliably.describe",
-        "app", "config.loading", "config.sections", "logs", "malloc", "shell.collection",
+        "app", "config.loading", "config.sections", "contract", "logs", "malloc", "shell.collection",
         "shell.watched_loop", "testing", "version",
     )
 )  # fmt: skip
