@@ -7,10 +7,11 @@ import base64
 import binascii
 import json
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from engine.errors import DiskFull, EngineError, UnknownTopic
 from engine.partitions.partition import Partition
@@ -29,7 +30,9 @@ from netserver.version import product_version
 
 if TYPE_CHECKING:
     from netserver.admin.served import Served
+    from netserver.shell.connection import Connection
 
+T = TypeVar("T")
 Document = dict[str, Any]
 Sizes = Mapping[Key, tuple[int, int]]
 NO_SIZES: Sizes = {}
@@ -108,19 +111,23 @@ class Api:
     async def topics(self, glob: str | None) -> Document:
         """All topics, or those whose name matches."""
         matches, log = matcher(glob), self._server.log
-        root = self._server.data_dir / "topics"
         found: dict[bytes, Topic] = {}
-        closed: dict[Key, Path] = {}
         async for topic in sliced(log.slices, log.catalog):
             if matches(topic.name.decode("utf-8", "surrogateescape")):
                 found[topic.name] = topic
-                for index in tuple(topic.numbers):
-                    used = log.used_partition(topic, index)
-                    if used is None or not used.is_open:
-                        closed[topic.id, index] = root / str(topic.id) / str(index)
-        sizes = await asyncio.to_thread(look, closed) if closed else {}
+        sizes = await self.closed_sizes((topic, index) for topic in found.values() for index in tuple(topic.numbers))
         names = await asyncio.to_thread(sorted, found)
         return {"schema": 1, "items": [Encoded(json.dumps(await self._describe(found[name], sizes))) for name in names]}
+
+    async def closed_sizes(self, partitions: Iterable[tuple[Topic, int]]) -> Sizes:
+        """Segments and bytes of those that nobody uses, from their directories."""
+        log, root = self._server.log, self._server.data_dir / "topics"
+        closed: dict[Key, Path] = {}
+        async for topic, index in sliced(log.slices, partitions):
+            used = log.used_partition(topic, index)
+            if used is None or not used.is_open:
+                closed[topic.id, index] = root / str(topic.id) / str(index)
+        return await asyncio.to_thread(look, closed) if closed else {}
 
     async def topic(self, name: bytes) -> Document:
         """One topic, with its partitions opened so that their positions are known."""
@@ -211,24 +218,27 @@ class Api:
 
     async def connections(self) -> Document:
         """Open TCP connections, oldest first."""
-        found = sorted(self._server.shell.connections, key=lambda connection: connection.number)
-        return {
-            "schema": 1,
-            "items": [
-                {
-                    "number": connection.number,
-                    "protocol": connection.counters.name,
-                    "peer": connection.peer,
-                    "opened": connection.opened_at,
-                    "bytes_in": connection.bytes_in,
-                    "bytes_out": connection.bytes_out,
-                    "pending_bytes": connection.charged,
-                    "receive_bytes": connection.retained + connection.reserved,
-                    "held": connection.hold_reasons,
-                }
-                for connection in found
-            ],
-        }
+        items, _ = await self.connections_page("", 0, sys.maxsize)
+        return {"schema": 1, "items": items}
+
+    async def connections_page(self, text: str, first: int, rows: int) -> tuple[list[Document], int]:
+        """Some of the connections whose peer or protocol holds a text, and how many these are."""
+        oldest = sorted(self._server.shell.connections, key=lambda connection: connection.number)
+        return await self._page(
+            oldest, lambda one: text in one.peer or text in one.counters.name, _connection_item, first, rows
+        )
+
+    async def _page(
+        self, all_: Iterable[T], wants: Callable[[T], object], item: Callable[[T], Document], first: int, rows: int
+    ) -> tuple[list[Document], int]:
+        items: list[Document] = []
+        count = 0
+        async for one in sliced(self._server.log.slices, all_):
+            if wants(one):
+                if first <= count < first + rows:
+                    items.append(item(one))
+                count += 1
+        return items, count
 
     async def abort_connection(self, number: bytes) -> Document:
         """Abort one connection."""
@@ -242,10 +252,20 @@ class Api:
 
     async def sessions(self, glob: str | None) -> Document:
         """Sessions of the JSON streaming protocol, or those whose uuid matches."""
-        served = self._sessions
-        matches = matcher(glob)
-        found = [info for info in served or () if matches(info.uuid)]
-        return {"schema": 1, "items": [session_item(info, self._topic_name) for info in found]}
+        items, _ = await self.sessions_page(matcher(glob), 0, sys.maxsize)
+        return {"schema": 1, "items": items}
+
+    async def sessions_page(
+        self, matches: Callable[[str], object], first: int, rows: int
+    ) -> tuple[list[Document], int]:
+        """Some of the sessions whose uuid matches, and how many these are."""
+        return await self._page(
+            self._sessions or (),
+            lambda info: matches(info.uuid),
+            lambda info: session_item(info, self._topic_name),
+            first,
+            rows,
+        )
 
     async def session(self, uuid: bytes) -> Document:
         """One session."""
@@ -326,30 +346,33 @@ class Api:
             entry["size_bytes"] = sizes[topic.id, index][1]
         return entry
 
+    def partition_item(self, topic: Topic, index: int, sizes: Sizes = NO_SIZES) -> Document:
+        """One partition, as it is: one that nobody uses is not opened for it."""
+        partition = self._server.log.used_partition(topic, index)
+        entry: Document = {"partition": index, "open": partition is not None and partition.is_open}
+        if partition is None:
+            return entry | self._stored(topic, index, sizes)
+        if partition.is_open:
+            entry |= {
+                "first_offset": partition.log_start,
+                "next_offset": partition.committed_seq + 1,
+                "records": partition.gaps.count(partition.log_start, partition.committed_seq).most,
+                "size_bytes": partition.committed_end + sum(segment.size_bytes for segment in partition.sealed),
+            }
+        else:
+            entry |= self._stored(topic, index, sizes)
+        if partition.error is not None:
+            entry["error"] = str(partition.error)
+        elif partition.failing is not None:
+            entry["error"] = str(partition.failing)
+            entry["no_space"] = isinstance(partition.failing, DiskFull)
+        return entry
+
     async def _describe(self, topic: Topic, sizes: Sizes = NO_SIZES) -> Document:
-        partitions = []
-        log = self._server.log
-        async for index in sliced(log.slices, sorted(topic.numbers)):
-            partition = log.used_partition(topic, index)
-            entry: Document = {"partition": index, "open": partition is not None and partition.is_open}
-            partitions.append(entry)
-            if partition is None:
-                entry |= self._stored(topic, index, sizes)
-                continue
-            if partition.is_open:
-                entry |= {
-                    "first_offset": partition.log_start,
-                    "next_offset": partition.committed_seq + 1,
-                    "records": partition.gaps.count(partition.log_start, partition.committed_seq).most,
-                    "size_bytes": partition.committed_end + sum(segment.size_bytes for segment in partition.sealed),
-                }
-            else:
-                entry |= self._stored(topic, index, sizes)
-            if partition.error is not None:
-                entry["error"] = str(partition.error)
-            elif partition.failing is not None:
-                entry["error"] = str(partition.failing)
-                entry["no_space"] = isinstance(partition.failing, DiskFull)
+        numbers = sorted(topic.numbers)
+        partitions = [
+            self.partition_item(topic, index, sizes) async for index in sliced(self._server.log.slices, numbers)
+        ]
         return {
             **_text(topic.name, "name"),
             "id": topic.id,
@@ -359,6 +382,20 @@ class Api:
             "config": topic.config.to_mapping(),
             "partition_details": partitions,
         }
+
+
+def _connection_item(connection: Connection) -> Document:
+    return {
+        "number": connection.number,
+        "protocol": connection.counters.name,
+        "peer": connection.peer,
+        "opened": connection.opened_at,
+        "bytes_in": connection.bytes_in,
+        "bytes_out": connection.bytes_out,
+        "pending_bytes": connection.charged,
+        "receive_bytes": connection.retained + connection.reserved,
+        "held": connection.hold_reasons,
+    }
 
 
 def _text(value: bytes, name: str) -> Document:
