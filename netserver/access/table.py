@@ -94,11 +94,11 @@ def right_of(protocol: str, request: str) -> Right:
 # --- admin HTTP
 
 
-DATA: Final = frozenset({"records", "staged", "commits", "positions", "test", "drop"})
+DATA: Final = frozenset({"records", "staged", "commits", "positions", "test", "drop", "logins"})
 
 
 class Route(NamedTuple):
-    """A route of the admin listener under ``/v1/``.
+    """A route of the admin listener under ``/v1/``, or a page of its console under ``/console/``.
 
     Attributes:
         path: its parts; NAME stands for any, TOPIC for the name of a topic.
@@ -162,18 +162,49 @@ ROUTES: Final = (
     _route("POST", "groups/NAME/reset", Role.OPERATOR, MANAGE),
     _route("POST", "groups/NAME/redrive", Role.OPERATOR),
     _route("DELETE", "groups/NAME", Role.OPERATOR, MANAGE),
+    _route("POST", "console/logins", Role.VIEWER),
     _route("GET", "keys", Role.OPERATOR),
     _route("POST", "keys", Role.OPERATOR),
     _route("DELETE", "keys/NAME", Role.OPERATOR),
     _route("POST", "keys/NAME/rotate", Role.OPERATOR),
     _route("POST", "keys/NAME/test", Role.OPERATOR),
 )
+PUBLIC_PAGES: Final = ("login", "logout", "static")
+"""First parts of pages of the console that need nothing: who has not logged in sees no more."""
+
+PAGES: Final = (
+    _route("GET", "", Role.VIEWER),
+    _route("GET", "topics", Role.VIEWER),
+    _route("POST", "topics", Role.OPERATOR, CREATE, "name"),
+    _route("GET", "topics/TOPIC", Role.VIEWER, SUBSCRIBE),
+    _route("POST", "topics/TOPIC/settings", Role.OPERATOR, MANAGE),
+    _route("POST", "topics/TOPIC/trim", Role.OPERATOR, MANAGE),
+    _route("POST", "topics/TOPIC/delete", Role.OPERATOR, MANAGE),
+    _route("GET", "topics/TOPIC/records", Role.READER, SUBSCRIBE),
+    _route("GET", "topics/TOPIC/records/NAME/NAME", Role.READER, SUBSCRIBE),
+    _route("GET", "topics/TOPIC/records/NAME/NAME/value", Role.READER, SUBSCRIBE),
+    _route("GET", "topics/TOPIC/live", Role.READER, SUBSCRIBE),
+    _route("GET", "topics/TOPIC/download", Role.READER, SUBSCRIBE),
+    _route("GET", "subscriptions", Role.VIEWER),
+    _route("GET", "subscriptions/NAME", Role.VIEWER),
+    _route("POST", "subscriptions/NAME/reset", Role.OPERATOR),
+    _route("POST", "subscriptions/NAME/redrive", Role.OPERATOR),
+    _route("POST", "subscriptions/NAME/delete", Role.OPERATOR),
+    _route("GET", "sessions", Role.VIEWER),
+    _route("POST", "sessions/NAME/end", Role.OPERATOR),
+    _route("GET", "connections", Role.VIEWER),
+    _route("POST", "connections/NAME/close", Role.OPERATOR),
+    _route("GET", "storage", Role.VIEWER),
+    _route("GET", "storage/TOPIC", Role.VIEWER),
+    _route("GET", "settings", Role.VIEWER),
+)
+"""Pages of the console. They are HTML for people: a GET shows, a POST is a form of one of them."""
 ANY_PART: Final = frozenset(("NAME", "TOPIC"))
 
 
-def route_of(method: str, parts: Sequence[bytes]) -> Route | None:
+def route_of(method: str, parts: Sequence[bytes], routes: Sequence[Route] = ROUTES) -> Route | None:
     """The entry of a request; None: there is no such route."""
-    for route in ROUTES:
+    for route in routes:
         if (
             route.method == method
             and len(route.path) == len(parts)

@@ -136,7 +136,7 @@ class SubscriptionsApi:
         return subscriptions.find(self._server.log.cursors, int(text))
 
     async def item(self, entry: Entry) -> Document:
-        """A subscription as it is now."""
+        """A subscription as it is now. Raises Corrupt."""
         topic = self._server.log.catalog.by_id(entry.topic_id)
         item = subscriptions.entry_item(entry, topic.name if topic is not None else None, None)
         lag = await lag_of(self._server.log, entry.id)

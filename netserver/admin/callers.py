@@ -10,7 +10,7 @@ import hmac
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from netserver.access.identity import EVERYTHING, Identity, Right, Role
 from netserver.access.quotas import QuotaReached
@@ -31,11 +31,32 @@ OPERATOR: Final = Identity("operator", manage=EVERYTHING, role=Role.OPERATOR)
 """Whoever has the token of the data directory."""
 
 
+class Known(NamedTuple):
+    """Somebody who was let in, and what by."""
+
+    identity: Identity
+    peer: str
+    certificate: tuple[str, ...]
+
+    def current(self, access: Access) -> Identity | None:
+        """Who they are by present rights; None: nobody any more."""
+        if self.identity is OPERATOR:
+            return OPERATOR
+        door = access.door(LISTENER)
+        if self.certificate:
+            return door.arrive(self.peer, self.certificate)
+        current = access.identities.current(self.identity) if KEY in door.ways else None
+        return current if current is not None and current.counts_at(LISTENER) else None
+
+
 class Caller:
     """One request's sender.
 
     Args:
         pause: lets the request wait. Raises ConnectionError: the peer is gone.
+        key: what they show; None: the request has it in a header, or the connection a certificate.
+        known: they were known before.
+        base: what stands before the parts of a route's path.
 
     Attributes:
         identity: who they are; None: nobody.
@@ -45,7 +66,15 @@ class Caller:
     """
 
     def __init__(
-        self, access: Access, token: str, request: web.BaseRequest, pause: Callable[[float], Coroutine[Any, Any, None]]
+        self,
+        access: Access,
+        token: str,
+        request: web.BaseRequest,
+        pause: Callable[[float], Coroutine[Any, Any, None]],
+        *,
+        key: str | None = None,
+        known: Known | None = None,
+        base: str = "/v1/",
     ) -> None:
         self.pause = pause
         self.why_not = ""
@@ -60,15 +89,18 @@ class Caller:
         where = transport.get_extra_info("peername") if transport is not None else None
         self._peer = f"{where[0]}:{where[1]}" if isinstance(where, tuple) else "?"
         self._certificate: tuple[str, ...] = ()
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        self._base = base
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ") if key is None else key
         self.identity: Identity | None = None
-        if hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode()):
+        if known is not None:
+            self.identity, _, self._certificate = known
+        elif hmac.compare_digest(given.encode("utf-8", "surrogateescape"), token.encode()):
             self.identity = OPERATOR
         elif given:
             self.identity = access.identities.check(given, LISTENER) if KEY in self._door.ways else None
             if self.identity is None:
                 self.refused_after_s = access.guard.failed(str(request.remote or ""), given)
-        elif transport is not None and not _is_of_another_site(request):
+        elif transport is not None and not is_of_another_site(request):
             self._certificate = certificate_names(transport.get_extra_info("peercert"))
             self.identity = self._door.arrive(self._peer, self._certificate)
         self.meter: Meter | None = access.meter_of(self.identity)
@@ -79,7 +111,7 @@ class Caller:
 
     def may_begin(self, route: Route, parts: Sequence[bytes]) -> bool:
         """Whether the body is worth reading: some right of theirs may be enough."""
-        self._what = f"{route.method} /v1/{'/'.join(route.path)}"
+        self._what = f"{route.method} {self._base}{'/'.join(route.path)}"
         self._on = b"/".join(parts[1:])
         identity = self.identity
         assert identity is not None
@@ -135,11 +167,13 @@ class Caller:
             self._access.audit.refuse(current.name, self._peer, LISTENER, self._what, self._on)
         return self.identity is not None
 
+    @property
+    def known(self) -> Known | None:
+        """As what they are to be known later; None: nobody."""
+        return None if self.identity is None else Known(self.identity, self._peer, self._certificate)
+
     def _current(self, identity: Identity) -> Identity | None:
-        if self._certificate:
-            return self._door.arrive(self._peer, self._certificate)
-        current = self._access.identities.current(identity) if KEY in self._door.ways else None
-        return current if current is not None and current.counts_at(LISTENER) else None
+        return Known(identity, self._peer, self._certificate).current(self._access)
 
     @contextmanager
     def watched(self, route: Route, topic: bytes | None, end: Callable[[], None]) -> Iterator[None]:
@@ -218,7 +252,7 @@ class Caller:
         return False
 
 
-def _is_of_another_site(request: web.BaseRequest) -> bool:
+def is_of_another_site(request: web.BaseRequest) -> bool:
     """Whether a page of another site had a browser send this."""
     origin = request.headers.get("Origin")
     return origin is not None and origin.partition("://")[2].lower() != request.headers.get("Host", "").lower()

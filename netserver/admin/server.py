@@ -44,12 +44,15 @@ POST   /v1/groups/NAME/positions       ``{"positions": [{"partition", "next_offs
 POST   /v1/groups/NAME/reset           ``{"to": POSITION, "dry_run", "partition"}``: go on there; counts what comes
 POST   /v1/groups/NAME/redrive         ``{"from", "to", "limit"}``: its dead letters back into a topic
 DELETE /v1/groups/NAME                 remove it
+POST   /v1/console/logins              a path of the console that logs in whoever opens it first, for a short time
 GET    /v1/keys                        identities of the access file, without their keys
 POST   /v1/keys                        a new one: ``{"name", "publish": [GLOB], ..}`` as in the file; tells the key
 DELETE /v1/keys/NAME                   revoke it; its connections end
 POST   /v1/keys/NAME/rotate            another key; ``{"end_old": true}``: the old one counts no longer
 POST   /v1/keys/NAME/test              ``{"right", "topic"}``: whether it has that right
 ====== =============================== ==================================================================
+
+All below ``/console/`` is pages for people (``netserver.console``), which know their readers by a cookie.
 
 ``/v1`` needs ``Authorization: Bearer`` with the content of ``admin.token`` in the data directory, which may do
 everything, or with a key of the access file, or a client certificate that is in it: `netserver.access.table` says what
@@ -81,40 +84,27 @@ from urllib.parse import unquote_to_bytes
 
 from aiohttp import web
 
-from engine.cursors.documents import UnknownSubscription
-from engine.errors import (
-    DataDirectoryError,
-    DiskFull,
-    EngineError,
-    InvalidConfig,
-    LimitReached,
-    NotStored,
-    TooLarge,
-    TopicExists,
-    UnknownPartition,
-    UnknownTopic,
-)
 from engine.files.lock import identity_of
 from engine.files.system import SystemFiles, read_whole_file, write_new_file
 from engine.limits import SMALL_FILE_BYTES_MAX
-from engine.sessions.types import UnknownSession
-from netserver.access.access import Forbidden
-from netserver.access.quotas import QuotaReached, Seat
+from netserver.access.quotas import Seat
 from netserver.access.table import Route, route_of, topic_of
-from netserver.admin.access import KeysApi, NoKeyFile, SubscriptionsApi, UnknownKey
-from netserver.admin.api import Api, Conflict, NotFound, int_field
-from netserver.admin.bodies import TooManyValues, read_document
+from netserver.admin.access import KeysApi, SubscriptionsApi
+from netserver.admin.api import Api, Conflict, int_field
+from netserver.admin.bodies import read_document
 from netserver.admin.callers import Caller
 from netserver.admin.globs import BadGlob, matcher
-from netserver.admin.groups import GroupsApi, UnknownGroup
+from netserver.admin.groups import GroupsApi
 from netserver.admin.http import HttpServer, Tls
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
+from netserver.admin.problems import problem_of
 from netserver.admin.slices import json_bytes
 from netserver.admin.staging import Staging, batch_field, batch_parameters, names_field
 from netserver.config.settings import Address
-from netserver.errors import ConfigError, ServerError
-from netserver.http.errors import BadRequest
+from netserver.console.console import Console
+from netserver.console.limits import CONSOLE_LOGIN_S
+from netserver.errors import ServerError
 from netserver.http.openapi import openapi
 from netserver.http.records import RecordsApi, streams_in
 from netserver.limits import ADMIN_BODY_BYTES
@@ -126,33 +116,6 @@ log = logging.getLogger(__name__)
 
 HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[\w.-]+))(?::[0-9]{1,5})?", re.ASCII)
 """A Host header: a name or an address, and perhaps a port."""
-
-STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
-    (BadRequest, 400, "bad_request"),
-    (BadGlob, 400, "bad_request"),
-    (Forbidden, 403, "forbidden"),
-    (NotFound, 404, "not_found"),
-    (Conflict, 409, "conflict"),
-    (UnknownTopic, 404, "unknown_topic"),
-    (UnknownPartition, 404, "unknown_partition"),
-    (UnknownSession, 404, "unknown_session"),
-    (UnknownSubscription, 404, "unknown_subscription"),
-    (UnknownKey, 404, "unknown_key"),
-    (UnknownGroup, 404, "unknown_group"),
-    (NoKeyFile, 409, "no_key_file"),
-    (ConfigError, 409, "key_file"),
-    (TopicExists, 409, "topic_exists"),
-    (QuotaReached, 429, "quota_reached"),
-    (LimitReached, 409, "limit_reached"),
-    (InvalidConfig, 400, "invalid_config"),
-    (TooLarge, 413, "too_large"),
-    (TooManyValues, 413, "too_large"),
-    (DiskFull, 507, "disk_full"),
-    (NotStored, 503, "not_stored"),
-    (DataDirectoryError, 503, "unavailable"),
-    (OSError, 503, "unavailable"),
-    (EngineError, 500, "engine_error"),
-)
 
 
 def read_token(data_dir: Path) -> str:
@@ -189,6 +152,7 @@ class AdminServer:
         self._groups = GroupsApi(server, self._api, self._subscriptions)
         self._keys = KeysApi(server)
         self._staging = Staging(server, self._api)
+        self.console = Console(server, self._api, self._subscriptions, self._records, self._token, self._directory)
         self._http: HttpServer | None = None
 
     def start(self, address: Address, tls: Tls = lambda: None) -> Address:
@@ -200,11 +164,13 @@ class AdminServer:
         Raises:
             ListenError: says what to do.
         """
+        self.console.start()
         self._http = HttpServer(self._handle)
         return self._http.listen(address, tls)
 
     async def close(self) -> None:
         """Stop listening and end what is open."""
+        self.console.close()
         if self._http is not None:
             await self._http.close()
             self._http = None
@@ -222,10 +188,11 @@ class AdminServer:
         if request.headers.get(DIRECTORY_HEADER, self._directory) != self._directory:
             return _error(421, "wrong_directory", "this server has another data directory")
         path = request.raw_path.partition("?")[0]
-        if not path.startswith("/v1/"):
-            return await self._public(request, path)
         http = self._http
         assert http is not None
+        if not path.startswith("/v1/"):
+            below = self.console.path_below(path)
+            return await (self._public(request, path) if below is None else self.console.handle(request, below, http))
         caller = Caller(self._server.access, self._token, request, partial(http.pause, request))
         if caller.identity is None:
             await http.pause(request, caller.refused_after_s, gives_way=True)
@@ -244,11 +211,9 @@ class AdminServer:
             return _error(400, "disconnected", "the request's body was cut short")
         except Exception as error:
             caller.failed(error)
-            for kind, status, code in STATUS_OF_ERROR:
-                if isinstance(error, kind):
-                    notes = getattr(error, "__notes__", [])
-                    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, QuotaReached) else None
-                    return _error(status, code, "; ".join([str(error), *notes]), headers)
+            problem = problem_of(error)
+            if problem is not None:
+                return _error(*problem)
             if isinstance(error, web.HTTPRequestEntityTooLarge):
                 return _too_large()
             log.exception("admin: error in %s %s", request.method, path[:200])
@@ -294,6 +259,8 @@ class AdminServer:
         if parts == [b"openapi.json"]:
             return web.Response(body=openapi_json(), content_type="application/json")
         status, route = self._operation(request, parts, body, content)
+        if parts == [b"console", b"logins"]:
+            status, route = 201, partial(self._console_login, caller)
         if route is None:
             return _error(404, "not_found", f"no {request.method} {path[:200]}")
         content = await json_bytes(self._server.log.slices, await route())
@@ -383,6 +350,13 @@ class AdminServer:
         if route.path[:2] == ("groups", "NAME"):
             return self._groups.topic_of(parts[1], request.query)
         return topic_of(route, parts)
+
+    async def _console_login(self, caller: Caller) -> dict[str, Any]:
+        known = caller.known
+        assert known is not None
+        if not self.console.is_on:
+            raise Conflict("the console is off: [console] mode says so")
+        return {"path": self.console.login_path(known), "expires_seconds": CONSOLE_LOGIN_S}
 
     def _host_allowed(self, headers: list[str]) -> bool:
         found = HOST.fullmatch(headers[0]) if len(headers) == 1 else None

@@ -25,6 +25,7 @@ from typing import Any, Final
 from engine.config import EngineConfig, TopicConfig, unknown_setting_text
 from engine.errors import InvalidConfig
 from netserver.config.clients import AccessSection
+from netserver.config.console import ConsoleSection
 from netserver.config.lines import line_of
 from netserver.config.sections import PROTOCOL_SECTIONS, AdminSection, ServerConfig, ServerSection, sections
 from netserver.config.settings import parse_value
@@ -129,9 +130,11 @@ def build(*layers: tuple[str, Layer]) -> ServerConfig:
     """
     known = sections()
     values: dict[str, dict[str, Any]] = {name: {} for name in known}
+    origins: dict[str, str] = {}
     for source, layer in layers:
         for section, table in layer.items():
             for name, text in table.items():
+                origins[f"{section}.{name}"] = source
                 try:
                     values[section][name] = parse_value(known[section], name, text)
                 except ConfigError as error:
@@ -145,7 +148,9 @@ def build(*layers: tuple[str, Layer]) -> ServerConfig:
         server=ServerSection(**values["server"]),
         engine=engine,
         admin=AdminSection(**values["admin"]),
+        console=ConsoleSection(**values["console"]),
         access=AccessSection(**values["access"]),
+        origins=origins,
         **{name: kind(**values[name]) for name, kind in PROTOCOL_SECTIONS.items()},  # type: ignore[arg-type]
     )
     config.check()

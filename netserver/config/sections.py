@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from netserver.config.clients import (
     check_clients,
     ways_of,
 )
+from netserver.config.console import ConsoleSection
 from netserver.config.fujin import NOT_RELOADABLE as FUJIN_FIXED
 from netserver.config.fujin import FujinSection
 from netserver.config.settings import (
@@ -136,15 +138,23 @@ RELOADABLE: Final = frozenset(
     | {f"reliably.{name}" for name in section_settings(ReliablySection) if name != "listen"}
     | {f"fujin.{name}" for name in section_settings(FujinSection) if name not in FUJIN_FIXED}
     | {"access.file", "access.audit"}
+    | {f"console.{name}" for name in section_settings(ConsoleSection)}
     | {f"{name}.clients" for name in (*PROTOCOL_SECTIONS, "admin")}
     | {f"{name}.tls_{what}" for name in (*PROTOCOL_SECTIONS, "admin") for what in ("certificate", "key", "client_ca")}
 )
 """Settings that SIGHUP changes in a running server; all others need a restart."""
 
+DEFAULT: Final = "default"
+"""The origin of a setting that nobody has made."""
+
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """The whole configuration. ``engine.topic`` holds the defaults of topics."""
+    """The whole configuration. ``engine.topic`` holds the defaults of topics.
+
+    Attributes:
+        origins: ``section.name`` of settings that are no defaults -> where they come from.
+    """
 
     server: ServerSection = field(default_factory=ServerSection)
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -154,7 +164,9 @@ class ServerConfig:
     blipmq: BlipmqSection = field(default_factory=BlipmqSection)
     fujin: FujinSection = field(default_factory=FujinSection)
     admin: AdminSection = field(default_factory=AdminSection)
+    console: ConsoleSection = field(default_factory=ConsoleSection)
     access: AccessSection = field(default_factory=AccessSection)
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @property
     def access_file(self) -> str:
@@ -204,6 +216,7 @@ class ServerConfig:
             raise ConfigError("[admin] tls_client_ca needs tls_certificate and tls_key")
         check_admin_clients(self.admin)
         self._check_admin_exposed()
+        self.console.check()
         if self.access.file and self.blipmq.key_file not in ("", self.access.file):
             raise ConfigError("[access] file and [blipmq] key_file name two files: put all identities into the first")
         taken: dict[Address, str] = {}
@@ -243,6 +256,7 @@ def sections() -> dict[str, dict[str, AnySetting]]:
         "server": section_settings(ServerSection),
         **listeners,
         "admin": section_settings(AdminSection),
+        "console": section_settings(ConsoleSection),
         "access": section_settings(AccessSection),
         "topics": topics,
         "engine": engine,
@@ -306,6 +320,8 @@ def reloaded(old: ServerConfig, new: ServerConfig) -> ServerConfig:
             holder = "engine" if section == "topics" else section
             part = dataclasses.replace(getattr(result, holder), **{name: getattr(getattr(new, holder), name)})
             result = dataclasses.replace(result, **{holder: part})
+        origins = {**result.origins, change: new.origins.get(change, DEFAULT)}
+        result = dataclasses.replace(result, origins=origins)
     return result
 
 

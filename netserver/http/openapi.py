@@ -124,6 +124,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     ),
     "POST groups/NAME/redrive": _gives("Its dead letters back into a topic", ref("Redriven"), "Redrive", **WHICH),
     "DELETE groups/NAME": _gives("Remove a group", ref("DeletedGroup"), **WHICH),
+    "POST console/logins": _gives("An address of the console that logs in once", ref("ConsoleLogin"), "", 201),
     "GET keys": _gives("Identities of the access file", items(ref("Key"))),
     "POST keys": _gives("A new identity; tells its key once", ref("KeyMade"), "NewKey", 201),
     "DELETE keys/NAME": _gives("Revoke an identity; its connections end", ref("Revoked")),

@@ -144,7 +144,7 @@ class RecordsApi:
             may: whether the reader has the right to go on.
         """
         asked = Read.of(request.query, request.headers.get("Accept", ""))
-        starts = await self._starts(self._api.find(name), asked)
+        starts = await self.starts(self._api.find(name), asked)
         return await self._answer(request, asked, starts, sender, may)
 
     async def read_group(
@@ -178,7 +178,7 @@ class RecordsApi:
                 return await serve_socket(request, asked.credit, wanted(reader, asked))
             if asked.form == "json":
                 return await _document(reader, asked)
-            response = web.StreamResponse(headers={"Cache-Control": "no-store"})
+            response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
             response.content_type = RAW if asked.form == "raw" else LINES[0]
             await response.prepare(request)
             try:
@@ -192,7 +192,8 @@ class RecordsApi:
         finally:
             reader.close()
 
-    async def _starts(self, topic: Topic, asked: Read) -> list[tuple[Partition, int, int | None, int]]:
+    async def starts(self, topic: Topic, asked: Read) -> list[tuple[Partition, int, int | None, int]]:
+        """What a `Reader` of the request begins with. Raises EngineError."""
         indexes: Sequence[int] = range(topic.partition_count) if asked.partition is None else [asked.partition]
         if asked.partition is not None and asked.partition >= topic.partition_count:
             raise UnknownPartition(f"the topic has {topic.partition_count} partitions, the first one is 0")

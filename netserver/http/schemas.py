@@ -164,6 +164,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         {**named("key"), **VALUE, "headers": listed(document({}, NAME | VALUE))},
     ),
     "Remark": document({"partition": COUNT, "first_offset": COUNT, "last_offset": COUNT, "remark": TEXT}),
+    "ConsoleLogin": document({"path": TEXT, "expires_seconds": NUMBER}),
     "Connection": document(
         {
             "number": COUNT,

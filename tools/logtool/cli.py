@@ -37,6 +37,7 @@ COMMANDS = {
         "sessions",
         "List, show and remove sessions of JSON stream (reliably) clients.",
     ),
+    "console": ("tools.logtool.console", "console", "An address of the server's pages, already logged in."),
     "commits": ("tools.logtool.commits", "commits", "List batches of sinks, give up the rest of one."),
     "subscriptions": ("tools.logtool.subscriptions", "subscriptions", "List, show and change durable subscriptions."),
     "groups": ("tools.logtool.groups", "groups", "Durable positions by name, of all protocols and of HTTP consumers."),

@@ -36,6 +36,7 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "bench latency": ("bench latency --via fujin", "bench latency --durability never --records 5000"),
     "connections list": ("connections list", "connections list figg", "connections list '10.0.0.*'"),
     "connections close": ("connections close 17",),
+    "console": ("console",),
     "sessions list": ("sessions list",),
     "sessions show": ("sessions show 6f1c",),
     "sessions drop": ("sessions drop 6f1c",),

@@ -287,6 +287,7 @@ COMMANDS: tuple[Command, ...] = (
     (ASKS, "check --disk-free 0"),
     (ASKS, "top --once --every 0.05"),
     (ASKS, "connections list"),
+    (ASKS, "console"),
     (ASKS | {"served": 5, "quiet": 5, "url": 5}, "connections close 999999"),
     (ASKS, "keys list"),
     (ASKS, "keys add N"),

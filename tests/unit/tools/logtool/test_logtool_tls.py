@@ -73,6 +73,7 @@ def test_every_command_works(logtool: Logtool, secured: Secured, process: Server
         "check": [("check", "--disk-free", "0")],
         "cat": [("cat", "orders")],
         "connections": [("connections", "list")],
+        "console": [("console",)],
         "sessions": [("sessions", "list")],
         "commits": [("commits", "list")],
         "subscriptions": [("subscriptions", "list")],

@@ -1,0 +1,1 @@
+"""The console: pages for people on the admin listener, HTML that works without script."""
