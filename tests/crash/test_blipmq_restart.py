@@ -160,7 +160,7 @@ def test_rounds_of_kill_9(tmp_path: Path) -> None:
     with server(tmp_path / "data", settings=SYNCED) as process:
         with Peer(process.address("blipmq")) as peer:
             subscription = peer.subscribe(b"t")
-        for number in range(200 if NIGHTLY else 8):
+        for number in range(200 if NIGHTLY else 5):
             killer = threading.Timer(chance.uniform(0.05, 0.4), process.kill)
             killer.start()
             with contextlib.suppress(EOFError, OSError):

@@ -25,7 +25,7 @@ from tests.engine_log import EngineLog
 pytestmark = NEEDS_ROOT
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-IMAGES = int(os.environ.get("QUINTLOG_POWER_IMAGES", "500" if NIGHTLY else "20"))
+IMAGES = int(os.environ.get("QUINTLOG_POWER_IMAGES", "500" if NIGHTLY else "10"))
 IMAGE_BYTES = 96 << 20
 PUBLISHERS = 3
 SETTINGS = {

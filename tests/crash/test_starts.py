@@ -14,7 +14,7 @@ from tests.engine_log import SMALL, EngineLog, segments
 from tests.figg_peer import FiggPeer
 from tests.server_support import FIGG_ONLY, publish, values
 
-KILLS = 20 if os.environ.get("QUINTLOG_NIGHTLY") == "1" else 8
+KILLS = 20 if os.environ.get("QUINTLOG_NIGHTLY") == "1" else 5
 TOPICS = 6
 EARLY_S = 0.05
 EAGER = {**FIGG_ONLY, "topics": {"retention_bytes": "1GiB"}, "engine": {"housekeeping_interval_ms": "10ms"}}
