@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+STATE = "state"
+"""Directory of the LMDB environment with all that is not in segments."""
+LMDB_DATA_FILE = "data.mdb"
+LMDB_LOCK_FILE = "lock.mdb"
+"""In it and in the index: LMDB's own names. The second has nothing that a copy needs."""
 TOPICS = "topics"
 """Directory of the topics' directories, each named by the topic's id."""
 TOPIC_FILE = "topic.json"

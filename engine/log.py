@@ -25,11 +25,11 @@ from pathlib import Path
 
 from engine.commit.committer import Committer
 from engine.commit.native_rounds import Watch
-from engine.commit.transactions import Markers, Transaction
+from engine.commit.transactions import Transaction
 from engine.config import EngineConfig
 from engine.context import Backlog, EngineContext
 from engine.cursors.store import CursorStore
-from engine.directory_layout import FORMAT_VERSION, VERSION_FILE
+from engine.directory_layout import FORMAT_VERSION, STATE, VERSION_FILE
 from engine.errors import Corrupt, DataDirectoryError, EngineError, ReadOnly
 from engine.files.descriptors import Handles
 from engine.files.lock import LOCK_FILE, DirectoryLock
@@ -53,6 +53,7 @@ from engine.state.catalog import Catalog
 from engine.state.clock import DoubtedClock, steady_ms, stored_clock
 from engine.state.environment import DATA_FILE
 from engine.state.index import Index
+from engine.state.markers import Markers
 from engine.state.store import CallSoon, LmdbState, StateStore
 from engine.state.topics import Topic
 
@@ -279,7 +280,7 @@ def _open_watermarks(files: Files, data_dir: Path, directory_id: int, *, is_stat
     files.sync_dir(data_dir)
     files.sync_dir(topics)  # a process that was killed may have left unsynced entries
     had_topics = bool(files.list_dir(topics))
-    stored = data_dir / "state" / DATA_FILE
+    stored = data_dir / STATE / DATA_FILE
     if not is_state_given and had_topics and not (stored.exists() and stored.stat().st_size):
         report(
             f"{stored} is missing: topics are taken in again from their directories. Gone are subscriptions and "
@@ -298,7 +299,7 @@ def _open_watermarks(files: Files, data_dir: Path, directory_id: int, *, is_stat
 def _open_state(files: Files, data_dir: Path, config: EngineConfig, call_soon_threadsafe: CallSoon) -> LmdbState:
     try:
         return LmdbState(
-            data_dir / "state",
+            data_dir / STATE,
             call_soon_threadsafe,
             files,
             create=True,

@@ -25,9 +25,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.commit.transactions import is_committed, read_markers
 from engine.config import EngineConfig
-from engine.directory_layout import FORMAT_VERSION, TOPIC_FILE, TOPICS, VERSION_FILE
+from engine.directory_layout import FORMAT_VERSION, STATE, TOPIC_FILE, TOPICS, VERSION_FILE
 from engine.errors import Corrupt, DataDirectoryError, EngineError, UnsupportedFormat
 from engine.files.descriptors import Handles
 from engine.files.lock import LOCK_FILE
@@ -52,6 +51,7 @@ from engine.segments.scan import Damage, careful_read, walk
 from engine.segments.watermarks import FILE_NAME, Owner, Watermark, Watermarks
 from engine.state.environment import DATA_FILE, faults, move_aside
 from engine.state.index import Index
+from engine.state.markers import is_committed, read_markers
 from engine.state.store import Put, StateReader, change_stored
 from engine.state.topics import Stored, Topic, describe, from_description, reserved_key
 from engine.state.writer_ledger import STAGED, read_entries, unusable
@@ -184,10 +184,10 @@ class Repair:
 
     def _read_state(self) -> None:
         """Topics, numbers and markers that the state knows; nothing without a sound one."""
-        path = self.data_dir / "state" / DATA_FILE
+        path = self.data_dir / STATE / DATA_FILE
         if not path.exists() or not path.stat().st_size or DATA_FILE not in self._files.list_dir(path.parent):
             return
-        reader = StateReader.open(self.data_dir / "state")
+        reader = StateReader.open(self.data_dir / STATE)
         try:
             damaged: list[Corrupt] = []
             for _ in reader.scan(b"", damaged.append):
@@ -210,7 +210,7 @@ class Repair:
         """Numbers of what was cut off are not given again. Where the state is gone the next start sees to that."""
         if self._stored is None or not self._bounds:
             return
-        state, due = StateReader.open(self.data_dir / "state"), []
+        state, due = StateReader.open(self.data_dir / STATE), []
         try:
             for key, bound in self._bounds.items():
                 known = 0
@@ -221,7 +221,7 @@ class Repair:
         finally:
             state.close()
         if due:
-            change_stored(self.data_dir / "state", due)
+            change_stored(self.data_dir / STATE, due)
 
     def _forget(self) -> None:
         """The index names nothing any more of what was cut off: the next start would miss it."""

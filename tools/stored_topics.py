@@ -10,7 +10,6 @@ from engine.errors import Corrupt
 from engine.reader import StoredTopic
 from engine.state.store import TOPIC, StateReader
 
-STATE = "state"
 _TOPIC_KEY = struct.Struct(">Q")
 
 

@@ -19,12 +19,13 @@ from engine.commit.native_rounds import Watch, native_rounds
 from engine.commit.rounds import Round, RoundSteps
 from engine.commit.target import CommitTarget, PartitionCommit
 from engine.commit.thread_rounds import ThreadRounds
-from engine.commit.transactions import Markers, Transaction
+from engine.commit.transactions import Transaction
 from engine.context import EngineContext
 from engine.errors import EngineError, ReadOnly
 from engine.limits import SHARED_ROUND_BYTES, SHARED_ROUNDS
 from engine.segments.active import ActiveSegment
 from engine.segments.batches import FAILED, PENDING, Waiter
+from engine.state.markers import Markers
 
 
 class Committer:

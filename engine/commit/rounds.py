@@ -25,7 +25,7 @@ from engine.commit.counters import Counters
 from engine.commit.interval_syncs import IntervalSyncs
 from engine.commit.round_writer import DONE, SYNC
 from engine.commit.target import CommitTarget, PartitionCommit
-from engine.commit.transactions import Markers, Transaction
+from engine.commit.transactions import Transaction
 from engine.config import TopicConfig
 from engine.context import EngineContext
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
@@ -35,6 +35,7 @@ from engine.limits import CLOCK_STEP_MS, ROUND_SIZES_MAX, SEGMENT_AGE_MS_MIN, SE
 from engine.reports import report_exception
 from engine.segments.active import ActiveSegment, create_segment, new_header
 from engine.segments.watermarks import Watermark
+from engine.state.markers import Markers
 
 Args = TypeVarTuple("Args")
 

@@ -41,6 +41,7 @@ from typing import TypeAlias
 import lmdb
 from lmdb.verify import VerifyError, verify
 
+from engine.directory_layout import LMDB_DATA_FILE, LMDB_LOCK_FILE
 from engine.errors import (
     Corrupt,
     DataDirectoryError,
@@ -58,8 +59,8 @@ from engine.limits import LMDB_VERIFY_BYTES_MAX, MAP_BYTES_MAX, MAP_BYTES_MIN
 log = logging.getLogger(__name__)
 
 LIB_VERSION = 0
-DATA_FILE = "data.mdb"
-LOCK_FILE = "lock.mdb"
+DATA_FILE = LMDB_DATA_FILE
+LOCK_FILE = LMDB_LOCK_FILE
 IN_USE_FILE = "in-use"
 READERS = 126
 LOCK_FILE_BYTES = 8192  # header and table of 126 readers

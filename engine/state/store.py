@@ -231,6 +231,19 @@ class StateReader:
         self._reading.close()
 
 
+def copy_stored(source: Path, target: Path) -> None:
+    """Copies a state, as it is at one moment, into a directory that is there and empty; also beside a running server.
+
+    Raises:
+        EngineError: it cannot be read, or not be written there.
+    """
+    environment = ReadOnlyEnvironment(source)
+    try:
+        environment.copy(target)
+    finally:
+        environment.close()
+
+
 def change_stored(path: Path, ops: Sequence[Op]) -> None:
     """Makes changes, all or none, in the state in directory `path`, which nobody has open. Raises EngineError."""
     changes = pack_submission(ops, None).changes

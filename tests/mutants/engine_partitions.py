@@ -112,7 +112,7 @@ MUTANTS = (
     ),
     Mutant(
         "count on with the epochs of transactions",
-        "engine/commit/transactions.py::Markers.new_epoch",
+        "engine/state/markers.py::Markers.new_epoch",
         "self._epoch = secrets.randbits(32)",
         "self._epoch += 1",
         STATE_LOST,

@@ -64,6 +64,27 @@ NETSERVER_PUBLIC = frozenset(
         "shell.watched_loop", "testing", "version",
     )
 )  # fmt: skip
+# What commands, Spark and clients import of the engine besides its face (`engine.__all__`): what docs/format.md
+# describes, and whoever reads it without a server. How a log runs (commit, partitions, segments in use, the threads of
+# the state) is none of it.
+ENGINE_PUBLIC = frozenset(
+    f"engine.{name}"
+    for name in (
+        # values: what an operator writes and reads
+        "config", "errors", "limits", "positions", "partitions.extent",
+        # bytes on disk
+        "directory_layout", "formats.batch", "formats.batch_header", "formats.batch_pure", "formats.bundle",
+        "formats.bundle_encode", "formats.record", "formats.segment", "segments.gaps", "segments.scan",
+        "segments.watermarks",
+        # files and whole directories
+        "files.lock", "files.owners", "files.system", "reader", "repair",
+        # entries of the state
+        "state.markers", "state.store", "state.topics", "state.writer_ledger",
+        "cursors.documents", "cursors.entries", "cursors.groups", "sessions.store", "sessions.types",
+    )
+)  # fmt: skip
+# Modules of netserver that run in a client, where there is no log.
+CLIENT = re.compile(r"netserver\.(client\.\w+|\w+\.(client\w*|publisher))")
 # Readers without the server (Spark executors) import these; they must not need the index, the state or the network.
 LEAN = ("engine.formats.bundle", "engine.formats.batch", "engine.formats.segment")
 CHANGES = (
@@ -301,17 +322,37 @@ def upward_imports(source: Source) -> list[str]:
     ]
 
 
+@cache
+def modules() -> frozenset[str]:
+    return frozenset(source.module for source in sources())
+
+
 def beside_public(source: Source) -> list[str]:
-    """Commands and Spark import of netserver what it offers; the rest of it may change without them."""
-    if source.package != "tools":
+    """Commands, Spark and clients import what engine and netserver offer; the rest may change without them."""
+    if source.package != "tools" and not CLIENT.fullmatch(source.module):
         return []
-    modules = {other.module for other in sources()}
-    found = ((node, name if name in modules else name.rpartition(".")[0]) for node, name in imported(source))
+    public = ENGINE_PUBLIC | (NETSERVER_PUBLIC if source.package == "tools" else frozenset())
+    below = ("engine.", "netserver.") if source.package == "tools" else ("engine.",)
+    found = ((node, name if name in modules() else name.rpartition(".")[0]) for node, name in imported(source))
     return [
         source.at(node, f"imports {module}")
         for node, module in found
-        if module.startswith("netserver.") and module not in NETSERVER_PUBLIC
+        if module.startswith(below) and module not in public
     ]
+
+
+def written_partitions(source: Source) -> list[str]:
+    """A partition's fields are its own: others read what is public of it, and change it by its methods."""
+    if source.package not in PACKAGES or source.path == "engine/partitions/partition.py":
+        return []
+    found = []
+    for node in walked(source.tree):
+        if isinstance(node, ast.Attribute) and re.search(r"(?:^|[._])partition$", ast.unparse(node.value)):
+            if isinstance(node.ctx, ast.Store | ast.Del):
+                found.append(source.at(node, f"writes {ast.unparse(node)}"))
+            elif node.attr.startswith("_"):
+                found.append(source.at(node, f"reaches {ast.unparse(node)}"))
+    return found
 
 
 def engine_order(source: Source) -> list[str]:
@@ -397,11 +438,23 @@ RULES: tuple[Callable[[Source], list[str]], ...] = (
     stray_limits,
     upward_imports,
     beside_public,
+    written_partitions,
     engine_order,
     codec_imports,
     stray_file_calls,
     stray_wall_time,
 )
+
+
+def test_what_the_engine_offers_is_used() -> None:
+    """Each module on the list is there for somebody, so that the list stays short."""
+    used = {
+        name if name in modules() else name.rpartition(".")[0]
+        for source in sources()
+        if source.package != "engine" and source.package in PACKAGES
+        for _, name in imported(source)
+    }
+    assert ENGINE_PUBLIC - used == set()
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -419,7 +472,11 @@ BAD: dict[str, tuple[str, str]] = {
     "undocumented": ("tools/x.py", '"""D."""\n\nclass A:\n    """D."""\n\n    def method(self): ...\n'),
     "stray_limits": ("engine/x.py", '"""D."""\nRECORD_BYTES_MAX = 5\n'),
     "upward_imports": ("engine/x.py", '"""D."""\nfrom netserver import figg\n'),
-    "beside_public": ("tools/x.py", '"""D."""\nfrom netserver.figg.session import FiggSession\n'),
+    "beside_public": (
+        "tools/x.py",
+        '"""D."""\nfrom engine.commit.rounds import Round\n',
+    ),
+    "written_partitions": ("netserver/x.py", '"""D."""\n\ndef _f(partition):\n    partition.last_seq += 1\n'),
     "engine_order": ("engine/state/x.py", '"""D."""\nfrom engine.segments import scan\n'),
     "codec_imports": ("netserver/figg/codec.py", '"""D."""\nfrom netserver.shell.connection import Connection\n'),
     "stray_wall_time": ("engine/x.py", '"""D."""\nimport time\nprint(time.gmtime(5), time.monotonic(), time.time())\n'),

@@ -32,9 +32,9 @@ def commits() -> None:
 
 
 def _stored(settings: Settings) -> list[dict[str, Any]]:
+    from engine.directory_layout import STATE
     from engine.state.store import StateReader
     from engine.state.writer_ledger import STAGED, read_entries
-    from tools.stored_topics import STATE
 
     data_dir = settings.need_directory()
     state = StateReader.open(data_dir / STATE)

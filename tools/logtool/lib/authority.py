@@ -24,7 +24,6 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from engine.files.system import SystemFiles, write_new_file
-from engine.state.clock import wall_ms
 from tools.logtool.lib import errors
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.limits import CERTIFICATE_BYTES_MAX
@@ -51,7 +50,7 @@ class Issued:
 
 def now() -> datetime:
     """As the system's clock says: certificates are about what clients' clocks say."""
-    return datetime.fromtimestamp(wall_ms() / 1000, UTC)
+    return datetime.now(UTC)
 
 
 def make_authority(directory: Path, days: int = CA_DAYS) -> bool:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, quote_from_bytes
 
+from engine import Inbox
 from engine.config import EngineConfig
 from engine.errors import EngineError, UnknownTopic
 from engine.files.system import SystemFiles
-from engine.inbox import Inbox
 from engine.reader import read_version
 from engine.state.writer_ledger import STAGED, Ledger
 from tools.logtool.cli import Settings
@@ -23,7 +23,7 @@ from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.output import bytes_fields
 
 if TYPE_CHECKING:
-    from engine.partitions.partition import Partition
+    from engine import Partition
     from engine.positions import Position
     from engine.state.topics import Topic
 
@@ -100,7 +100,7 @@ class FileChanges:
         Raises:
             EngineError: no data directory, in use, or not readable.
         """
-        from engine.log import Log
+        from engine import Log
 
         read_version(SystemFiles(), data_dir)
         self._inbox = Inbox()
@@ -231,7 +231,7 @@ class FileChanges:
 
     def append(self, name: bytes, values: Sequence[bytes], qos0: bool) -> None:
         """Appends records to partition 0 of a topic, which is made when it is missing. Raises EngineError."""
-        from engine.segments.batches import COMMITTED, PENDING, outcome
+        from engine import COMMITTED, PENDING, outcome
 
         partition = self._opened(self._log.catalog.get_or_create(name), 0)
         write_batches = partition.append_many(values, qos0=qos0)

@@ -31,22 +31,20 @@ from datetime import UTC, datetime
 from io import BufferedReader
 from pathlib import Path
 
-from engine.commit.transactions import is_committed, read_markers
-from engine.directory_layout import TOPIC_FILE, TOPICS
+from engine.directory_layout import LMDB_DATA_FILE, LMDB_LOCK_FILE, STATE, TOPIC_FILE, TOPICS
 from engine.errors import Corrupt, named
 from engine.files.lock import is_in_use
 from engine.files.system import DIRECTORY_MODE, FILE_MODE, SystemFiles, write_new_file
 from engine.formats.segment import parse_segment_name
 from engine.reader import DirectoryReader, PartitionReader, StoredTopic
 from engine.segments.watermarks import Owner, Watermarks
-from engine.state.environment import DATA_FILE, LOCK_FILE, ReadOnlyEnvironment
-from engine.state.store import StateReader, change_stored
+from engine.state.markers import is_committed, read_markers
+from engine.state.store import StateReader, change_stored, copy_stored
 from engine.state.topics import Stored, Topic, put_tombstone
 from engine.state.writer_ledger import STAGED, Entry, read_entries, unusable
 from tools.logtool.lib.copied_partition import NOTHING, PartitionCopy, Settled
 from tools.logtool.lib.errors import CONFLICT, FINDING, UNREACHABLE, Failure
 from tools.logtool.lib.limits import COPY_BYTES, MANIFEST_BYTES_MAX, STATE_COPIES
-from tools.stored_topics import STATE
 
 MANIFEST = "backup.json"
 LEFT_OUT = {"LOCK", "server.json", "admin.token", "watermarks", "index", "state", "topics", "set-aside", MANIFEST}
@@ -143,7 +141,7 @@ class Backup:
             marks.sync()
         finally:
             marks.close()
-        for path in ("watermarks", f"{STATE}/{DATA_FILE}"):
+        for path in ("watermarks", f"{STATE}/{LMDB_DATA_FILE}"):
             self._note(path, hash_of(self._target / path))
         self.copied.topics = len(topics)
         self.copied.damaged += map(str, self._reader.damaged)
@@ -209,7 +207,7 @@ class Backup:
         for _ in range(STATE_COPIES):
             self._take_state()
             stored, entries, self._committed, damaged = self._read_state(self._target)
-            (self._target / STATE / LOCK_FILE).unlink(missing_ok=True)
+            (self._target / STATE / LMDB_LOCK_FILE).unlink(missing_ok=True)
             needed = {f"{STAGED}/{name}" for entry in entries for name in entry.needed}
             before = len(gone)
             for path in sorted(needed - gone - self.copied.files.keys()):
@@ -243,13 +241,9 @@ class Backup:
         if target.is_dir():
             shutil.rmtree(target)
         self._make_directory(STATE)
-        state = ReadOnlyEnvironment(self._source / STATE)
-        try:
-            state.copy(target)
-        finally:
-            state.close()
-        (target / DATA_FILE).chmod(FILE_MODE)
-        _sync(target / DATA_FILE)
+        copy_stored(self._source / STATE, target)
+        (target / LMDB_DATA_FILE).chmod(FILE_MODE)
+        _sync(target / LMDB_DATA_FILE)
         _sync(target)
 
     # --- topics
@@ -328,7 +322,7 @@ class Backup:
         if deleted:
             ops = [op for topic in deleted for op in put_tombstone(topic, 0)]
             change_stored(self._target / STATE, ops)
-            (self._target / STATE / LOCK_FILE).unlink(missing_ok=True)
+            (self._target / STATE / LMDB_LOCK_FILE).unlink(missing_ok=True)
 
     def _write_manifest(self) -> None:
         made = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -6,10 +6,11 @@ import difflib
 from collections.abc import Iterator
 from typing import Any
 
+from engine.directory_layout import STATE
 from engine.errors import Corrupt, EngineError, UnknownTopic
 from engine.reader import DirectoryReader, PartitionReader, StoredTopic
 from tools.logtool.lib.output import bytes_fields, name_text
-from tools.stored_topics import STATE, topics_of_state
+from tools.stored_topics import topics_of_state
 
 NAMES_COMPARED = 1000
 """Of so many topics the nearest name is looked for."""

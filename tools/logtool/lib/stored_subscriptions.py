@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.cursors.documents import entry_item, oldest_seq, reset_item, stored_entries
+from engine.directory_layout import STATE
 from engine.reader import DirectoryReader, headers_of
 from engine.segments.scan import Damage
-from engine.state.clock import wall_ms
 from engine.state.store import StateReader
 from tools.logtool.lib.stored import stored_topics
-from tools.stored_topics import STATE
 
 if TYPE_CHECKING:
     from engine.cursors.entries import Entry
@@ -95,5 +95,5 @@ def _age_s(partition: PartitionReader, seq: int) -> float | None:
         if isinstance(found, Damage):
             return None
         for header in headers_of(found, segment.header.segment_id):
-            return max(wall_ms() - header.append_time_ms, 0) / 1000
+            return max(time.time() * 1000 - header.append_time_ms, 0) / 1000
     return 0.0

@@ -123,7 +123,8 @@ class Planner:
         if not missing:
             return []
         try:
-            from tools.stored_topics import STATE, topics_of_state
+            from engine.directory_layout import STATE
+            from tools.stored_topics import topics_of_state
 
             topics = topics_of_state(directory.data_dir / STATE, lambda _: None)
         except (ImportError, EngineError, OSError):  # no LMDB, another machine, a copy of the segments alone

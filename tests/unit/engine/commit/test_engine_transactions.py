@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.commit import transactions
-from engine.commit.transactions import Transaction, is_committed, read_markers
+from engine.commit.transactions import Transaction
 from engine.config import TopicConfig
 from engine.errors import Corrupt, EngineError, NotStored, ReadOnly, TooLarge
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
 from engine.limits import TRANSACTION_BYTES_MAX
+from engine.state.markers import Markers, is_committed, read_markers
 from engine.state.store import Put
 from tests.engine_log import EngineLog
 from tests.hooked_files import HookedFiles
@@ -114,7 +114,7 @@ def test_what_is_too_large_is_refused_and_the_rest_goes_on(tmp_path: Path, monke
             transaction.append(engine.partition(), b"x" * 90, key=b"k" * 5, headers=(b"123", b"456"))
         assert refused.value.limit_bytes == 100
         transaction.append(engine.partition(), b"x" * 90)
-        monkeypatch.setattr(transactions, "TRANSACTION_BYTES_MAX", 300)
+        monkeypatch.setattr("engine.commit.transactions.TRANSACTION_BYTES_MAX", 300)
         with pytest.raises(TooLarge, match="a transaction holds up to 300 bytes"):
             transaction.append(engine.partition(), b"x" * 90)
         assert commit(engine, transaction) is None
@@ -154,7 +154,7 @@ def test_the_files_of_new_partitions_are_made_first(tmp_path: Path) -> None:
 
 
 def test_an_epoch_ends_when_its_numbers_are_used_up() -> None:
-    markers = transactions.Markers(SimulatedState())
+    markers = Markers(SimulatedState())
     first = markers.next_id()
     markers._next = 1 << 32
     second = markers.next_id()
@@ -164,7 +164,7 @@ def test_an_epoch_ends_when_its_numbers_are_used_up() -> None:
 
 def test_markers_that_are_refused_do_not_count() -> None:
     state = SimulatedState()
-    markers = transactions.Markers(state)
+    markers = Markers(state)
     identity = markers.next_id()
     told: list[EngineError | None] = []
     markers.commit(identity, told.append)
@@ -175,7 +175,7 @@ def test_markers_that_are_refused_do_not_count() -> None:
     markers.commit(identity, told.append)
     state.run()
     assert markers.is_committed(identity)
-    assert transactions.Markers(state).is_committed(identity)
+    assert Markers(state).is_committed(identity)
 
 
 def test_a_damaged_environment_without_a_key_counts_nothing() -> None:

@@ -12,12 +12,12 @@ from pathlib import Path
 import lmdb
 import pytest
 
-from engine.commit.transactions import PREFIX
 from engine.config import TopicConfig
 from engine.formats.record import Record
 from engine.limits import LOST_RESERVATION
 from engine.reader import DirectoryReader
 from engine.state.environment import DATA_FILE
+from engine.state.markers import PREFIX
 from engine.state.topics import reserved_key
 from tests.crash.world import Life
 from tests.engine_log import EngineLog, segments
