@@ -8,6 +8,9 @@ from pathlib import Path
 import click
 import pytest
 
+import engine
+import netserver
+import tools
 from engine.config import EngineConfig
 from engine.limits import PARTITIONS_PER_TOPIC_MAX, RECORD_BYTES_MAX, TOPIC_NAME_BYTES_MAX
 from netserver.config.sections import ServerConfig, as_toml
@@ -79,3 +82,42 @@ def test_every_test_that_holds_a_guarantee_exists() -> None:
     named = re.findall(r"tests/[\w/]+(?:\.py)?", (DOCS / "guarantees.md").read_text())
     assert len(named) > 5
     assert [path for path in named if not (DOCS.parent / path).exists()] == []
+
+
+PARTS = tuple(Path(str(package.__file__)).parent for package in (engine, netserver, tools))
+
+
+def named_in_architecture() -> set[str]:
+    """What stands in backticks, and the folders of the picture."""
+    text = (DOCS / "architecture.md").read_text()
+    picture, prose = text.split("```")[1], "".join(text.split("```")[::2])
+    return {*re.findall(r"`([^`\s]+)`", prose), *re.findall(r"\b\w+/(?=[\s:])", picture)}
+
+
+def test_the_files_that_the_architecture_names_are_there() -> None:
+    files = [name for name in named_in_architecture() if "/" in name]
+    assert len(files) > 20
+    roots = [*PARTS, *(part.parent for part in PARTS), DOCS.parent]
+    missing = [
+        name for name in files if not any(list(root.glob(name.strip("/").replace("<protocol>", "*"))) for root in roots)
+    ]
+    assert not missing
+
+
+def test_the_names_of_the_architecture_are_in_the_code() -> None:
+    names = {
+        part
+        for name in named_in_architecture()
+        if re.fullmatch(r"[A-Za-z_][\w.]*", name) and not name.endswith((".py", ".md"))
+        for part in name.split(".")
+    }
+    assert {"EngineContext", "appended", "sync_lock"} <= names
+    code = " ".join(path.read_text() for part in PARTS for path in part.rglob("*.py"))
+    words = set(re.findall(r"\w+", code)) | {path.stem for part in PARTS for path in part.rglob("*.py")}
+    assert names - words == {"x_pure"} & names
+
+
+def test_the_architecture_names_every_package() -> None:
+    text = (DOCS / "architecture.md").read_text().split("```")[1]
+    packages = {path.parent.name for part in PARTS[:2] for path in part.glob("*/__init__.py")}
+    assert {name for name in packages if f"{name}/" not in text} == set()
