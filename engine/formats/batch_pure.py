@@ -111,7 +111,7 @@ class BatchWriter:
             raise ValueError("range outside the source")
         if not self.open_packed(end - start + MESSAGE_HEAD_BYTES):
             return False
-        self.put_value(self.put_head(0, self.append_time_ms), src[start:end])
+        self._put_value(self.put_head(0, self.append_time_ms), src[start:end])
         return True
 
     def put_record(self, value: Buffer, key: Buffer, timestamp_ms: int, headers: tuple[bytes, ...] = ()) -> bool:
@@ -132,7 +132,7 @@ class BatchWriter:
             position += 1 + len(key)
         else:
             position = self.put_head(0, timestamp_ms)
-        self.put_value(position, value)
+        self._put_value(position, value)
         return True
 
     def put_bundle(
@@ -165,7 +165,7 @@ class BatchWriter:
             return False
         if max_timestamp_ms > self.batch_max_timestamp:
             self.batch_max_timestamp = max_timestamp_ms
-        position = put_varint(self.buffer, self.position, size)
+        position = _put_varint(self.buffer, self.position, size)
         self.buffer[position : position + size] = src[start:end]
         self.position = position + size
         self.count += count
@@ -247,13 +247,13 @@ class BatchWriter:
             self.batch_max_timestamp = timestamp_ms
         return position + 9
 
-    def put_value(self, position: int, value: Buffer) -> None:
+    def _put_value(self, position: int, value: Buffer) -> None:
         size = len(value)
         if size < 0x80:
             self.buffer[position] = size
             position += 1
         else:
-            position = put_varint(self.buffer, position, size)
+            position = _put_varint(self.buffer, position, size)
         self.position = position + size
         self.buffer[position : position + size] = value
         self.count += 1
@@ -264,11 +264,11 @@ class BatchWriter:
 
     def put_bundle_head(self) -> int:
         head = bytearray(8)
-        end = put_varint(head, 5, self.count) if self.count > 15 else 5
+        end = _put_varint(head, 5, self.count) if self.count > 15 else 5
         head[4] = self.count << 2 if self.count < 16 else 0
         size = self.position - self.start - HEADER_BYTES - HEAD_BYTES + end - 4
         length = bytearray(4)
-        length_bytes = put_varint(length, 0, size)
+        length_bytes = _put_varint(length, 0, size)
         padding = HEAD_BYTES - length_bytes - (end - 4)
         position = self.start + HEADER_BYTES
         self.buffer[position : position + HEAD_BYTES] = bytes(padding) + length[:length_bytes] + head[4:end]
@@ -297,7 +297,7 @@ class BatchWriter:
         )
 
 
-def put_varint(out: bytearray, position: int, value: int) -> int:
+def _put_varint(out: bytearray, position: int, value: int) -> int:
     while value >= 0x80:
         out[position] = value & 0x7F | 0x80
         value >>= 7
