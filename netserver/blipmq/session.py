@@ -270,6 +270,7 @@ class BlipmqSession(ConsumingSession):
             self.connection.hold(WRONG_KEY)
             self.connection.loop.call_later(delay_s, self.connection.guarded(partial(self._refuse_late, cid, refusal)))
             return
+        self.connection.known()
         self.is_ready = True
         self.length_max = FRAME_LENGTH_MAX
         self.frame_bytes_max = FRAME_LENGTH_MAX + LENGTH_BYTES

@@ -259,6 +259,7 @@ class QuicPeer:
             stream = QuicStream(self, event.stream_id)
             stream.session = self.handler.opened(stream)
             self.streams[event.stream_id] = stream
+            stream.begin()
         if not stream.incoming and not stream.incoming_eof:
             self._touched.append(stream)
         if event.data:

@@ -281,6 +281,11 @@ class QuicStream:
         if records:
             self.received(size_bytes, records)
 
+    def begin(self) -> None:
+        """A peer has opened it: it waits as long as the peer's identity has to."""
+        if self.peer.visitor is not None and self.peer.visitor.meter is not None:
+            self._paced().begin()
+
     def received(self, size_bytes: int, records: int) -> None:
         """So much was published, or will be by a transaction."""
         if self.peer.visitor is not None and self.peer.visitor.meter is not None:
@@ -383,6 +388,8 @@ class QuicStream:
         self.closed = True
         self.stop_reading()
         self._drop_output()
+        if self.brakes is not None:
+            self.brakes.end()
         self.peer.bounds.pressure.leave(self)
         if self._barrier is not None:
             self._barrier[3].cancel()

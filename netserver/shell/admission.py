@@ -29,6 +29,9 @@ class Admitted(Protocol):
     def hold(self, reason: str) -> None:
         """Stop reading."""
 
+    def known(self) -> None:
+        """It is known whose it is."""
+
     def abort(self, reason: str = "", kind: str = "server") -> None:
         """Close at once."""
 
@@ -36,8 +39,11 @@ class Admitted(Protocol):
         """Call a session's function."""
 
 
-def turn_away(connection: Admitted) -> None:
-    """Nobody that is let in here: nothing is read, and a little later the connection is closed."""
+def admit(connection: Admitted) -> None:
+    """Read it, or not yet; of nobody that is let in here nothing is read, and a little later it is closed."""
+    if not connection.visitor.is_turned_away:
+        connection.known()
+        return
     connection.visitor.refused("CONNECT")
     connection.counters.auth_failures += 1
     connection.hold(TURNED_AWAY)

@@ -44,7 +44,7 @@ from netserver.limits import (
     READS_IN_A_ROW_MAX,
     UNCOUNTED_BYTES,
 )
-from netserver.shell.admission import rights_changed, turn_away
+from netserver.shell.admission import admit, rights_changed
 from netserver.shell.backpressure import RECEIVE
 from netserver.shell.makers import maker_of
 from netserver.shell.pacing import Pacing
@@ -359,8 +359,7 @@ class Connection(Pacing, asyncio.BufferedProtocol):
             self._session_failed()
             return
         self.shell.pressure.join(self)
-        if self.visitor.is_turned_away:
-            turn_away(self)
+        admit(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         own = self._own
@@ -437,7 +436,7 @@ class Connection(Pacing, asyncio.BufferedProtocol):
         shell.budget.leave(self)
         shell.pressure.leave(self)
         self.visitor.leave()
-        self.brakes = None
+        self.let_go()
         self.counters.connections -= 1
         self.counters.closed[self._close_kind] += 1
         self.call(self.session.closed)

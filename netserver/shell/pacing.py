@@ -42,7 +42,7 @@ class Brake:
         is_on: it is stopped.
     """
 
-    __slots__ = ("_go", "_loop", "_stop", "_until", "is_on")
+    __slots__ = ("_go", "_loop", "_stop", "_timer", "_until", "is_on")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stop: Callable[[], Any], go: Callable[[], Any]) -> None:
         self.is_on = False
@@ -50,6 +50,7 @@ class Brake:
         self._stop = stop
         self._go = go
         self._until = 0.0
+        self._timer: asyncio.TimerHandle | None = None
 
     def wait(self, seconds: float) -> None:
         """Stop for so long from now on at least."""
@@ -57,11 +58,17 @@ class Brake:
         if not self.is_on:
             self.is_on = True
             self._stop()
-            self._loop.call_at(self._until, self._look)
+            self._timer = self._loop.call_at(self._until, self._look)
+
+    def end(self) -> None:
+        """Nothing goes on any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _look(self) -> None:
         if self._until > self._loop.time():
-            self._loop.call_at(self._until, self._look)
+            self._timer = self._loop.call_at(self._until, self._look)
         else:
             self.is_on = False
             self._go()
@@ -76,6 +83,21 @@ class Brakes:
         self._paced = paced
         self.input = Brake(paced.loop, lambda: paced.hold(QUOTA), lambda: paced.release(QUOTA))
         self.output = Brake(paced.loop, paced.stop_output, paced.resume_output)
+
+    def begin(self) -> None:
+        """It waits from the start as long as its identity has to: coming again is no way to a rate."""
+        meter = self._paced.visitor.meter
+        if meter is None:
+            return
+        if wait_s := meter.debt_s(incoming=True):
+            self.input.wait(wait_s)
+        if wait_s := meter.debt_s(incoming=False):
+            self.output.wait(wait_s)
+
+    def end(self) -> None:
+        """The connection is gone."""
+        self.input.end()
+        self.output.end()
 
     def received(self, size_bytes: int, records: int) -> None:
         """So much was published."""
@@ -122,6 +144,17 @@ class Pacing:
         """So many records are in what was written, or will be soon."""
         if self.visitor.meter is not None:
             self.paced().sent(0, records)
+
+    def known(self) -> None:
+        """It is known whose it is, from now on."""
+        if self.visitor.meter is not None:
+            self.paced().begin()
+
+    def let_go(self) -> None:
+        """It is gone."""
+        if self.brakes is not None:
+            self.brakes.end()
+            self.brakes = None
 
     def stop_output(self) -> None:
         """See ``Paced``."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.state.clock import wall_ms
+from netserver.access.exposed import warn_of_readers
 from netserver.config.clients import needs_certificate
 from netserver.config.sections import PROTOCOL_SECTIONS, AdminSection, ServerConfig
 from netserver.config.settings import ListenerSection
@@ -34,6 +35,7 @@ def server_context(section: ListenerSection | AdminSection) -> TellingContext | 
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(section.tls_certificate, section.tls_key)
+        warn_of_readers("the private key", Path(section.tls_key))
         if section.tls_client_ca:
             context.load_verify_locations(section.tls_client_ca)
             context.verify_mode = ssl.CERT_REQUIRED if needs_certificate(section) else ssl.CERT_OPTIONAL

@@ -282,3 +282,44 @@ def test_other_identities_do_not_wait_for_one_at_its_rate(tmp_path: Path) -> Non
             assert len(taken) > 20
 
     asyncio.run(test())
+
+
+async def _figg_once(here: Place, who: str, number: int) -> None:
+    """A publish of more than is free at once, on a connection of its own."""
+    reader, writer = await here.streams("figg", who)
+    writer.write(b"".join(publish_frame(b"t", at, b"x" * 50) for at in range(300)))
+    await reader.readexactly(16)
+    writer.close()
+
+
+async def _blipmq_once(here: Place, who: str, number: int) -> None:
+    peer = blipmq_peer.AsyncPeer(*await here.streams("blipmq", "nobody"))
+    peer.send(blipmq.hello(1) + blipmq.auth(2, access_place.key_of(who)))
+    await peer.frames(2)
+    await peer.publish(b"t", *[b"x" * 50] * 300)
+
+
+async def _fujin_once(here: Place, who: str, number: int) -> None:
+    async with fujin_peer.connect(here.address("fujin"), here.quic(who)) as peer:
+        for _ in range(2):  # on streams of their own
+            stream = peer.writer()
+            stream.send(b"".join(fujin.write(at, b"t", b"x" * 50) for at in range(150)))
+            await stream.take(6)
+
+
+@pytest.mark.parametrize("once", [_figg_once, _blipmq_once, _fujin_once])
+def test_coming_again_is_no_way_to_a_higher_rate(
+    tmp_path: Path, once: Callable[[Place, str, int], Awaitable[None]]
+) -> None:
+    async def test() -> None:
+        quotas = {"records_in_per_s": 1000}
+        async with place(tmp_path, {"slow": EVERYTHING | {"quotas": quotas}}) as here:
+            began = time.monotonic()
+            for number in range(6):
+                await once(here, "slow", number)
+            taken_s = time.monotonic() - began
+            records = here.server.access.meters["slow"].incoming.records
+            assert records >= 6 * 150
+            assert records <= 1000 * (taken_s + QUOTA_BURST_S) + 300
+
+    asyncio.run(test())
