@@ -34,7 +34,7 @@ from engine.errors import Corrupt, DataDirectoryError, EngineError, ReadOnly
 from engine.files.descriptors import Handles
 from engine.files.lock import LOCK_FILE, DirectoryLock
 from engine.files.owners import told
-from engine.files.system import DIRECTORY_MODE, Files, SystemFiles, write_new_file
+from engine.files.system import Files, SystemFiles, make_directory, write_new_file
 from engine.partitions.adoption import Adoption
 from engine.partitions.context import PartitionContext
 from engine.partitions.file_worker import FileWorker
@@ -314,7 +314,7 @@ def _open_state(files: Files, data_dir: Path, config: EngineConfig, call_soon_th
 def _make_directories(data_dir: Path) -> None:
     """Makes the data directory with its parents, each durable. Raises OSError."""
     missing = [path for path in (data_dir, *data_dir.parents) if not path.exists()]
-    data_dir.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+    make_directory(data_dir)
     for path in missing:
         SystemFiles().sync_dir(path.parent)
 

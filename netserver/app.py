@@ -25,6 +25,7 @@ from engine.files.system import SystemFiles, replace_file
 from engine.histogram import Histogram
 from engine.log import Log
 from netserver.access.access import Access
+from netserver.access.exposed import warn_of_writers
 from netserver.admin.metrics import Rounds
 from netserver.admin.names import SERVER_FILE
 from netserver.admin.server import AdminServer
@@ -233,6 +234,7 @@ class Server:
         except BaseException:
             made.undo()
             raise
+        warn_of_writers(self.data_dir)
         self.access.exists = lambda name: self.log.catalog.get(name) is not None
         server, engine = self.config.server, self.config.engine
         self.shell = Shell(

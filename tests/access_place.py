@@ -122,7 +122,7 @@ async def place(
     if not (directory / "authority.pem").exists():
         self_signed(directory, "authority")
     path = directory / "access"
-    path.write_text("")
+    path.touch(0o600)
     for number, (name, fields) in enumerate(identities.items(), 1):
         signed(directory, name, authority)
         known = {"networks": [f"127.0.1.{number}"], "certificates": [f"CN={name}"]}

@@ -30,6 +30,7 @@ NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
 DIRECTORY_MODE = 0o750
 FILE_MODE = 0o640
+PARENT_MODE = 0o755
 """What is made is for the server's user, and for its group to read: records are nobody else's business."""
 
 REMOVED = "the file was removed while it was in use"
@@ -273,6 +274,18 @@ def check_regular(path: Path) -> None:
     if found is not None and not stat.S_ISREG(found.st_mode):
         what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "not a regular file"
         raise NotAFile(errno.EINVAL, what, str(path))
+
+
+def make_directory(path: Path, mode: int = DIRECTORY_MODE) -> None:
+    """Makes a directory; those above it that are missing, too, in which nobody else can write, whatever the umask is.
+
+    Raises:
+        OSError: it cannot be made, or something else is there.
+    """
+    for above in reversed(path.parents):
+        if not above.exists():
+            above.mkdir(PARENT_MODE, exist_ok=True)
+    path.mkdir(mode, exist_ok=True)
 
 
 def write_new_file(files: Files, path: Path, content: bytes, mode: int | None = None) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from engine.callbacks import call_each
+from netserver.access.exposed import warn_of_readers
 from netserver.access.identity import ANYBODY, EVERYTHING, Identity, matches_glob
 from netserver.access.key_file import SALT_BYTES, digest_of, read_key_file
 
@@ -52,6 +53,8 @@ class Identities:
         self._networks: list[tuple[IPv4Network | IPv6Network, Identity]] = []
         self._anyone: list[Identity] = []
         self.names: dict[str, Identity] = {}
+        if path is not None:
+            warn_of_readers("the access file", path)
         for stored in read_key_file(path) if path is not None else []:
             identity = replace(stored.identity, listeners=stored.identity.listeners or listeners)
             self.names[identity.name] = identity

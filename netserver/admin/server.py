@@ -87,6 +87,7 @@ from aiohttp import web
 from engine.files.lock import identity_of
 from engine.files.system import SystemFiles, read_whole_file, write_new_file
 from engine.limits import SMALL_FILE_BYTES_MAX
+from netserver.access.exposed import warn_of_readers
 from netserver.access.quotas import Seat
 from netserver.access.table import Route, route_of, topic_of
 from netserver.admin.access import KeysApi, SubscriptionsApi
@@ -126,6 +127,7 @@ def read_token(data_dir: Path) -> str:
         if content is not None:
             token = content.decode("ascii").strip()
             if token:
+                warn_of_readers("the token", path)
                 return token
             path.unlink()
     except (OSError, UnicodeDecodeError) as error:

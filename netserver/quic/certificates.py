@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from engine.files.system import Files, SystemFiles, write_new_file
+from netserver.access.exposed import warn_of_readers
 from netserver.errors import CertificateError
 from netserver.quic.inside import QuicConfiguration
 from netserver.shell.tls import warn_of_dates
@@ -87,6 +88,7 @@ def load(configuration: QuicConfiguration, certificate_file: Path, key_file: Pat
         configuration.load_cert_chain(certificate_file, key_file)
         matches = configuration.certificate.public_key() == configuration.private_key.public_key()
         warn_of_dates(certificate_file)
+        warn_of_readers("the private key", key_file)
     except OSError as error:
         raise CertificateError(f"{where}: {error.strerror or error}") from None
     except Exception as error:  # noqa: BLE001 - parsers of a damaged file raise whatever they meet

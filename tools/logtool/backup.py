@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from engine.files.lock import DirectoryLock
+from engine.files.system import make_directory
 from tools.logtool.cli import Command, Settings
 from tools.logtool.lib import errors
 from tools.logtool.lib.errors import Failure, Finding
@@ -28,7 +29,7 @@ def empty_directory(path: Path) -> Iterator[None]:
     there = path.exists()
     if there and (not path.is_dir() or any(path.iterdir())):
         raise Failure(errors.CONFLICT, "not_empty", f"{path} is not empty; name a directory that is, or a new one")
-    path.mkdir(0o750, parents=True, exist_ok=True)
+    make_directory(path)
     lock = DirectoryLock(path, file=False)
     try:
         yield

@@ -24,6 +24,7 @@ from typing import Any, Self
 import click
 from click.shell_completion import CompletionItem
 
+from engine.files.system import make_directory
 from netserver.client.tls import OFF, SYSTEM
 from tools.logtool.cli import PLACE, Group, Settings
 from tools.logtool.lib import errors
@@ -127,7 +128,7 @@ class Contexts:
         """Replaces the file, or leaves it as it was. Raises OSError."""
         contexts = {name: context.fields() for name, context in sorted(self.known.items())}
         document: dict[str, Any] = {"schema": JSON_SCHEMA, "current": self.current, "contexts": contexts}
-        self.path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        make_directory(self.path.parent, 0o700)
         fd, aside = tempfile.mkstemp(dir=self.path.parent, prefix=".contexts-")
         try:
             with os.fdopen(fd, "w", encoding="utf-8") as file:

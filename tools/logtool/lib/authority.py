@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from engine.files.system import SystemFiles, write_new_file
+from engine.files.system import SystemFiles, make_directory, write_new_file
 from tools.logtool.lib import errors
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.limits import CERTIFICATE_BYTES_MAX
@@ -55,7 +55,7 @@ def now() -> datetime:
 
 def make_authority(directory: Path, days: int = CA_DAYS) -> bool:
     """Make the authority, if the directory has none yet; whether it was made. Raises OSError."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(directory, 0o700)
     if (directory / CA_FILE).exists() or (directory / CA_KEY_FILE).exists():
         return False
     key = ec.generate_private_key(ec.SECP256R1())

@@ -34,7 +34,7 @@ from pathlib import Path
 from engine.directory_layout import LMDB_DATA_FILE, LMDB_LOCK_FILE, STATE, TOPIC_FILE, TOPICS
 from engine.errors import Corrupt, named
 from engine.files.lock import is_in_use
-from engine.files.system import DIRECTORY_MODE, FILE_MODE, SystemFiles, write_new_file
+from engine.files.system import DIRECTORY_MODE, FILE_MODE, SystemFiles, make_directory, write_new_file
 from engine.formats.segment import parse_segment_name
 from engine.reader import DirectoryReader, PartitionReader, StoredTopic
 from engine.segments.watermarks import Owner, Watermarks
@@ -363,7 +363,7 @@ def restored(backup: Path, target: Path, on_bytes: OnBytes) -> Iterator[str]:
     folders = {target}
     for name, size_bytes, digest in manifest_of(backup):
         path = target / name
-        path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_directory(path.parent)
         folders.add(path.parent)
         try:
             found = copy_file(backup / name, path, on_bytes)
