@@ -50,6 +50,10 @@ static void dial(struct connection *c, const char *host, int port) {
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     inet_pton(AF_INET, host, &address.sin_addr);
     c->fd = socket(AF_INET, SOCK_STREAM, 0);
+    const char *own = getenv("LOAD_FROM"); /* the address to connect from */
+    struct sockaddr_in from = {.sin_family = AF_INET};
+    if (own && (inet_pton(AF_INET, own, &from.sin_addr) != 1 || bind(c->fd, (struct sockaddr *)&from, sizeof from)))
+        fail("bind");
     if (c->fd < 0 || connect(c->fd, (struct sockaddr *)&address, sizeof address)) fail("connect");
     int one = 1;
     setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
