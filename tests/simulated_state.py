@@ -36,6 +36,9 @@ class SimulatedState:
                     raise
                 on_corrupt(error)
 
+    def walk(self, prefix: bytes) -> Iterator[tuple[bytes, Any]]:
+        return self.scan(prefix, lambda _: None)
+
     def submit(self, ops: Sequence[Op], on_done: OnDone | None = None) -> None:
         submission = pack_submission(ops, on_done)
         self.pending_bytes += submission.size_bytes

@@ -25,6 +25,7 @@ class CursorNames:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._ids: dict[CursorKey, int] = {}
+        self._key_of: dict[int, CursorKey] = {}
         self._keys: dict[bytes, dict[CursorKey, None]] = {}
 
     def __contains__(self, key: object) -> bool:
@@ -41,25 +42,18 @@ class CursorNames:
     def add(self, key: CursorKey, cursor_id: int) -> None:
         """A cursor has a name."""
         self._ids[key] = cursor_id
+        self._key_of[cursor_id] = key
         self._keys.setdefault(key.name, {})[key] = None
         self.counts[key.owner] += 1
 
-    def remove(self, key: CursorKey) -> None:
-        """It is gone, or never had one."""
-        if self._ids.pop(key, None) is None:
+    def remove(self, cursor_id: int) -> None:
+        """A cursor is gone; one that never had a name is fine."""
+        key = self._key_of.pop(cursor_id, None)
+        if key is None:
             return
+        del self._ids[key]
         self.counts[key.owner] -= 1
         keys = self._keys[key.name]
         del keys[key]
         if not keys:
             del self._keys[key.name]
-
-    def remove_id(self, cursor_id: int) -> None:
-        """The same where its name is not known any more."""
-        for key in [key for key, named_id in self._ids.items() if named_id == cursor_id]:
-            self.remove(key)
-
-    def remove_topic(self, topic_id: int) -> None:
-        """All cursors of a topic are gone."""
-        for key in [key for key in self._ids if key.topic_id == topic_id]:
-            self.remove(key)

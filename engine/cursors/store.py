@@ -47,7 +47,7 @@ from engine.cursors.policies import CursorPolicies, CursorPolicy, CursorTotals
 from engine.cursors.reader import ReadBatchCache
 from engine.cursors.writer import CursorWriter
 from engine.errors import Corrupt, EngineError, InvalidConfig
-from engine.limits import CURSOR_NAME_BYTES_MAX, CURSORS_LOADED_MAX
+from engine.limits import CURSOR_NAME_BYTES_MAX, CURSORS_LOADED_MAX, WALK_KEYS
 from engine.partitions.partition import Partition
 from engine.partitions.table import PartitionTable
 from engine.reports import report, report_exception
@@ -99,6 +99,7 @@ class CursorStore:
         """Cursors that :meth:`tick` looks at for what falls due."""
         self._topic_of: dict[int, int] = {}
         self.names = CursorNames()
+        self._of_topic: dict[int, set[int]] = {}
         self._loaded: dict[int, Cursor] = {}
         self._at_rest: dict[int, Standing] = {}
         """Where cursors stand that are not in memory, as far as somebody has asked."""
@@ -139,8 +140,20 @@ class CursorStore:
 
     def _note(self, cursor_id: int, owner: str, name: bytes, topic_id: int, index: int) -> None:
         self._topic_of[cursor_id] = topic_id
+        self._of_topic.setdefault(topic_id, set()).add(cursor_id)
         if name:
             self.names.add(CursorKey(owner, name, topic_id, index), cursor_id)
+
+    def _unnote(self, cursor_id: int) -> None:
+        """There is no such cursor any more."""
+        topic_id = self._topic_of.pop(cursor_id, None)
+        others = self._of_topic.get(topic_id) if topic_id is not None else None
+        if others is not None and topic_id is not None:
+            others.discard(cursor_id)
+            if not others:
+                del self._of_topic[topic_id]
+        self._at_rest.pop(cursor_id, None)
+        self.names.remove(cursor_id)
 
     def _report(self, problem: Exception) -> None:
         report(f"a cursor is lost: {problem}")
@@ -294,8 +307,7 @@ class CursorStore:
         self.context.state.submit([delete_entry(cursor.id)], on_durable)
 
     def _forget(self, cursor: Cursor) -> None:
-        self._topic_of.pop(cursor.id, None)
-        self.names.remove(CursorKey(cursor.owner, cursor.name, cursor.partition.topic.id, cursor.partition.index))
+        self._unnote(cursor.id)
         self._loaded.pop(cursor.id, None)
         self.writer.forget(cursor)
         self.dead_letters.forget(cursor)
@@ -307,18 +319,26 @@ class CursorStore:
     def _topic_changed(self, topic: Topic, change: Change) -> None:
         if change != "deleted":
             return
-        ids = [cursor_id for cursor_id, topic_id in self._topic_of.items() if topic_id == topic.id]
-        for cursor_id in ids:
+        self.read_batches.forget_topic(topic)
+        ids = self._of_topic.pop(topic.id, None)
+        if ids:
+            log.info("topic %r was deleted, and with it %d cursors", topic.name, len(ids))
+            self.context.slices.run(self._forget_all(ids))
+
+    def _forget_all(self, ids: set[int]) -> Iterator[None]:
+        """There may be very many; a step for each. What a process that ends leaves is found by `_expire`."""
+        gone = []
+        while ids:
+            cursor_id = ids.pop()
             cursor = self._loaded.get(cursor_id)
             if cursor is not None:
                 self._forget(cursor)
-            self._topic_of.pop(cursor_id, None)
-            self._at_rest.pop(cursor_id, None)
-        self.names.remove_topic(topic.id)
-        self.read_batches.forget_topic(topic)
-        if ids:
-            log.info("topic %r was deleted, and with it %d cursors", topic.name, len(ids))
-            self.context.state.submit([delete_entry(cursor_id) for cursor_id in ids])
+            self._unnote(cursor_id)
+            gone.append(delete_entry(cursor_id))
+            if len(gone) == WALK_KEYS or not ids:
+                self.context.state.submit(gone)
+                gone = []
+            yield
 
     # --- time
 
@@ -366,13 +386,25 @@ class CursorStore:
         if entry is None:
             return
         expiry_ms = self.policy(entry.owner).expiry_ms
-        if expiry_ms and self.context.clock.age_ms(entry.used_ms) > expiry_ms:
+        if self._is_of_no_topic(entry):
+            log.info("subscription %d is removed: its topic was deleted", cursor_id)
+        elif expiry_ms and self.context.clock.age_ms(entry.used_ms) > expiry_ms:
             log.info("subscription %d expired: not used for %d hours", cursor_id, expiry_ms // 3_600_000)
             self.totals(entry.owner).expired += 1
-            self._topic_of.pop(cursor_id, None)
-            self._at_rest.pop(cursor_id, None)
-            self.names.remove(CursorKey(entry.owner, entry.name, entry.topic_id, entry.partition))
-            self.context.state.submit([delete_entry(cursor_id)])
+        else:
+            return
+        self._unnote(cursor_id)
+        self.context.state.submit([delete_entry(cursor_id)])
+
+    def _is_of_no_topic(self, entry: Entry) -> bool:
+        """Whether its topic is gone: one whose description is damaged still has its directory."""
+        context = self.context
+        if context.catalog.by_id(entry.topic_id) is not None:
+            return False
+        try:
+            return not context.files.exists(context.data_dir / "topics" / str(entry.topic_id))
+        except OSError:
+            return False
 
     # --- looking at all
 
@@ -422,8 +454,7 @@ class CursorStore:
     def _lose(self, cursor_id: int, problem: Exception) -> None:
         """A cursor turns out to be damaged: its name may be given to a new one."""
         self._report(problem)
-        self._topic_of.pop(cursor_id, None)
-        self.names.remove_id(cursor_id)
+        self._unnote(cursor_id)
 
     def flush(self, on_done: OnDone | None = None) -> None:
         """Write what has moved; ``on_done`` gets None once all that moved before this call is durable."""

@@ -45,6 +45,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, takewhile
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -63,6 +64,7 @@ from engine.limits import (
     STATE_ROUND_BYTES_MAX,
     STATE_VALUE_BYTES_MAX,
     STATE_VERIFY_ALWAYS_BYTES,
+    WALK_KEYS,
 )
 from engine.state.environment import Databases, Environment, ReadOnlyEnvironment
 
@@ -116,6 +118,10 @@ class StateStore(Protocol):
 
         A corrupt value is handed to `on_corrupt` and left out; without it, Corrupt is raised.
         """
+
+    def walk(self, prefix: bytes) -> Iterator[tuple[bytes, Any]]:
+        """Like `scan`, for going through very many in slices: `WALK_KEYS` at a time are of one moment, and corrupt
+        values are left out."""
 
     def submit(self, ops: Sequence[Op], on_done: OnDone | None = None) -> None:
         """Makes all changes or none; `on_done` is posted with None once they are durable, else with the error.
@@ -204,14 +210,21 @@ class StateReader:
         """See StateStore."""
         # Everything is copied out before the first item is handed over, so that no transaction stays open while the
         # caller does something else.
-        items: list[tuple[bytes, bytes]] = []
+        return self._unpacked(self._stored(prefix, prefix), on_corrupt)
+
+    def walk(self, prefix: bytes) -> Iterator[tuple[bytes, Any]]:
+        """See StateStore."""
+        start = prefix
+        while items := self._stored(prefix, start, WALK_KEYS):
+            yield from self._unpacked(items, lambda _: None)
+            start = items[-1][0] + b"\0"
+
+    def _stored(self, prefix: bytes, start: bytes, keys_max: int | None = None) -> list[tuple[bytes, bytes]]:
+        """Committed keys from `start` on that begin with `prefix`, with what is stored; up to `keys_max`."""
         with self._reading.read() as (transaction, _), transaction.cursor() as cursor:
-            if cursor.set_range(prefix):
-                for key, stored in cursor:
-                    if not key.startswith(prefix):
-                        break
-                    items.append((key, stored))
-        return self._unpacked(items, on_corrupt)
+            if not cursor.set_range(start):
+                return []
+            return list(takewhile(lambda item: item[0].startswith(prefix), islice(cursor, keys_max)))
 
     def _unpacked(
         self, items: list[tuple[bytes, bytes]], on_corrupt: Callable[[Corrupt], None] | None

@@ -25,7 +25,7 @@ import xxhash
 
 from engine.errors import LimitReached
 from engine.files.system import Files
-from engine.limits import LEDGER_KEEP_MS, LEDGER_WRITERS_MAX, SCAN_BYTES
+from engine.limits import LEDGER_KEEP_MS, LEDGER_WRITERS_MAX, SCAN_BYTES, WALK_KEYS
 from engine.state.store import Delete, Put, StateReader, StateStore, hashed_key
 
 if TYPE_CHECKING:
@@ -136,30 +136,35 @@ class Ledger:
         return entry if entry is not None and entry.writer == writer else None
 
     def entries(self) -> Iterator[Entry]:
-        """All that can be read."""
-        return read_entries(self._state)
+        """All that can be read; there may be `LEDGER_WRITERS_MAX`: go through them in slices."""
+        return (_entry(value) for _, value in self._state.walk(PREFIX))
 
     def put(self, entry: Entry) -> Put:
         """The change that remembers `entry`, for `Transaction.also`."""
         return Put(hashed_key(PREFIX, entry.writer.encode()), list(entry))
 
-    def forget_old(self, clock: DoubtedClock) -> int:
-        """Removes what nobody will repeat any more: complete, and older than `LEDGER_KEEP_MS`. How many are left.
+    def forget_old(self, clock: DoubtedClock) -> Iterator[int]:
+        """Removes what nobody will repeat any more: complete, and older than `LEDGER_KEEP_MS`. A step for each writer,
+        for slices, during which nothing else may change them; gives how many are left so far.
 
         Raises:
             LimitReached: there are `LEDGER_WRITERS_MAX` writers.
         """
-        old, left = [], 0
+        old: list[Delete] = []
+        left = 0
         for entry in self.entries():
             if entry.is_complete and clock.age_ms(entry.time_ms) > LEDGER_KEEP_MS:
                 old.append(Delete(hashed_key(PREFIX, entry.writer.encode())))
             else:
                 left += 1
+            if len(old) == WALK_KEYS:
+                self._state.submit(old)
+                old = []
+            yield left
         if old:
             self._state.submit(old)
         if left >= LEDGER_WRITERS_MAX:
             raise LimitReached(f"the batches of {LEDGER_WRITERS_MAX} writers are remembered already, the most allowed")
-        return left
 
 
 def _entry(value: Sequence[Any]) -> Entry:

@@ -42,6 +42,7 @@ from engine.limits import KEY_BYTES_MAX
 from engine.partitions.partition import Partition
 from engine.state.writer_ledger import STAGED, Entry, Ledger, content_hash, unusable
 from netserver.admin.api import Api, Conflict, NotFound, int_field
+from netserver.admin.slices import sliced
 from netserver.client.partitioning import partition_of
 from netserver.http.errors import BadRequest
 from netserver.limits import (
@@ -134,7 +135,7 @@ class Staging:
     async def drop(self, names: Sequence[str]) -> dict[str, Any]:
         """Remove staged files that no commit will name; those of a batch that is partly in the log stay."""
         _check_names(names)
-        kept = self._kept(self._ledger.entries())
+        kept, _ = await self._needed()
         dropped = [name for name in names if name not in kept]
         await self._remove(dropped)
         return {"dropped": len(dropped)}
@@ -160,7 +161,8 @@ class Staging:
         async with self._committing:
             entry = self._ledger.get(writer)
             if entry is None:
-                self._ledger.forget_old(self._server.log.clock)
+                async for _ in sliced(self._server.log.slices, self._ledger.forget_old(self._server.log.clock)):
+                    pass
             elif batch <= entry.batch and (entry.is_complete or batch < entry.batch):
                 await self._open(entry)
                 await self._remove(names)
@@ -186,8 +188,10 @@ class Staging:
 
     async def batches(self) -> dict[str, Any]:
         """The last batch of each writer, and how many staged files an incomplete one needs and lacks."""
+        slices = self._server.log.slices
+        entries = [entry async for entry in sliced(slices, self._ledger.entries())]
         items = []
-        for entry in sorted(self._ledger.entries()):
+        async for entry in sliced(slices, await asyncio.to_thread(sorted, entries)):
             lacking = sum([not (self._directory / name).exists() for name in entry.needed])
             items.append(entry.item() | {"needed_files": len(entry.needed), "missing_files": lacking})
         return {"schema": 1, "items": items}
@@ -233,15 +237,16 @@ class Staging:
         if time.monotonic() - self._swept_at < pause_s and self._swept_at:
             return
         self._swept_at = time.monotonic()
-        entries = list(self._ledger.entries())
-        done = {writer_tag(entry.writer): entry.batch - (not entry.is_complete) for entry in entries}
-        self._stored_bytes = await asyncio.to_thread(
-            _sweep, self._directory, self._kept(entries), done, self._server.log.clock
-        )
+        kept, done = await self._needed()
+        self._stored_bytes = await asyncio.to_thread(_sweep, self._directory, kept, done, self._server.log.clock)
 
-    def _kept(self, entries: Iterable[Entry]) -> set[str]:
-        """Files that a commit has named and not finished."""
-        return self._in_commit.union(*(entry.files for entry in entries))
+    async def _needed(self) -> tuple[set[str], dict[str, int]]:
+        """Files that a commit has named and not finished; the last batch in the log, by writer's tag."""
+        kept, done = set(self._in_commit), {}
+        async for entry in sliced(self._server.log.slices, self._ledger.entries()):
+            kept.update(entry.files)
+            done[writer_tag(entry.writer)] = entry.batch - (not entry.is_complete)
+        return kept | self._in_commit, done
 
 
 class _Commit:

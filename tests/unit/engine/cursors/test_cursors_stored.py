@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from engine.cursors.cursor import Cursor
 from engine.cursors.deliveries import DeliveryPolicy, load
-from engine.cursors.entries import JOURNAL, entry_key, put_entry
+from engine.cursors.entries import CURSOR, JOURNAL, entry_key, id_of, put_entry
 from engine.cursors.policies import CursorPolicy
 from engine.cursors.store import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS
 from engine.cursors.writer import REWRITE_MS
@@ -148,6 +149,42 @@ def test_a_cursor_of_a_topic_that_is_being_deleted_is_not_there(cursor_log: Curs
     assert cursor_log.store.get(named.id) is None
     assert cursor_log.store.group(OWNER, b"g", partition) is None
     assert len(cursor_log.store) == 0
+
+
+def test_very_many_cursors_of_a_deleted_topic_go_in_turns(
+    cursor_log: CursorLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    monkeypatch.setattr("engine.cursors.store.WALK_KEYS", 7)
+    store, engine = cursor_log.store, cursor_log.engine
+    cursors = [cursor_log.subscribe(name=b"g%d" % number if number % 2 else b"") for number in range(50)]
+    other = cursor_log.store.create(OWNER, engine.partition("other"), after_seq=0)
+    engine.log.catalog.delete(cursors[0].partition.topic)
+    left = []
+
+    def is_over() -> bool:
+        left.append(len(store))
+        return left[-1] == 1
+
+    engine.inbox.run_until(is_over)
+    assert max(before - after for before, after in pairwise(left)) < 5
+    assert not any(cursor.alive for cursor in cursors)
+    assert store.group(OWNER, b"g1", cursors[1].partition) is None
+    engine.inbox.run_until(lambda: engine.log.state.pending_bytes == 0)
+    assert [id_of(key) for key, _ in engine.log.state.scan(CURSOR)] == store.ids() == [other.id]
+
+
+def test_a_cursor_whose_topic_is_gone_is_removed_and_one_of_a_damaged_topic_stays(cursor_log: CursorLog) -> None:
+    cursor = cursor_log.subscribe(name=b"g")
+    for topic_id in (1000, 1001):
+        store(cursor_log, put_entry(cursor.entry()._replace(id=topic_id, topic_id=topic_id)))
+    (cursor_log.path / "topics" / "1001").mkdir()
+    cursor_log.restart()
+    assert cursor_log.store.ids() == [cursor.id, 1000, 1001]
+    unload(cursor_log)
+    assert cursor_log.store.ids() == [cursor.id, 1001]
+    cursor_log.restart()
+    assert cursor_log.store.ids() == [cursor.id, 1001]
 
 
 def test_cursors_expire_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,17 @@ def test_scan_is_sorted_limited_to_the_prefix_and_of_one_moment(tmp_path: Path) 
         assert [key for key, _ in owner.store.scan(b"")] == [b"a/9", b"b/", b"b/2", b"b0", b"c"]
 
 
+def test_a_walk_goes_on_behind_what_was_given_whatever_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.state.store.WALK_KEYS", 2)
+    with opened(tmp_path / "state") as owner:
+        owner.submit(*(Put(key, key) for key in (b"a", b"b/", b"b/1", b"b/2", b"b/3", b"b/4", b"c")))
+        walk = owner.store.walk(b"b/")
+        assert next(walk) == (b"b/", b"b/")
+        owner.submit(Delete(b"b/1"), Delete(b"b/2"), Put(b"b/3", b"new"))
+        assert list(walk) == [(b"b/1", b"b/1"), (b"b/3", b"new"), (b"b/4", b"b/4")]
+        assert list(owner.store.walk(b"x")) == []
+
+
 def test_submissions_share_rounds_and_are_answered_in_order(tmp_path: Path) -> None:
     answers: list[int] = []
     with opened(tmp_path / "state") as owner:
@@ -184,6 +195,7 @@ def test_damaged_values_are_named_and_cost_no_others(tmp_path: Path) -> None:
             list(owner.store.scan(b"k/"))
         damaged: list[Corrupt] = []
         assert list(owner.store.scan(b"k/", damaged.append)) == [(b"k/0", 0), (b"k/1", 1), (b"k/3", 3)]
+        assert list(owner.store.walk(b"k/")) == [(b"k/0", 0), (b"k/1", 1), (b"k/3", 3)]
         assert ["b'k/2'" in str(damaged[0]), "b'k/4'" in str(damaged[1]), len(damaged)] == [True, True, 2]
         assert owner.submit(Put(b"k/2", 2)) is None
         assert owner.store.get(b"k/2") == 2

@@ -61,12 +61,25 @@ def test_what_nobody_will_repeat_is_forgotten(engine: EngineLog) -> None:
         engine, entry("old", time_ms=old_ms), entry("old, in the middle", ("f",), old_ms), entry("new"),
         entry("just not old", time_ms=old_ms + 1),
     )  # fmt: skip
-    assert ledger.forget_old(engine.log.clock) == 3
+    assert list(ledger.forget_old(engine.log.clock))[-1] == 3
     settle(engine)
     assert ledger.get("old") is None
     assert {one.writer for one in ledger.entries()} == {"old, in the middle", "new", "just not old"}
-    assert ledger.forget_old(engine.log.clock) == 3, "nothing is left to forget"
+    assert list(ledger.forget_old(engine.log.clock))[-1] == 3, "nothing is left to forget"
     assert engine.log.state.pending_bytes == 0
+
+
+def test_a_large_ledger_is_gone_through_in_steps(engine: EngineLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.state.writer_ledger.WALK_KEYS", 4)
+    ledger = Ledger(engine.log.state)
+    remember(engine, *(entry(f"old {number}", time_ms=0) for number in range(10)), entry("new"))
+    steps = ledger.forget_old(engine.log.clock)
+    pending = [engine.log.state.pending_bytes for _ in steps]
+    assert len(pending) == 11, "a step for each"
+    assert pending[0] == pending[2] == 0, "what is removed is submitted a few at a time"
+    assert 0 < pending[-1] < engine.log.state.pending_bytes
+    settle(engine)
+    assert [one.writer for one in ledger.entries()] == ["new"]
 
 
 def test_a_clock_that_is_ahead_for_a_while_makes_nothing_forgotten(engine: EngineLog, time: Time) -> None:
@@ -76,7 +89,7 @@ def test_a_clock_that_is_ahead_for_a_while_makes_nothing_forgotten(engine: Engin
         time.offset_ms += jump
         time.pass_on(5 * MINUTE)
         engine.log.housekeeping.clean()
-        assert ledger.forget_old(engine.log.clock) == 1
+        assert list(ledger.forget_old(engine.log.clock))[-1] == 1
         time.offset_ms -= jump
     assert ledger.get("a") is not None
 
@@ -85,10 +98,10 @@ def test_as_many_writers_as_are_allowed(engine: EngineLog, monkeypatch: pytest.M
     monkeypatch.setattr("engine.state.writer_ledger.LEDGER_WRITERS_MAX", 3)
     ledger = Ledger(engine.log.state)
     remember(engine, entry("1"), entry("2"))
-    assert ledger.forget_old(engine.log.clock) == 2
+    assert list(ledger.forget_old(engine.log.clock))[-1] == 2
     remember(engine, entry("3"), entry("old", time_ms=0))
     with pytest.raises(LimitReached, match="3 writers are remembered already"):
-        ledger.forget_old(engine.log.clock)
+        list(ledger.forget_old(engine.log.clock))
     settle(engine)
     assert ledger.get("old") is None, "forgotten all the same"
 

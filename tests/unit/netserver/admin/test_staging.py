@@ -21,7 +21,9 @@ import quintlog
 from engine.files.system import Files, SystemFiles
 from engine.formats.record import Record
 from engine.reader import DirectoryReader, Loss
+from engine.state.writer_ledger import Entry, Ledger
 from netserver.admin import staging
+from netserver.admin.api import Api
 from netserver.testing import running, server
 from tests.echo import ALONE, run
 from tests.lmdb_state import data_file_replaced
@@ -101,6 +103,32 @@ def with_writer(
             await test(Writer(Caller(server, http)))
 
     run("asyncio", main())
+
+
+def test_others_have_their_turns_while_all_writers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    writers = 200
+
+    async def test(writer: Writer) -> None:
+        log = writer.call.server.log
+        ledger = Ledger(log.state)
+        puts = [ledger.put(Entry(f"{number}", 1, (), 1, 0, 1, 1, log.now_ms(), ())) for number in range(writers)]
+        await Api.durable(lambda done: log.state.submit(puts, done))
+        put_off: list[object] = []
+        later = log.slices.later
+        monkeypatch.setattr(log.slices, "later", lambda work: (put_off.append(work), later(work)))
+        dropped = await writer.stage(row(b"1"))
+        assert len(put_off) > writers - 5
+        for call in (
+            writer.commit(1, await writer.stage(row(b"2"))),
+            writer.call("GET", "/v1/commits"),
+            writer.call("POST", "/v1/staged/drop", {"names": [dropped]}),
+        ):
+            put_off.clear()
+            await call
+            assert len(put_off) > writers - 5
+
+    with_writer(test)
 
 
 def test_a_batch_is_appended_whole_in_the_order_of_its_files() -> None:
