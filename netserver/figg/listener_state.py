@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
@@ -51,6 +52,7 @@ class ListenerState:
         self._log = services.log
         self._refusals: dict[FiggSession, Refusal] = {}
         self._waiting: dict[Subscription, FiggSession] = {}
+        self._named: dict[bytes, dict[Subscription, None]] = {}  # those, by topic
         self._retry_at = 0.0
         self._space_seen: WeakKeyDictionary[Partition, float] = WeakKeyDictionary()
         self._looking = False
@@ -87,6 +89,7 @@ class ListenerState:
         if not self._waiting:
             self._retry_at = self._loop.time() + RETRY_LATEST_S
         self._waiting[subscription] = session
+        self._named.setdefault(subscription.topic, {})[subscription] = None
         self._look_later()
         self._loop.call_later(UNREADABLE_S, self._give_up, subscription, problem)
 
@@ -98,7 +101,17 @@ class ListenerState:
 
     def forget(self, subscription: Subscription) -> None:
         """The subscription is over."""
-        self._waiting.pop(subscription, None)
+        self._take(subscription)
+
+    def _take(self, subscription: Subscription) -> FiggSession | None:
+        """The session of one that waits; it no longer does."""
+        session = self._waiting.pop(subscription, None)
+        if session is not None:
+            named = self._named[subscription.topic]
+            del named[subscription]
+            if not named:
+                del self._named[subscription.topic]
+        return session
 
     def leave(self, session: FiggSession) -> None:
         """The connection is gone."""
@@ -106,12 +119,17 @@ class ListenerState:
 
     def _topic_changed(self, topic: Topic, change: Change) -> None:
         if change == "created":
-            for subscription, session in list(self._waiting.items()):
-                if subscription.topic == topic.name:
-                    self._loop.call_soon(self._retry, subscription, session)
+            named = list(self._named.get(topic.name, ()))
+            if named:
+                self._log.slices.later(partial(self._retry_all, named))
 
-    def _retry(self, subscription: Subscription, session: FiggSession) -> None:
-        if self._waiting.pop(subscription, None) is not None:
+    def _retry_all(self, subscriptions: list[Subscription]) -> None:
+        again = (partial(self._retry, subscription) for subscription in subscriptions)
+        self._log.slices.call_each("the end of a wait", again)
+
+    def _retry(self, subscription: Subscription) -> None:
+        session = self._take(subscription)
+        if session is not None:
             session.connection.call(session.retry, subscription)
 
     def _look_later(self) -> None:
@@ -127,9 +145,8 @@ class ListenerState:
                 del self._refusals[session]
                 session.connection.close("its publishes may be stored now; the client sends them again", "retry")
         if self._waiting and now >= self._retry_at:
-            waiting, self._retry_at = list(self._waiting.items()), now + RETRY_LATEST_S
-            for subscription, session in waiting:
-                self._retry(subscription, session)
+            self._retry_at = now + RETRY_LATEST_S
+            self._retry_all(list(self._waiting))
         if self._refusals or self._waiting:
             self._look_later()
 

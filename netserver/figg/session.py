@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -325,10 +326,19 @@ class FiggSession:
     def _stop(self, topic: bytes) -> None:
         subscription = self._subscriptions.pop(topic, None)
         if subscription is not None:
-            subscription.stop()
-            if subscription.is_counted:
-                self.connection.visitor.unsubscribe()
-            self._shared.forget(subscription)
+            self._leave(subscription)
+
+    def _stop_all(self) -> None:
+        """In slices: there may be 65,536."""
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        leave = (partial(self._leave, subscription) for subscription in subscriptions.values())
+        self.connection.services.log.slices.call_each("the end of a connection", leave)
+
+    def _leave(self, subscription: Subscription) -> None:
+        subscription.stop()
+        if subscription.is_counted:
+            self.connection.visitor.unsubscribe()
+        self._shared.forget(subscription)
 
     def _enqueue(self, subscription: Subscription) -> None:
         if not subscription.queued:
@@ -403,8 +413,7 @@ class FiggSession:
     def _end(self) -> None:
         """No more input: answer what is outstanding, then close."""
         self._ending = True
-        for topic in list(self._subscriptions):
-            self._stop(topic)
+        self._stop_all()
         self._close_when_done()
 
     def _close_when_done(self) -> None:
@@ -415,8 +424,7 @@ class FiggSession:
         self._deliver()
 
     def closed(self) -> None:
-        for topic in list(self._subscriptions):
-            self._stop(topic)
+        self._stop_all()
         self._ready.clear()
         self._shared.leave(self)
         self._outstanding.close()

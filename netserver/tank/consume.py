@@ -28,6 +28,7 @@ from .limits import (
     CHUNK_BYTES_TARGET,
     FETCH_BYTES_MAX,
     FETCH_BYTES_MIN,
+    GATHERED_BYTES,
     PIECES_A_STEP,
     SHARE_BYTES_MIN,
     SLICE_BYTES_MIN,
@@ -314,7 +315,11 @@ class Requester(Protocol):
 
 
 class ConsumeJob:
-    """One request of a session on its way to its answer."""
+    """One request of a session on its way to its answer.
+
+    Attributes:
+        topics: those that it reads.
+    """
 
     def __init__(self, session: Requester, request: ConsumeRequest) -> None:
         self.shared = session.shared
@@ -327,6 +332,7 @@ class ConsumeJob:
         self._request = request
         count = sum(len(partitions) for _, partitions in request.topics)
         self.share_bytes = max(SHARE_BYTES_MIN, min(CHUNK_BYTES_TARGET, ANSWER_BYTES_TARGET // max(count, 1)))
+        self.topics: set[Topic] = set()
         self._topics: list[list[Fetch] | None] = []
         self._pending = 0
         self._came_bytes = 0
@@ -348,6 +354,8 @@ class ConsumeJob:
             fetches = None if topic is None else [Fetch(self, entry, topic) for entry in partitions]
             self._topics.append(fetches)
             self.fetches += fetches or ()
+            if topic is not None:
+                self.topics.add(topic)
             yield
         for fetch in self.fetches:
             if self.state != READING:
@@ -506,19 +514,37 @@ class ConsumeJob:
             yield
 
     def _write(self, head: bytearray, pieces: list[tuple[ReadBatch, ChunkCut]]) -> Iterator[None]:
-        """Head and chunks, at once: gathered in one buffer where batches are small, else as slices of what was read."""
+        """Head and chunks, at once: gathered in buffers where batches are small, else as slices of what was read."""
         connection = self.connection
         batches = sum(cut.batches for _, cut in pieces)
         if self.size_bytes < SLICE_BYTES_MIN * max(batches, 2):
-            frame = bytearray(len(head) + self.size_bytes)
-            frame[: len(head)] = head
-            position = len(head)
-            for read_batch, cut in pieces:
-                position = cut.copy_to(read_batch.buffer, frame, position)
-                yield
-            connection.write(frame)
+            gathered = []
+            at = 0
+            while at < len(pieces) or head:
+                end, size_bytes = _run(pieces, at)
+                buffer = bytearray(len(head) + size_bytes)
+                buffer[: len(head)] = head
+                position, head = len(head), bytearray()
+                for read_batch, cut in pieces[at:end]:
+                    position = cut.copy_to(read_batch.buffer, buffer, position)
+                    yield
+                gathered.append(buffer)
+                at = end
+            for buffer in gathered:
+                connection.write(buffer)
             return
         connection.write(head)
         for read_batch, cut in pieces:
             for start, end in cut.ranges(read_batch.buffer):
                 connection.write(read_batch.buffer[start:end])
+
+
+def _run(pieces: list[tuple[ReadBatch, ChunkCut]], start: int) -> tuple[int, int]:
+    """Where the pieces end that one buffer takes from ``start`` on, at least one; their bytes."""
+    size_bytes = 0
+    for at in range(start, len(pieces)):
+        piece_bytes = pieces[at][1].size_bytes
+        if size_bytes and size_bytes + piece_bytes > GATHERED_BYTES:
+            return at, size_bytes
+        size_bytes += piece_bytes
+    return len(pieces), size_bytes

@@ -59,9 +59,12 @@ throughput and holds memory. A single larger bundle is sent whole."""
 ANSWER_BYTES_TARGET: Final = 4 << 20
 """Bytes of one answer, shared by its partitions; each may still give one whole bundle."""
 
-ANSWER_BYTES_MAX: Final = FRAME_PAYLOAD_BYTES_MAX
+ANSWER_BYTES_MAX: Final = 16 << 20
 """An answer never holds more chunk bytes than this, unless its first bundle alone does: what does not fit is left
-for the next request."""
+for the next request. A request may name one partition 65,025 times, and nobody has to read what he asks for."""
+
+GATHERED_BYTES: Final = 1 << 20
+"""Small batches of an answer are gathered in buffers of this size: to clear and fill 256 MiB is a stall of 120 ms."""
 
 SHARE_BYTES_MIN: Final = 4 << 10
 """Least part of an answer that a partition gets when very many are asked for at once."""

@@ -51,7 +51,7 @@ class ListenerState:
         self.services = services
         self.log = services.log
         self.catalog = services.log.catalog
-        self.waiting = WaitingRequests()
+        self.waiting = WaitingRequests(services.log.slices)
         self.checks = ThreadPoolExecutor(1, thread_name_prefix="quintlog-tank")
         """Where large publishes are checked, one after the other."""
         self.silent = SilentConnections(services.loop, services.shell.is_crowded)

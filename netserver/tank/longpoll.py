@@ -12,6 +12,7 @@ from .limits import WAITING_PARTITIONS_MAX, WAITING_PARTITIONS_PER_CONNECTION_MA
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
+    from engine.slices import Slices
     from engine.state.topics import Topic
 
     from .consume import ConsumeJob, Fetch, Unwritten
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 class WaitingRequests:
     """Those of all connections, oldest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, slices: Slices) -> None:
         self.partitions = 0
+        self._slices = slices
         self._jobs: dict[ConsumeJob, None] = {}
+        self._of_topic: dict[Topic, dict[ConsumeJob, None]] = {}
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -31,19 +34,33 @@ class WaitingRequests:
         """``job`` waits."""
         self._jobs[job] = None
         self.partitions += len(job.fetches)
+        for topic in job.topics:
+            self._of_topic.setdefault(topic, {})[job] = None
         while self.partitions > WAITING_PARTITIONS_MAX:
             next(iter(self._jobs)).expire()
 
     def discard(self, job: ConsumeJob) -> None:
         """It no longer waits."""
-        if self._jobs.pop(job, self) is None:
-            self.partitions -= len(job.fetches)
+        if self._jobs.pop(job, self) is not None:
+            return
+        self.partitions -= len(job.fetches)
+        for topic in job.topics:
+            others = self._of_topic[topic]
+            del others[job]
+            if not others:
+                del self._of_topic[topic]
 
     def topic_deleted(self, topic: Topic) -> None:
         """Answers the requests that wait for a topic that is gone."""
-        for job in list(self._jobs):
-            if any(fetch.partition is not None and fetch.partition.topic is topic for fetch in job.fetches):
-                job.expire()
+        self.expire(list(self._of_topic.get(topic, ())))
+
+    def expire(self, jobs: list[ConsumeJob]) -> None:
+        """Answers requests as if their time had run out; there may be very many."""
+        self._slices.call_each("the end of a wait", (job.expire for job in jobs))
+
+    def drop(self, jobs: list[ConsumeJob]) -> None:
+        """Forgets requests: nobody wants their answers."""
+        self._slices.call_each("the end of a connection", (job.drop for job in jobs))
 
 
 class Waiting:

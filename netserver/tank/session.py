@@ -368,22 +368,19 @@ class TankSession:
 
     def eof(self) -> None:
         self.is_ending = True
-        for job in self.waiting.jobs():
-            job.drop()
+        self.shared.waiting.drop(self.waiting.jobs())
         self.settled()
 
     def drain(self) -> None:
         self.is_ending = True
-        for job in self.waiting.jobs():
-            job.expire()
+        self.shared.waiting.expire(self.waiting.jobs())
         self.settled()
 
     def closed(self) -> None:
         self.shared.silent.remove(self.connection)
         self._parked.clear()
         self._outstanding.close()
-        for job in list(self._jobs):
-            job.drop()
+        self.shared.waiting.drop(list(self._jobs))
 
     def idle(self) -> bool:
         return not (len(self._outstanding) or self._jobs or self._parked or self._unanswered)

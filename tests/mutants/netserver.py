@@ -125,7 +125,7 @@ MUTANTS = (
     ),
     Mutant(
         "take what an incomplete batch was repeated with for a leftover",
-        "netserver/admin/staging.py::Staging._sweep",
+        "netserver/admin/staging.py::Staging._needed",
         "entry.batch - (not entry.is_complete)",
         "entry.batch",
         f"{STAGING} -k incomplete_batch_needs",
@@ -325,6 +325,27 @@ MUTANTS = (
         "and self._is_crowded()",
         "",
         "tests/unit/netserver/tank/test_tank_session.py -k while_there_is_room",
+    ),
+    Mutant(
+        "answer all that wait for a deleted topic in one turn",
+        "netserver/tank/longpoll.py::WaitingRequests.expire",
+        'self._slices.call_each("the end of a wait", (job.expire for job in jobs))',
+        "[job.expire() for job in jobs]",
+        "tests/unit/netserver/tank/test_tank_longpoll.py -k in_turns",
+    ),
+    Mutant(
+        "end all subscriptions of a connection in one turn",
+        "netserver/figg/session.py::FiggSession._stop_all",
+        'self.connection.services.log.slices.call_each("the end of a connection", leave)',
+        "[one() for one in leave]",
+        "tests/unit/netserver/figg/test_figg_session.py -k in_turns",
+    ),
+    Mutant(
+        "put as much into an answer as a frame can hold",
+        "netserver/tank/consume.py::Fetch._take",
+        "job.size_bytes + cut.size_bytes > ANSWER_BYTES_MAX",
+        "False",
+        "tests/unit/netserver/tank/test_tank_session.py -k is_bounded",
     ),
     Mutant(
         "take as many messages in a bundle as it has room for",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -479,5 +480,62 @@ def test_history_is_sent_in_turns_that_have_time(monkeypatch: pytest.MonkeyPatch
         tick()
         assert len(await peer.history(b"t", count)) == count
         assert max(portions.values()) == 1
+
+    with_server(test)
+
+
+@pytest.mark.parametrize("how", ["close", "eof", "drain"])
+def test_very_many_subscriptions_end_in_turns(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    count = 200
+
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        peer.send(*(Attach(b"t-%d" % number, 0) for number in range(count)))
+        for _ in range(count):
+            await peer.expect(Attached)
+        (connection,) = place.server.shell.connections
+        subscribers = connection.session._shared.frames.subscribers  # type: ignore[attr-defined]
+        left = [len(subscribers)]
+        assert left == [count]
+        if how == "close":
+            peer.writer.transport.abort()
+        elif how == "eof":
+            peer.writer.write_eof()
+        else:
+            connection.drain()
+        while left[-1]:
+            await asyncio.sleep(0)
+            left.append(len(subscribers))
+        assert max(before - after for before, after in pairwise(left)) < 10
+
+    with_server(test)
+
+
+def test_subscriptions_of_a_topic_that_is_made_again_begin_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+
+    async def test(place: Place) -> None:
+        peers = [await place.peer() for _ in range(20)]
+        for peer in peers:
+            peer.send(Attach(b"t", 0), Attach(b"u", 0))
+            await peer.expect(Attached)
+            await peer.expect(Attached)
+        log = place.server.log
+        connection = next(iter(place.server.shell.connections))
+        shared = connection.session._shared  # type: ignore[attr-defined]
+        for name in (b"t", b"u"):
+            topic = log.catalog.get(name)
+            assert topic is not None
+            log.catalog.delete(topic)
+        await until(lambda: len(shared._waiting) == 40)
+        log.catalog.create(b"t")
+        left = [len(shared._waiting)]
+        while left[-1] > 20:
+            await asyncio.sleep(0)
+            left.append(len(shared._waiting))
+        assert max(before - after for before, after in pairwise(left)) < 5
+        for peer in peers:
+            assert (await peer.expect(Attached)).topic == b"t"
 
     with_server(test)

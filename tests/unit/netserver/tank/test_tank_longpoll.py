@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -115,6 +116,48 @@ def test_a_closed_connection_leaves_nothing_to_the_next_one() -> None:
             assert await other.produce(b"t", bundle(b"secret")) == b"\0"
             following.send(messages.StatusRequest(77))
             assert (await following.answer(messages.StatusResponse)).request_id == 77
+
+    with_server(test)
+
+
+@pytest.mark.parametrize("how", ["close", "eof", "drain", "delete"])
+def test_very_many_that_wait_end_in_turns(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    count = 200
+
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.create(b"t") == 0
+        assert await peer.create(b"u") == 0
+        peer.send(*(consume(number, b"t", (0, SEQ_END), max_wait_ms=60_000) for number in range(count)))
+        (connection,) = place.server.shell.connections
+        waiting = connection.session.shared.waiting  # type: ignore[attr-defined]
+        await until(lambda: len(waiting) == count)
+        left = [len(waiting)]
+        log = place.server.log
+        if how == "close":
+            peer.writer.transport.abort()
+        elif how == "eof":
+            peer.writer.write_eof()
+        elif how == "drain":
+            connection.drain()
+        else:
+            topics = {name: log.catalog.get(name) for name in (b"t", b"u")}
+            for name in (b"u", b"t"):
+                topic = topics[name]
+                assert topic is not None
+                assert len(waiting) == count, "nobody waits for the other one"
+                deleted: list[object] = []
+                log.catalog.delete(topic, deleted.append)
+                await until(lambda deleted=deleted: bool(deleted))  # type: ignore[misc]
+        while left[-1]:
+            await asyncio.sleep(0)
+            left.append(len(waiting))
+        assert max(before - after for before, after in pairwise(left)) < 10
+        assert waiting.partitions == 0
+        if how in ("drain", "delete"):
+            for _ in range(count):
+                await peer.answer(messages.ConsumeResponse)
 
     with_server(test)
 

@@ -487,6 +487,30 @@ def test_a_topic_is_deleted_while_its_partitions_are_gone_through() -> None:
     with_server(test)
 
 
+@pytest.mark.parametrize("gathered_bytes", [1, 500, 1 << 20])
+def test_an_answer_is_bounded_and_gathered_in_several_buffers(
+    gathered_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("netserver.tank.consume.ANSWER_BYTES_MAX", 3000)
+    monkeypatch.setattr("netserver.tank.consume.GATHERED_BYTES", gathered_bytes)
+
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.create(b"t") == 0
+        sent = [bundle(b"x" * 100), bundle(b"y" * 200)]
+        for one in sent:
+            assert await peer.produce(b"t", one) == b"\0"
+        found = await peer.consume(b"t", *[(0, 1, 1000)] * 50)
+        assert len(found) == 50
+        assert [values(one) for one in found[:5]] == [sent] * 5
+        assert {tuple(values(one)) for one in found} == {tuple(sent), ()}
+        assert 2000 < sum(len(one.chunk) for one in found) <= 3000
+        (nothing,) = await peer.consume(b"t", (0, 3))
+        assert (nothing.code, nothing.high_water_mark, values(nothing)) == (0, 2, [])
+
+    with_server(test)
+
+
 def test_a_flood_of_small_requests_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
 
