@@ -158,7 +158,7 @@ def test_readme(tmp_path: Path, programs: Path) -> None:
             elif step.command.startswith("export PATH="):
                 output = shell.run("export QUINTLOG_DATA_DIR=" + step.command.split("QUINTLOG_DATA_DIR=")[1])
             else:
-                output = shell.run(step.command)
+                output = shell.run(step.command.replace("http://127.0.0.1:9180", process.admin_url))
             expected, actual = plain(step.expected), plain(output)
             assert matches(expected, actual), (
                 f"README line {step.line}: {step.command}\n--- as written\n{step.expected}\n--- now\n{output}"
