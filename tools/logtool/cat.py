@@ -35,7 +35,7 @@ def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.argument("topic", metavar="TOPIC[:PARTITION]", shell_complete=complete_topic)
     @click.option("--to", "to", type=POSITION, metavar="POS", help="Stop before this position.")
-    @click.option("--limit", type=click.IntRange(1), metavar="N", help="Stop after N records.")
+    @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Stop after N records.")
     @click.option("--key", metavar="KEY", help="Only records with this key.")
     @click.option("--contains", metavar="TEXT", help="Only records whose value holds this text.")
     @click.option("--where", multiple=True, metavar="/POINTER=V", help="Only JSON values with V at this JSON pointer.")

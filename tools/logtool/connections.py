@@ -12,6 +12,7 @@ from tools.logtool.lib import errors
 from tools.logtool.lib.address import need_admin
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.output import Column, number, size_text, time_text
+from tools.logtool.lib.watching import watchable
 
 COLUMNS = (
     number("number", "ID"),
@@ -32,6 +33,7 @@ def connections() -> None:
 
 @connections.command("list")
 @click.argument("pattern", metavar="[GLOB]", required=False)
+@watchable
 @click.pass_obj
 def list_connections(settings: Settings, pattern: str | None) -> None:
     """List the open connections, or those whose protocol or peer matches GLOB, oldest first."""

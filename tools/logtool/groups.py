@@ -28,6 +28,7 @@ from tools.logtool.lib.output import (
     trend_text,
 )
 from tools.logtool.lib.positions import POSITION
+from tools.logtool.lib.watching import watchable
 from tools.logtool.topics import confirm, extent, topic_of
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def _find(settings: Settings, name: str, meant: dict[str, str]) -> tuple[Item, S
 @groups.command("list")
 @click.argument("pattern", metavar="[GLOB]", required=False)
 @which
+@watchable
 @click.pass_obj
 def list_groups(settings: Settings, pattern: str | None, meant: dict[str, str]) -> None:
     """List the groups, or those whose name matches GLOB (*, ?, [..]). From server or files.
@@ -176,6 +178,7 @@ def list_groups(settings: Settings, pattern: str | None, meant: dict[str, str]) 
 @groups.command()
 @click.argument("name")
 @which
+@watchable
 @click.pass_obj
 def show(settings: Settings, name: str, meant: dict[str, str]) -> None:
     """Show one group with its position in each partition. From server or files."""

@@ -13,6 +13,7 @@ from tools.logtool.lib.address import admin_of
 from tools.logtool.lib.changes import changes
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.output import Column, number, size_text
+from tools.logtool.lib.watching import watchable
 from tools.logtool.topics import confirm
 
 
@@ -59,6 +60,7 @@ def _items(settings: Settings) -> list[dict[str, Any]]:
 
 @sessions.command("list")
 @click.argument("pattern", metavar="[GLOB]", required=False)
+@watchable
 @click.pass_obj
 def list_sessions(settings: Settings, pattern: str | None) -> None:
     """List the sessions, or those whose uuid matches GLOB (*, ?, [..]). From server or files."""

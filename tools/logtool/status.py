@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import click
 from tools.logtool.cli import Command, Settings
 from tools.logtool.lib.address import admin_of, service
 from tools.logtool.lib.output import size_text, time_text
+from tools.logtool.lib.watching import watchable
 from tools.serving import Service
 
 BYTES = ("stored_bytes", "disk_free_bytes", "disk_size_bytes", "pending_bytes")
@@ -72,19 +72,13 @@ def _item(settings: Settings) -> dict[str, Any]:
 
 
 @click.command(cls=Command)
-@click.option("--watch", type=click.FloatRange(0.1), metavar="S", help="Again every S seconds, until interrupted.")
+@watchable
 @click.pass_obj
-def status(settings: Settings, watch: float | None) -> None:
+def status(settings: Settings) -> None:
     """Show the log at a glance: server, listeners, topics, sizes, room on the disk. From files or server."""
     output = settings.output
     shows: dict[str, Callable[[Any], str]] = dict.fromkeys(BYTES, size_text)
-    while True:
-        item = _item(settings)
-        if output.form == "table":
-            item.pop("started_ms", None)
-        output.fields(item, shows)
-        if watch is None:
-            return
-        time.sleep(watch)
-        if output.form == "table":
-            output.write(b"\n")
+    item = _item(settings)
+    if output.form == "table":
+        item.pop("started_ms", None)
+    output.fields(item, shows)

@@ -27,6 +27,7 @@ from tools.logtool.lib.output import (
 )
 from tools.logtool.lib.positions import POSITION
 from tools.logtool.lib.stored_subscriptions import StoredSubscriptions
+from tools.logtool.lib.watching import watchable
 from tools.logtool.topics import confirm, extent, topic_of
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ def _show(settings: Settings, subscription_id: int) -> dict[str, Any]:
 
 @subscriptions.command("list")
 @click.argument("pattern", metavar="[GLOB]", required=False)
+@watchable
 @click.pass_obj
 def list_subscriptions(settings: Settings, pattern: str | None) -> None:
     """List the subscriptions, or those of topics whose name matches GLOB (*, ?, [..]). From server or files.

@@ -22,6 +22,7 @@ from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.output import Column, Output, count_text, name_text, number, say, size_text, time_text
 from tools.logtool.lib.positions import POSITION
 from tools.logtool.lib.records import topic_and_partition
+from tools.logtool.lib.watching import watchable
 
 LIST_COLUMNS = (
     Column("name", "TOPIC"),
@@ -89,6 +90,7 @@ def _summary(item: dict[str, Any]) -> dict[str, Any]:
 
 @topics.command("list")
 @click.argument("pattern", metavar="[GLOB]", required=False)
+@watchable
 @click.pass_obj
 def list_topics(settings: Settings, pattern: str | None) -> None:
     """List the topics, or those whose name matches GLOB (*, ?, [..]). From files or server."""
