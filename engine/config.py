@@ -196,6 +196,11 @@ class EngineConfig:
 
     topic: TopicConfig = field(default_factory=TopicConfig)
     auto_create: bool = _setting(True, "flag", help="Make a topic when it is first published to or read from.")
+    auto_create_by_readers: bool = _setting(
+        True,
+        "flag",
+        help="Off: only publishing makes one; who reads what is not there is told so, or waits (Figg).",
+    )
     topics_max: int = _setting(
         100_000, "count", 1, limits.TOPICS_MAX, help="Most topics; making another one is refused."
     )

@@ -148,6 +148,14 @@ class Catalog:
             raise UnknownTopic(f"no topic {title(name)}, and auto_create is off")
         return self.create(name, maker=maker)
 
+    def get_or_create_to_read(self, name: bytes, maker: str = "") -> Topic:
+        """The same for who reads it. Raises as :meth:`get_or_create`, and where only publishing makes topics."""
+        if name not in self._topics:
+            if self._config.auto_create and not self._config.auto_create_by_readers:
+                raise UnknownTopic(f"no topic {title(name)}, and auto_create_by_readers is off")
+            log.info("topic %s is made because somebody wants to read it", title(name))
+        return self.get_or_create(name, maker)
+
     def adopt(self, description: Mapping[str, Any], on_durable: OnDone | None = None) -> Topic:
         """Takes in a topic whose directory is there but whose entry is not, from its ``topic.json``.
 

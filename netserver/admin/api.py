@@ -313,8 +313,14 @@ class Api:
 
     async def opened_or_made(self, name: bytes, index: int) -> Partition:
         """The same; the topic is made when there is none and its first partition is asked for."""
+        return await self.opened(self.find(name) if index else self.found_or_made(name), index)
+
+    def found_or_made(self, name: bytes) -> Topic:
+        """The topic that is published to. Raises BadRequest: there is none, and none without a name is made."""
         catalog = self._server.log.catalog
-        return await self.opened(self.find(name) if index else catalog.get_or_create(name), index)
+        if not name and catalog.get(name) is None:
+            raise BadRequest("a topic needs a name")
+        return catalog.get_or_create(name)
 
     @staticmethod
     async def durable(change: Callable[[Callable[[Exception | None], None]], Any]) -> Any:

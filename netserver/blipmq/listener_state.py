@@ -93,6 +93,7 @@ class ListenerState:
         self.speaks_version_2 = section.version_2
         self._topic_settings = section.topic_settings()
         self._auto_create = config.engine.auto_create
+        self._auto_create_by_readers = config.engine.auto_create_by_readers
         self.cursors.set_policy(OWNER, cursor_policy(section))
 
     def _reload(self, config: ServerConfig) -> Callable[[], None]:
@@ -118,7 +119,7 @@ class ListenerState:
         """Whether there is a topic of this name."""
         return name in self._routes or self.log.catalog.get(name) is not None
 
-    def route(self, name: bytes, maker: str) -> Partition | None:
+    def route(self, name: bytes, maker: str, *, to_read: bool = False) -> Partition | None:
         """The partition of a topic, which is made for ``maker`` when it is missing; None: there is none, and none is to
         be made.
 
@@ -132,16 +133,18 @@ class ListenerState:
         found = self._routes.get(name)
         if found is not None:
             return found
-        topic = catalog.get(name) or self._made(name, maker)
+        topic = catalog.get(name) or self._made(name, maker, to_read=to_read)
         if topic is None or topic.deleting:
             return None
         partition = self._routes[name] = self.log.partition(topic)
         self._generation = catalog.generation
         return partition
 
-    def _made(self, name: bytes, maker: str) -> Topic | None:
-        if not self._auto_create:
+    def _made(self, name: bytes, maker: str, *, to_read: bool) -> Topic | None:
+        if not self._auto_create or (to_read and not self._auto_create_by_readers):
             return None
+        if to_read:
+            log.info("topic %r is made because somebody wants to read it", name.decode(errors="backslashreplace"))
         return self.log.catalog.create(name, settings=self._topic_settings, maker=maker)
 
 

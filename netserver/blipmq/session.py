@@ -355,7 +355,7 @@ class BlipmqSession(ConsumingSession):
         if not self.connection.visitor.check(frame, right, topic, is_there=self.shared.is_there(topic)):
             raise PayloadError(FORBIDDEN, codec.UNAUTHORIZED)
         try:
-            partition = self.shared.route(topic, self.connection.maker)
+            partition = self.shared.route(topic, self.connection.maker, to_read=right is SUBSCRIBE)
         except EngineError as error:
             raise PayloadError(str(error)) from None
         if partition is None or partition.topic.deleting:

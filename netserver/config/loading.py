@@ -27,7 +27,14 @@ from engine.errors import InvalidConfig
 from netserver.config.clients import AccessSection
 from netserver.config.console import ConsoleSection
 from netserver.config.lines import line_of
-from netserver.config.sections import PROTOCOL_SECTIONS, AdminSection, ServerConfig, ServerSection, sections
+from netserver.config.sections import (
+    MAKING_TOPICS,
+    PROTOCOL_SECTIONS,
+    AdminSection,
+    ServerConfig,
+    ServerSection,
+    sections,
+)
 from netserver.config.settings import parse_value
 from netserver.errors import ConfigError
 from netserver.limits import CONFIG_FILE_BYTES_MAX
@@ -139,9 +146,9 @@ def build(*layers: tuple[str, Layer]) -> ServerConfig:
                     values[section][name] = parse_value(known[section], name, text)
                 except ConfigError as error:
                     raise ConfigError(f"{_source(source, section, name)}: [{section}] {error}") from None
-    auto_create = {"auto_create": values["topics"].pop("auto_create")} if "auto_create" in values["topics"] else {}
+    making = {name: values["topics"].pop(name) for name in MAKING_TOPICS if name in values["topics"]}
     try:
-        engine = EngineConfig(topic=TopicConfig(**values["topics"]), **values["engine"], **auto_create)
+        engine = EngineConfig(topic=TopicConfig(**values["topics"]), **values["engine"], **making)
     except InvalidConfig as error:
         raise ConfigError(str(error)) from None
     config = ServerConfig(

@@ -129,9 +129,12 @@ PROTOCOL_SECTIONS: Final[dict[str, type[ListenerSection]]] = {
     "blipmq": BlipmqSection,
     "fujin": FujinSection,
 }
+MAKING_TOPICS: Final = ("auto_create", "auto_create_by_readers")
+"""Settings of the engine."""
 RELOADABLE: Final = frozenset(
     {"server.log_level", "server.connections_max", "server.publish_share_bytes", "server.receive_bytes_max"}
-    | {"engine.topics_max", "engine.partitions_max", "engine.pending_bytes_max", "topics.auto_create"}
+    | {"engine.topics_max", "engine.partitions_max", "engine.pending_bytes_max"}
+    | {f"topics.{name}" for name in MAKING_TOPICS}
     | {f"topics.{name}" for name in section_settings(TopicConfig)}
     | {f"blipmq.{name}" for name in section_settings(BlipmqSection)}
     - {f"blipmq.{name}" for name in ("listen", "bind_addr", "port", "handshake_timeout", "acks", "fsync_policy")}
@@ -247,10 +250,10 @@ class ServerConfig:
 
 
 def sections() -> dict[str, dict[str, AnySetting]]:
-    """Every section with its settings. ``auto_create`` is shown where users look for it: with the topics."""
+    """Every section with its settings. `MAKING_TOPICS` are shown where users look for them: with the topics."""
     engine: dict[str, AnySetting] = dict(section_settings(EngineConfig))
     topics: dict[str, AnySetting] = dict(section_settings(TopicConfig))
-    topics["auto_create"] = engine.pop("auto_create")
+    topics |= {name: engine.pop(name) for name in MAKING_TOPICS}
     listeners = {name: section_settings(kind) for name, kind in PROTOCOL_SECTIONS.items()}
     return {
         "server": section_settings(ServerSection),
@@ -269,7 +272,7 @@ def values(config: ServerConfig) -> dict[str, dict[str, str | int]]:
     holders["topics"] = config.engine.topic
     return {
         section: {
-            name: _plain(how, getattr(config.engine if name == "auto_create" else holders[section], name))
+            name: _plain(how, getattr(config.engine if name in MAKING_TOPICS else holders[section], name))
             for name, how in its.items()
         }
         for section, its in sections().items()
@@ -298,7 +301,7 @@ def changes(old: ServerConfig, new: ServerConfig) -> list[str]:
         for name in its:
             holder = "engine" if section == "topics" else section
             before, after = getattr(old, holder), getattr(new, holder)
-            if section == "topics" and name != "auto_create":
+            if section == "topics" and name not in MAKING_TOPICS:
                 before, after = before.topic, after.topic
             if getattr(before, name) != getattr(after, name):
                 found.append(f"{section}.{name}")
@@ -312,7 +315,7 @@ def reloaded(old: ServerConfig, new: ServerConfig) -> ServerConfig:
         if change not in RELOADABLE:
             continue
         section, _, name = change.partition(".")
-        if section == "topics" and name != "auto_create":
+        if section == "topics" and name not in MAKING_TOPICS:
             topic = dataclasses.replace(result.engine.topic, **{name: getattr(new.engine.topic, name)})
             engine = dataclasses.replace(result.engine, topic=topic)
             result = dataclasses.replace(result, engine=engine)

@@ -62,14 +62,18 @@ class ListenerState:
         """Whether there is a topic of this name."""
         return self._log.catalog.get(topic) is not None
 
-    def partition(self, topic: bytes, maker: str, *, create: bool = True) -> Partition:
-        """Partition 0 of a topic, which is made for ``maker`` when there is none (unless ``create`` is False).
+    def partition(self, topic: bytes, maker: str) -> Partition:
+        """Partition 0 of a topic, which is made for ``maker`` when there is none.
 
         Raises:
             EngineError: there is none, and none can be made.
         """
+        return self._log.partition(self._log.catalog.get_or_create(topic, maker))
+
+    def partition_to_read(self, topic: bytes, maker: str, *, create: bool) -> Partition:
+        """The same for a subscription; with ``create`` False none is made. Raises as :meth:`partition`."""
         catalog = self._log.catalog
-        found = catalog.get_or_create(topic, maker) if create else catalog.get(topic)
+        found = catalog.get_or_create_to_read(topic, maker) if create else catalog.get(topic)
         if found is None:
             raise UnknownTopic("the topic was deleted")
         return self._log.partition(found)

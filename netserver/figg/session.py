@@ -292,7 +292,7 @@ class FiggSession:
             if not subscription.is_counted:
                 self.connection.visitor.subscribe("ATTACH", subscription.topic)
                 subscription.is_counted = True
-            partition = self._shared.partition(subscription.topic, self.connection.maker, create=create)
+            partition = self._shared.partition_to_read(subscription.topic, self.connection.maker, create=create)
         except EngineError as problem:
             self._shared.unreadable(self, subscription, problem)
             return

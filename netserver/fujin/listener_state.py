@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from engine.cursors.deliveries import DeliveryPolicy
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from netserver.config.fujin import FujinSection
     from netserver.config.sections import ServerConfig
     from netserver.shell.services import Services
+
+log = logging.getLogger(__name__)
 
 WRITE = right_of("fujin", "WRITE")
 READ = right_of("fujin", "CONNECT_READER")
@@ -92,6 +95,7 @@ class ListenerState:
         self.options = Options(section.message_bytes_max, section.write_headers)
         self.is_synced = section.acks == "synced"
         self._auto_create = config.engine.auto_create
+        self._auto_create_by_readers = config.engine.auto_create_by_readers
         self._writers = {name.encode(): writer.topic.encode() for name, writer in section.writers if writer.topic}
         self._readers = {name.encode(): reader for name, reader in section.readers}
         self._routes.clear()
@@ -137,7 +141,7 @@ class ListenerState:
         A reader that comes back does not bring a deleted topic back: that takes somebody who writes.
         """
         visitor.demand("CONNECT_READER", READ, topic, is_there=self.log.catalog.get(topic) is not None)
-        return None if topic in self._deleted else self._partition(topic, maker)
+        return None if topic in self._deleted else self._partition(topic, maker, to_read=True)
 
     def _topic_changed(self, topic: Topic, change: Change) -> None:
         if change == "deleted":
@@ -147,11 +151,14 @@ class ListenerState:
         elif change == "created":
             self._deleted.pop(topic.name, None)
 
-    def _partition(self, topic_name: bytes, maker: str) -> Partition | None:
+    def _partition(self, topic_name: bytes, maker: str, *, to_read: bool = False) -> Partition | None:
         topic = self.log.catalog.get(topic_name)
         if topic is None:
-            if not self._auto_create:
+            if not self._auto_create or (to_read and not self._auto_create_by_readers):
                 return None
+            if to_read:
+                name = topic_name.decode(errors="backslashreplace")
+                log.info("topic %r is made because somebody wants to read it", name)
             topic = self.log.catalog.create(topic_name, maker=maker)
         return None if topic.deleting else self.log.partition(topic)
 

@@ -28,6 +28,7 @@ from netserver.http.limits import (
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
+    from engine.positions import Position
     from engine.segments.batches import ReadBatch
     from netserver.http.sender import Sender
     from netserver.shell.counters import Counters
@@ -55,6 +56,20 @@ class Remark:
 
 Item: TypeAlias = tuple[int, Record] | Remark
 """(partition, record), or why there is none."""
+
+
+def remark_about(start: Position, partitions: Sequence[Partition]) -> Remark | None:
+    """What is said of a number that is not there: whoever mistypes one would wait for nothing."""
+    if start.kind != "seq" or not start.value:
+        return None
+    first = min(partition.log_start for partition in partitions)
+    last = max(partition.committed_seq for partition in partitions)
+    index = partitions[0].index
+    if start.value < first:
+        return Remark(index, start.value, first - 1, f"records before {first} are no longer there")
+    if start.value > last + 1:
+        return Remark(index, last + 1, start.value - 1, f"the log ends before {start.value}: its last record is {last}")
+    return None
 
 
 class Source:
@@ -110,6 +125,8 @@ class Source:
 
     def fill(self) -> bool:
         """Take the next piece; False: there is none now. Raises EngineError: it cannot be read."""
+        if self.found:
+            return True
         if self.end_seq is not None and self.next_seq >= self.end_seq:
             return False
         if self._records is None and not self._read():
@@ -184,6 +201,7 @@ class Reader:
         may: whether whoever reads has the right to go on; asked before each piece.
         counters: of what is read for the request.
         starts: (partition, first number, number before which it ends or None, milliseconds since 1970 or 0).
+        remark: what is said before anything else.
     """
 
     def __init__(
@@ -192,6 +210,7 @@ class Reader:
         sender: Sender,
         may: Callable[[], bool],
         counters: Counters,
+        remark: Remark | None = None,
     ) -> None:
         self._counters = counters
         self._sender = sender
@@ -199,6 +218,8 @@ class Reader:
         self._may = may
         self._more = asyncio.Event()
         self._sources = [Source(*start, self._more.set) for start in starts]
+        if remark is not None:
+            self._sources[0].found.append(remark)
 
     async def pieces(self, until_s: float | None) -> AsyncIterator[list[Item]]:
         """What there is, piece by piece; an empty one before each wait, and when nothing came for a while.

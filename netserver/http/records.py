@@ -32,7 +32,7 @@ from netserver.http.limits import (
 )
 from netserver.http.publishing import Publishing
 from netserver.http.query import Publish, Read
-from netserver.http.reading import Buffer, Item, Reader, Remark
+from netserver.http.reading import Buffer, Item, Reader, Remark, remark_about
 from netserver.http.sender import Sender
 from netserver.http.socket import serve_socket
 from netserver.http.splitting import JSONL, LENGTH, LENGTHS, NONE, Splitter
@@ -83,7 +83,7 @@ class RecordsApi:
             BadRequest, EngineError: a note says how many records are stored all the same.
         """
         asked = Publish.of(request.query, JSONL if request.content_type in LINES else NONE)
-        topic = self._server.log.catalog.get_or_create(name)
+        topic = self._api.found_or_made(name)
         publishing = Publishing(self._server.shell.pressure, sender, may)
         try:
             await self._append(request, asked, topic, publishing)
@@ -145,7 +145,8 @@ class RecordsApi:
         """
         asked = Read.of(request.query, request.headers.get("Accept", ""))
         starts = await self.starts(self._api.find(name), asked)
-        return await self._answer(request, asked, starts, sender, may)
+        remark = remark_about(asked.start, [start[0] for start in starts]) if asked.start is not None else None
+        return await self._answer(request, asked, starts, sender, may, remark)
 
     async def read_group(
         self, request: web.BaseRequest, name: bytes, groups: Groups, sender: Sender, may: Callable[[], bool]
@@ -171,8 +172,9 @@ class RecordsApi:
         starts: Sequence[tuple[Partition, int, int | None, int]],
         sender: Sender,
         may: Callable[[], bool],
+        remark: Remark | None = None,
     ) -> web.StreamResponse:
-        reader = Reader(starts, sender, may, self._counters)
+        reader = Reader(starts, sender, may, self._counters, remark)
         try:
             if request.headers.get("Upgrade", "").lower() == "websocket":
                 return await serve_socket(request, asked.credit, wanted(reader, asked))

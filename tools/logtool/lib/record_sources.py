@@ -24,6 +24,10 @@ POLL_S = 0.05
 """How often `tail` looks at the watermarks of files: one read of 128 bytes for each partition."""
 
 
+NOTES = ("the log ends before ", "records before ")
+"""How remarks of a server begin that tell of no loss."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gap:
     """Numbers that are not there: removed, or damaged, which is a `loss`."""
@@ -202,6 +206,8 @@ class Served:
         found = json.loads(line)
         if "error" in found:
             raise Failure(UNREACHABLE, "server", str(found["error"]))
+        if str(found.get("remark", "")).startswith(NOTES):
+            return Gap(found["remark"], is_note=True)
         if "remark" in found:
             numbers = f"records {found['first_offset']} to {found['last_offset']}"
             text = f"partition {found['partition']}: {numbers}: {found['remark']}"

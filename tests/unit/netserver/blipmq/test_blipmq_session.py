@@ -277,6 +277,18 @@ def test_a_record_that_no_frame_can_carry_is_passed() -> None:
     with_server(test)
 
 
+def test_where_only_publishing_makes_topics_a_mistyped_subscription_is_refused() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        peer.send(codec.subscribe(3, b"t", 1))
+        assert await peer.nack() == (3, 404, "unknown topic")
+        assert place.server.log.catalog.get(b"t") is None
+        await peer.publish(b"t", b"x")
+        assert await peer.subscribe(b"t")
+
+    with_server(test, topics={"auto_create_by_readers": "false"})
+
+
 def test_topics_that_cannot_be_made() -> None:
     async def test(place: Place) -> None:
         peer = await place.peer()

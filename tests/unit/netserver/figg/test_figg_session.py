@@ -429,6 +429,19 @@ def test_without_auto_create_a_subscription_waits_for_its_topic() -> None:
     with_server(test, {"topics": {"auto_create": "false"}})
 
 
+def test_where_only_publishing_makes_topics_a_subscription_waits_for_its_topic() -> None:
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        peer.send(Attach(b"t", 0))
+        await peer.silent()
+        assert place.server.log.catalog.get(b"t") is None
+        peer.publish(b"t", 0, b"x")
+        assert await peer.expect(Attached) == Attached(b"t", 0)
+        assert await peer.read(b"t", 1) == [(1, b"x")]
+
+    with_server(test, {"topics": {"auto_create_by_readers": "false"}})
+
+
 def test_a_deleted_topic_stays_away_until_somebody_publishes() -> None:
     async def test(place: Place) -> None:
         peer, publisher = await place.peer(), await place.peer()

@@ -628,6 +628,17 @@ def test_names_of_readers() -> None:
     serve(test, topics={"auto_create": False}, readers={"r": {"topic": "orders"}, "broken": {"topic": "nosuch"}})
 
 
+def test_where_only_publishing_makes_topics_a_mistyped_reader_is_refused() -> None:
+    async def test(server: Server, peer: Peer) -> None:
+        stream = peer.open(codec.connect_reader(PUSH, True, b"orders"))
+        assert await stream.rest() == codec.connected("reader not found")
+        assert server.log.catalog.get(b"orders") is None
+        await peer.publish(b"orders", b"m")
+        assert await peer.puller(b"orders", auto=True)
+
+    serve(test, topics={"auto_create_by_readers": False})
+
+
 def test_the_error_and_the_end_travel_apart() -> None:
     async def test(server: Server, peer: Peer) -> None:
         stream = peer.open(codec.connect_reader(PUSH, True, b"nosuch"))

@@ -217,3 +217,31 @@ def test_a_deleted_topic_ends_its_followers() -> None:
                 await answer.content.read()
 
     with_records(test)
+
+
+def test_a_topic_without_a_name_is_not_made() -> None:
+    async def test(call: Records) -> None:
+        assert (await call.publish("/records", b'{"value":"x"}'))[0] == 400
+        assert await call.error("POST", "/v1/topics//records", {"records": [{"value": "x"}]}) == (400, "bad_request")
+        assert call.server.log.catalog.get(b"") is None
+
+    with_records(test)
+
+
+def test_a_number_that_is_not_there_is_told() -> None:
+    async def test(call: Records) -> None:
+        await call.publish("t/records", b"".join(b'{"value":"%d"}\n' % n for n in range(9)))
+        (remark,) = await call.read("t/records?from=12")
+        assert remark == {
+            "partition": 0,
+            "first_offset": 10,
+            "last_offset": 11,
+            "remark": "the log ends before 12: its last record is 9",
+        }
+        assert await call.read("t/records?from=10") == []
+        followed = await call.read("t/records?from=12&follow=true&timeout_ms=50")
+        assert [line["remark"] for line in followed] == [remark["remark"]]
+        (document,) = await call.read("t/records?from=12", "application/json")
+        assert json.loads(document)["items"] == [remark]
+
+    with_records(test)
