@@ -40,6 +40,9 @@ HTTP_DOCUMENT_BYTES_MAX: Final = 32 * MIB
 HTTP_HEARTBEAT_S: Final = 5.0
 """A follower without a new record for so long gets an empty line, so that a dead connection is found."""
 
+HTTP_PROGRESS_S: Final = 0.5
+"""How often a search says how far it is, when it is asked to."""
+
 HTTP_PARTITIONS_MAX: Final = 1024
 """Partitions that one request reads together: each holds a piece of the log in memory."""
 

@@ -51,6 +51,7 @@ READ: Final[dict[str, tuple[Schema, str]]] = {
     "contains": (TEXT, "only records whose value holds this text"),
     "where": (TEXT, "/json/pointer=value: only JSON values with this there"),
     "format": ({"enum": list(FORMATS)}, "lines, one document, or each value after its length"),
+    "progress": (FLAG, "say now and then how far a search is"),
     "credit": (COUNT, "records that a WebSocket takes at once"),
 }
 PUBLISH: Final[dict[str, tuple[Schema, str]]] = {
@@ -59,7 +60,7 @@ PUBLISH: Final[dict[str, tuple[Schema, str]]] = {
     "key": (TEXT, "of all of them"),
 }
 WHICH: Final = {"protocol": "where several have the name", "topic": "the same"}
-LINES: Final[Schema] = {"anyOf": [ref("Record"), ref("Remark")]}
+LINES: Final[Schema] = {"anyOf": [ref("Record"), ref("Remark"), ref("Progress")]}
 
 OPERATIONS: Final[dict[str, Operation]] = {
     "GET status": _gives("The server at a glance", ref("Status")),

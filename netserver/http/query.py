@@ -155,6 +155,7 @@ class Read:
         size_bytes_max: of values; None: no bound.
         timeout_s: a follower ends after so long; None: never.
         credit: records that a WebSocket takes before it has said more.
+        progress: say now and then how far a search is.
     """
 
     partition: int | None
@@ -167,11 +168,12 @@ class Read:
     form: str
     wanted: Filter
     credit: int
+    progress: bool
 
     @property
     def is_plain(self) -> bool:
         """Every record from the start on is wanted, up to a number or a count of them."""
-        return self.wanted.everything and self.size_bytes_max is None
+        return self.wanted.everything and self.size_bytes_max is None and not self.progress
 
     @classmethod
     def of(cls, query: MultiMapping[str], accept: str) -> Read:
@@ -194,10 +196,13 @@ class Read:
             parameters.choice("format", FORMATS, _form_of(accept)),
             wanted,
             parameters.number("credit", 0, HTTP_CREDIT_MAX) or 0,
+            parameters.flag("progress"),
         )
         parameters.end()
         if made.form == "json" and made.follow:
             raise BadRequest("a JSON document has an end: follow=true needs format=jsonl or raw")
+        if made.form != "jsonl" and made.progress:
+            raise BadRequest("progress=true needs format=jsonl")
         return made
 
 

@@ -276,9 +276,17 @@ class Reader:
                 await self._wait(until_s)
             await asyncio.sleep(0)
 
+    def total(self) -> int:
+        """How many records there are to read now, at most."""
+        return sum(
+            source.partition.gaps.count(source.next_seq, _last_of(source)).most
+            for source in self._sources
+            if source.next_seq <= _last_of(source)
+        )
+
     def _count(self, items: list[Item]) -> int:
         """Counts records, which are returned, and what was left out."""
-        values = [item[1].value for item in items if not isinstance(item, Remark)]
+        values = [item[1].value for item in items if isinstance(item, tuple)]
         self._count_of(sum(map(len, values)), len(values))
         return len(values)
 
@@ -333,6 +341,11 @@ class Reader:
             source.close()
 
 
+def _last_of(source: Source) -> int:
+    committed_seq = source.partition.committed_seq
+    return committed_seq if source.end_seq is None else min(source.end_seq - 1, committed_seq)
+
+
 def _time(source: Source) -> int:
     first = source.found[0]
-    return 0 if isinstance(first, Remark) else first[1].timestamp_ms
+    return first[1].timestamp_ms if isinstance(first, tuple) else 0

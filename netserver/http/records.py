@@ -20,7 +20,7 @@ from engine.partitions.extent import Extent
 from engine.positions import EARLIEST, LATEST
 from netserver.client.partitioning import partition_of
 from netserver.http.bodies import LINES, Lines, append_lengths, append_values
-from netserver.http.choosing import line_of_item, until_s, wanted
+from netserver.http.choosing import Line, Progress, line_of_item, until_s, wanted
 from netserver.http.dispatch import frame_lengths, frame_lines
 from netserver.http.errors import BadRequest
 from netserver.http.limits import (
@@ -32,7 +32,7 @@ from netserver.http.limits import (
 )
 from netserver.http.publishing import Publishing
 from netserver.http.query import Publish, Read
-from netserver.http.reading import Buffer, Item, Reader, Remark, remark_about
+from netserver.http.reading import Buffer, Reader, Remark, remark_about
 from netserver.http.sender import Sender
 from netserver.http.socket import serve_socket
 from netserver.http.splitting import JSONL, LENGTH, LENGTHS, NONE, Splitter
@@ -254,7 +254,7 @@ async def _write(response: web.StreamResponse, reader: Reader, asked: Read) -> N
     async for item in wanted(reader, asked):
         if item is not None:
             out += shown(item)
-            if len(out) < HTTP_WRITE_BYTES:
+            if len(out) < HTTP_WRITE_BYTES and not isinstance(item, Progress):
                 continue
         elif not is_raw:
             out += b"\n"  # whoever follows has all that there is now
@@ -265,8 +265,8 @@ async def _write(response: web.StreamResponse, reader: Reader, asked: Read) -> N
         await response.write(bytes(out))
 
 
-def _raw(item: Item) -> bytes:
-    if isinstance(item, Remark):
+def _raw(item: Line) -> bytes:
+    if not isinstance(item, tuple):
         return b""
     value = item[1].value
     return LENGTH.pack(len(value)) + value

@@ -165,6 +165,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "Remark": document({"partition": COUNT, "first_offset": COUNT, "last_offset": COUNT, "remark": TEXT}),
     "ConsoleLogin": document({"path": TEXT, "expires_seconds": NUMBER}),
+    "Progress": document({"progress": document({"scanned": COUNT, "total": COUNT})}),
     "Connection": document(
         {
             "number": COUNT,

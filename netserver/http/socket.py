@@ -9,9 +9,8 @@ from contextlib import suppress
 
 from aiohttp import WSMsgType, web
 
-from netserver.http.choosing import line_of_item
+from netserver.http.choosing import Line, line_of_item
 from netserver.http.limits import HTTP_CREDIT_MAX, HTTP_HEARTBEAT_S, HTTP_RECORDS_PIECE, HTTP_SOCKET_MESSAGE_BYTES
-from netserver.http.reading import Item
 
 
 class Credit:
@@ -40,7 +39,7 @@ class Credit:
         return self._is_open
 
 
-async def serve_socket(request: web.BaseRequest, credit: int, items: AsyncIterator[Item | None]) -> web.StreamResponse:
+async def serve_socket(request: web.BaseRequest, credit: int, items: AsyncIterator[Line | None]) -> web.StreamResponse:
     """Send items until they end or the peer goes; ``{"credit": N}`` from it lets so many more records come."""
     socket = web.WebSocketResponse(heartbeat=HTTP_HEARTBEAT_S, max_msg_size=HTTP_SOCKET_MESSAGE_BYTES, compress=False)
     await socket.prepare(request)
@@ -55,7 +54,7 @@ async def serve_socket(request: web.BaseRequest, credit: int, items: AsyncIterat
     return socket
 
 
-async def _send(socket: web.WebSocketResponse, credit: Credit, items: AsyncIterator[Item | None]) -> None:
+async def _send(socket: web.WebSocketResponse, credit: Credit, items: AsyncIterator[Line | None]) -> None:
     lines: list[bytes] = []
     if not await credit.wait():
         return

@@ -19,7 +19,8 @@ from tools.logtool.lib.address import need_admin
 from tools.logtool.lib.completing import complete_topic
 from tools.logtool.lib.errors import USAGE, Failure, Finding
 from tools.logtool.lib.positions import POSITION
-from tools.logtool.lib.record_sources import Files, Gap, Item, Served, Source, limited, newest
+from tools.logtool.lib.progress import SearchProgress
+from tools.logtool.lib.record_sources import Files, Gap, Item, Scanned, Served, Source, limited, newest
 from tools.logtool.lib.records import DECODES, Printer, named_partition, where_option
 
 TAIL_RECORDS = 10
@@ -104,9 +105,13 @@ class _Run:
 
     def _print(self, items: Iterator[Item]) -> None:
         printer, write = self.printer, self.printer.write
+        progress = SearchProgress(self.output)
         try:
             for item in items:
-                if isinstance(item, tuple):
+                if isinstance(item, Scanned):
+                    progress.show(item.scanned, item.total, printer.count)
+                elif isinstance(item, tuple):
+                    progress.clear()
                     try:
                         write(item[1], item[0])
                     except ValueError as error:
@@ -118,6 +123,7 @@ class _Run:
                     self.output.flush()
                     self._tell(item)
         finally:
+            progress.end(printer.count)
             printer.end()
         if self.has_losses:
             raise Finding

@@ -11,7 +11,7 @@ from typing import Self
 
 import click
 
-from tools.logtool.lib.output import Output, size_text
+from tools.logtool.lib.output import Output, count_text, size_text
 
 EVERY_S = 0.2
 
@@ -67,3 +67,36 @@ class BytesProgress:
             share = min(self.done_bytes / self.total_bytes, 1)
             line = f"{line} of {size_text(self.total_bytes)} ({share:.0%}), {left_s:.0f} s left"
         return f"{line}, {size_text(int(speed))}/s"
+
+
+class SearchProgress:
+    """How far a search is, on the terminal while it lasts; with `-v` what it has looked at stays."""
+
+    def __init__(self, output: Output) -> None:
+        self._output = output
+        self._shown = sys.stderr.isatty() and not output.quiet
+        self._is_there = False
+        self._scanned = self._total = 0
+
+    def show(self, scanned: int, total: int, found: int) -> None:
+        """So many records were looked at, of so many."""
+        self._scanned, self._total = scanned, total
+        if self._shown:
+            self._is_there = True
+            click.echo(f"\r\x1b[K{self.text(found)}", nl=False, err=True)
+
+    def text(self, found: int) -> str:
+        """The line."""
+        return f"scanned {self._scanned} of {count_text(self._total, 'record')}, found {found}"
+
+    def clear(self) -> None:
+        """Something else is written."""
+        if self._is_there:
+            self._is_there = False
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+    def end(self, found: int) -> None:
+        """It is over."""
+        self.clear()
+        if self._scanned:
+            self._output.detail(self.text(found))

@@ -24,6 +24,9 @@ POLL_S = 0.05
 """How often `tail` looks at the watermarks of files: one read of 128 bytes for each partition."""
 
 
+PROGRESS_S = 0.2
+"""How often a search of files says how far it is; it looks at the clock every so many records:"""
+PROGRESS_RECORDS = 256
 NOTES = ("the log ends before ", "records before ")
 """How remarks of a server begin that tell of no loss."""
 
@@ -37,8 +40,16 @@ class Gap:
     is_note: bool = False
 
 
-Item = tuple[int, Record] | Gap | None
-"""(partition, record); why some are not there; None: nothing more for now."""
+@dataclass(frozen=True, slots=True)
+class Scanned:
+    """How far a search has come, in records."""
+
+    scanned: int
+    total: int
+
+
+Item = tuple[int, Record] | Gap | Scanned | None
+"""(partition, record); why some are not there; how far a search is; None: nothing more for now."""
 
 
 class Source(Protocol):
@@ -59,7 +70,7 @@ def newest(items: Iterator[Item], count: int) -> Iterator[Item]:
         if isinstance(item, tuple):
             found.append(item)
         else:
-            yield item
+            yield item  # also how far it is
     yield from found
     yield None
     yield from items
@@ -86,10 +97,10 @@ class Files:
         self, start: Position, end: Position | None, wanted: Filter, limit: int | None, *, follow: bool
     ) -> Iterator[Item]:
         """See `Source`. Raises Failure: the topic was deleted."""
-        wants = None if wanted.everything else wanted.wants
         items = self._all(start, end, follow=follow)
-        if wants is not None:
-            items = (item for item in items if not isinstance(item, tuple) or wants(item[1]))
+        if not wanted.everything:
+            total = sum(one.committed_seq + 1 - start.resolve(one) for one in self._partitions)
+            items = _searched(items, wanted, total)
         return limited(items, limit)
 
     def _all(self, start: Position, end: Position | None, *, follow: bool) -> Iterator[Item]:
@@ -120,6 +131,21 @@ class Files:
                     raise Failure(NOT_FOUND, "deleted", f"{partition.directory} is gone: the topic was deleted")
                 if partition.changed:
                     partition.refresh()
+
+
+def _searched(items: Iterator[Item], wanted: Filter, total: int) -> Iterator[Item]:
+    """The records that are wanted; now and then how far it is."""
+    wants, scanned, due_s = wanted.wants, 0, time.monotonic() + PROGRESS_S
+    for item in items:
+        if isinstance(item, tuple):
+            scanned += 1
+            if not scanned % PROGRESS_RECORDS and time.monotonic() >= due_s:
+                yield Scanned(scanned, max(scanned, total))
+                due_s = time.monotonic() + PROGRESS_S
+            if not wants(item[1]):
+                continue
+        yield item
+    yield Scanned(scanned, max(scanned, total))
 
 
 def _beyond(start: Position, partitions: list[PartitionReader]) -> Iterator[Gap]:
@@ -193,6 +219,8 @@ class Served:
         fields |= {"partition": self._partition, "limit": limit, "follow": "true" if follow else None}
         fields |= {"key": wanted.key, "contains": wanted.contains}
         asked = [(name, value) for name, value in fields.items() if value is not None]
+        if not wanted.everything:
+            asked.append(("progress", "true"))
         asked += [("where", f"{_pointer(steps)}={value}") for steps, value in wanted.where]
         try:
             for line in self._admin.lines(f"{self._path}?{urlencode(asked)}"):
@@ -208,6 +236,8 @@ class Served:
             raise Failure(UNREACHABLE, "server", str(found["error"]))
         if str(found.get("remark", "")).startswith(NOTES):
             return Gap(found["remark"], is_note=True)
+        if "progress" in found:
+            return Scanned(found["progress"]["scanned"], found["progress"]["total"])
         if "remark" in found:
             numbers = f"records {found['first_offset']} to {found['last_offset']}"
             text = f"partition {found['partition']}: {numbers}: {found['remark']}"

@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
+from netserver.http import choosing
 from netserver.http.limits import HTTP_RECORDS_PIECE
 from netserver.http.splitting import LENGTH
 from netserver.testing import running
@@ -17,7 +18,16 @@ from tests.echo import ALONE, Echo, run
 from tests.unit.netserver.admin.test_admin import Caller
 
 LINES = {"Content-Type": "application/x-ndjson"}
-QUERIES = ["form=1", "from=x", "limit=0", "partition=-1", "follow=maybe", "where=a", "from=1&format=xml"]
+QUERIES = [
+    "form=1",
+    "from=x",
+    "limit=0",
+    "partition=-1",
+    "follow=maybe",
+    "where=a",
+    "from=1&format=xml",
+    "progress=true&format=raw",
+]
 RAW = {"Content-Type": "application/octet-stream"}
 
 
@@ -243,5 +253,21 @@ def test_a_number_that_is_not_there_is_told() -> None:
         assert [line["remark"] for line in followed] == [remark["remark"]]
         (document,) = await call.read("t/records?from=12", "application/json")
         assert json.loads(document)["items"] == [remark]
+
+    with_records(test)
+
+
+def test_a_search_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "HTTP_PROGRESS_S", 0.0)
+
+    async def test(call: Records) -> None:
+        await call.publish("t/records", b"".join(b'{"value":"%d"}\n' % n for n in range(2000)))
+        *lines, last = await call.read("t/records?contains=1999&progress=true")
+        assert last == {"progress": {"scanned": 2000, "total": 2000}}
+        assert [line["value"] for line in lines if "value" in line] == ["1999"]
+        steps = [line["progress"]["scanned"] for line in lines if "progress" in line]
+        assert steps == sorted(steps)
+        assert len(steps) > 1
+        assert (await call.read("t/records?from=-5&progress=true"))[-1] == {"progress": {"scanned": 5, "total": 5}}
 
     with_records(test)

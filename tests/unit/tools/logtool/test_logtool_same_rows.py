@@ -18,8 +18,8 @@ from tests.unit.tools.logtool.test_logtool_sessions import stream
 
 pytestmark = pytest.mark.whole
 
-MOVING = {"lag_seconds", "lag_trend", "expires_in_seconds"}
-SERVED = {"connected", "expires_in_seconds", "due_ms", "state"}
+MOVING = {"lag_seconds", "lag_trend", "expires_in_seconds", "due_ms"}
+SERVED = {"connected", "state"}
 """What only a server can tell."""
 RECORDS = ("{", "order ", *map(str, range(10)))
 """How the output of `cat`, `tail` and `definitions` begins."""
@@ -51,6 +51,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     """A server with something of everything in it, of which nothing moves any more."""
     settings: dict[str, dict[str, Any]] = {name: {"listen": "off"} for name in ("figg", "tank", "fujin")}
     settings["reliably"] = {"session_expiry_ms": "1h"}
+    settings["blipmq"] = {"retry_backoff_ms": "1h", "retry_backoff_max_ms": "1h"}
     with server(tmp_path_factory.mktemp("rows") / "data", settings) as made:
         made.admin("POST", "/v1/topics", {"name": "orders", "partitions": 2, "config": {"retention_ms": "7d"}})
         made.admin("POST", "/v1/topics", {"name": "none"})
@@ -98,6 +99,9 @@ def test_the_same_rows_by_directory_address_and_context(
             assert code == 0, (text, way, err)
             found.setdefault(text, rows(out, MOVING))
             assert rows(out, MOVING) == found[text], (text, way)
+    for way in (directory, address):
+        _, _, told = logtool(*way, "-v", "cat", "orders", "--contains", "7")
+        assert "scanned 20 of 20 records, found 2" in told
     process.kill()
     for text in ROWS:
         words = words_of(text)
