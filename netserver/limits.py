@@ -137,6 +137,9 @@ on a thread."""
 ADMIN_JSON_VALUES_MAX: Final = 100_000
 """Objects, lists, texts and numbers in a JSON body above that size: the event loop has to take them apart again."""
 
+ADMIN_PROBLEMS_SHOWN: Final = 100
+"""Partitions of each kind of problem that one answer names."""
+
 ADMIN_PUBLISHES: Final = 4
 """Publishes of the admin API that may be under way at once; each holds a body of the size above in memory."""
 

@@ -123,7 +123,7 @@ def _route(method: str, path: str, role: Role, right: Right | None = None, named
     return Route(method, tuple(path.split("/")), role, right, named_in)
 
 
-PUBLIC: Final = ("/healthz", "/readyz", "/directory", "/metrics", "/metrics/topics")
+PUBLIC: Final = ("/healthz", "/readyz", "/directory", "/metrics", "/metrics/topics", "/summary")
 """Paths that need nothing: they tell of no records, and answer GET only."""
 
 ROUTES: Final = (
@@ -135,6 +135,7 @@ ROUTES: Final = (
     _route("PATCH", "topics/TOPIC", Role.OPERATOR, MANAGE),
     _route("DELETE", "topics/TOPIC", Role.OPERATOR, MANAGE),
     _route("POST", "topics/TOPIC/trim", Role.OPERATOR, MANAGE),
+    _route("GET", "topics/TOPIC/segments", Role.VIEWER, SUBSCRIBE),
     _route("GET", "topics/TOPIC/records", Role.READER, SUBSCRIBE),
     _route("POST", "topics/TOPIC/records", Role.OPERATOR, PUBLISH),
     _route("POST", "staged", Role.OPERATOR),
@@ -143,6 +144,8 @@ ROUTES: Final = (
     _route("GET", "commits", Role.VIEWER),
     _route("GET", "commits/NAME", Role.VIEWER),
     _route("POST", "commits/NAME/abandon", Role.OPERATOR),
+    _route("GET", "damage", Role.VIEWER),
+    _route("GET", "settings", Role.VIEWER),
     _route("GET", "connections", Role.VIEWER),
     _route("DELETE", "connections/NAME", Role.OPERATOR),
     _route("GET", "sessions", Role.VIEWER),

@@ -7,13 +7,17 @@ GET    /readyz                         200 when publishing and reading work, els
 GET    /directory                      which data directory it has: ``DEVICE:INODE``
 GET    /metrics                        Prometheus text; no series per topic
 GET    /metrics/topics                 series per topic; ``?topic=GLOB&family=NAME``
+GET    /summary                        version, and how much there is; for this machine only, where no token is needed
 GET    /v1/openapi.json                this API as OpenAPI 3.1 describes it
+GET    /v1/damage                      what was found damaged, and partitions that are not served as they should be
+GET    /v1/settings                    every setting in force, and where it comes from
 GET    /v1/status                      the server at a glance
 GET    /v1/topics                      all topics; ``?name=GLOB``
 POST   /v1/topics                      make one: ``{"name", "partitions", "config": {setting: text}}``
 GET    /v1/topics/NAME                 one topic
 PATCH  /v1/topics/NAME                 ``{"config": {setting: text}}``; "default" takes a setting back
 DELETE /v1/topics/NAME                 delete it and its records
+GET    /v1/topics/NAME/segments        its segment files, by partition
 POST   /v1/topics/NAME/trim            ``{"partition", "before": offset}``: raise the start of the log
 POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets;
                                        lines of JSON or a split body while they come (``netserver.http``)
@@ -97,6 +101,7 @@ from netserver.admin.callers import Caller
 from netserver.admin.globs import BadGlob, matcher
 from netserver.admin.groups import GroupsApi
 from netserver.admin.http import HttpServer, Tls
+from netserver.admin.inspection import InspectionApi
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
 from netserver.admin.problems import problem_of
@@ -152,6 +157,7 @@ class AdminServer:
         self._records = RecordsApi(server, self._api)
         self._subscriptions = SubscriptionsApi(server, self._api)
         self._groups = GroupsApi(server, self._api, self._subscriptions)
+        self._inspection = InspectionApi(server, self._api)
         self._keys = KeysApi(server)
         self._staging = Staging(server, self._api)
         self.console = Console(server, self._api, self._subscriptions, self._records, self._token, self._directory)
@@ -231,6 +237,10 @@ class AdminServer:
             return web.Response(status=503 if reason else 200, text=f"{reason or self._api.ready_text()}\n")
         if path == DIRECTORY_PATH:
             return web.Response(text=f"{self._directory}\n")
+        if path == "/summary":
+            if not _is_of_here(request):
+                return _error(404, "not_found", "no /summary for other machines; /v1/status needs a token")
+            return web.json_response(self._inspection.summary())
         if path == "/metrics":
             return _prometheus(await self._metrics.render())
         if path == "/metrics/topics":
@@ -323,7 +333,7 @@ class AdminServer:
                 route = self._groups.route(method, rest, request.query, body)
             case [b"keys", *rest]:
                 route = self._keys.route(method, rest, body)
-        return status, route
+        return status, route or self._inspection.route(method, parts)
 
     async def _call_records(
         self,
@@ -378,6 +388,13 @@ def _cut_off(request: web.BaseRequest) -> None:
     """What is on its way to a reader that may not read any more is not sent."""
     if request.transport is not None:
         request.transport.abort()
+
+
+def _is_of_here(request: web.BaseRequest) -> bool:
+    try:
+        return ipaddress.ip_address(str(request.remote)).is_loopback
+    except ValueError:
+        return False
 
 
 @cache

@@ -70,6 +70,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "PATCH topics/TOPIC": _gives("Change settings; default takes one back", ref("Topic"), "TopicSettings"),
     "DELETE topics/TOPIC": _gives("Delete a topic and its records", ref("Deleted")),
     "POST topics/TOPIC/trim": _gives("Raise the start of a partition's log", ref("Trimmed"), "Trim"),
+    "GET topics/TOPIC/segments": _gives("Its segment files, by partition", items(ref("Segment"))),
     "GET topics/TOPIC/records": Operation(
         "Read or follow records", {JSONL: LINES, JSON: items(LINES), RAW: {}}, query=READ
     ),
@@ -91,6 +92,8 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "GET commits": _gives("The last batch of every writer", items(ref("Batch"))),
     "GET commits/NAME": _gives("The last batch of a writer", ref("Batch")),
     "POST commits/NAME/abandon": _gives("Give up the rest of a batch", ref("Batch"), "Abandon"),
+    "GET damage": _gives("What was found damaged since the start", ref("Damage")),
+    "GET settings": _gives("Every setting in force, and where it comes from", items(ref("Setting"))),
     "GET connections": _gives("Open connections", items(ref("Connection"))),
     "DELETE connections/NAME": _gives("Abort a connection", ref("Closed")),
     "GET sessions": _gives("Sessions of the JSON streaming protocol", items(ref("Session")), uuid="glob"),

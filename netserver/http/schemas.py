@@ -166,6 +166,41 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Remark": document({"partition": COUNT, "first_offset": COUNT, "last_offset": COUNT, "remark": TEXT}),
     "ConsoleLogin": document({"path": TEXT, "expires_seconds": NUMBER}),
     "Progress": document({"progress": document({"scanned": COUNT, "total": COUNT})}),
+    "Segment": document(
+        {
+            "partition": COUNT,
+            "file": TEXT,
+            "state": {"enum": ["sealed", "active"]},
+            "first_offset": COUNT,
+            "last_offset": COUNT,
+            "records": COUNT,
+            "size_bytes": COUNT,
+            "created_ms": WHOLE,
+            "newest_ms": WHOLE,
+        }
+    ),
+    "Damage": document(
+        {
+            "schema": {"const": 1},
+            "damaged_batches": COUNT,
+            "lost_records": COUNT,
+            "sync_failures": COUNT,
+            **dict.fromkeys(
+                ("unopened", "read_only", "retention_failing"),
+                listed(document({"partition": TEXT, "problem": TEXT})),
+            ),
+        }
+    ),
+    "Setting": document(
+        {
+            "section": TEXT,
+            "name": TEXT,
+            "value": {"anyOf": [TEXT, WHOLE, FLAG]},
+            "origin": TEXT,
+            "reloadable": FLAG,
+            "help": TEXT,
+        }
+    ),
     "Connection": document(
         {
             "number": COUNT,
