@@ -54,7 +54,9 @@ def count_text(value: int | float | None) -> str:
     """A number with its thousands apart."""
     if value is None:
         return NOTHING
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.1f}" if value < 10 else f"{value:,.0f}"
+    if isinstance(value, int) or value.is_integer():
+        return f"{int(value):,}"
+    return f"{value:,.1f}" if abs(value) < 10 else f"{value:,.0f}"
 
 
 def size_text(value: int | float | None) -> str:

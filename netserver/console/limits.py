@@ -75,5 +75,5 @@ HISTORY_SECONDS: Final = 900
 HISTORY_DISK_MINUTES: Final = 1440
 """Minutes of free room that are kept, from which the days left are told."""
 
-DISK_RATE_LEAST_S: Final = 60.0
-"""Nothing is said of the days left before the free room was watched for so long."""
+DISK_RATE_LEAST_S: Final = 600.0
+"""Nothing is said of the days left before the free room was watched for so long: a minute's load says nothing."""

@@ -9,13 +9,8 @@ if (table) {
   const template = document.getElementById("live-row");
   let socket = null;
   let isPaused = false;
-  let owesAnswer = false;
+  let held = null; // what came while it was paused; no more comes before that was shown
   let waitMs = 500;
-
-  function shown() {
-    owesAnswer = false;
-    if (socket?.readyState === WebSocket.OPEN) socket.send("shown");
-  }
 
   function rowOf(record) {
     const row = template.content.firstElementChild.cloneNode(true);
@@ -33,18 +28,34 @@ if (table) {
     state.textContent = `${message.rate} records a second${passed}`;
   }
 
+  function release() {
+    take(held);
+    held = null;
+    if (socket?.readyState === WebSocket.OPEN) socket.send("shown");
+  }
+
+  // A server that was started anew knows nobody: then the page leads to the login.
+  async function again() {
+    try {
+      const answer = await fetch(location.href, {credentials: "same-origin", cache: "no-store"});
+      if (answer.redirected) location.reload();
+      else connect();
+    } catch {
+      setTimeout(again, waitMs);
+      waitMs = Math.min(waitMs * 2, 10000);
+    }
+  }
+
   function connect() {
     socket = new WebSocket(new URL(table.dataset.live, location.href).href.replace(/^http/, "ws"));
-    socket.onopen = () => { lost.hidden = true; waitMs = 500; owesAnswer = false; state.textContent = "waiting for records"; };
+    socket.onopen = () => { lost.hidden = true; waitMs = 500; held = null; state.textContent = "waiting for records"; };
     socket.onmessage = (event) => {
-      take(JSON.parse(event.data));
-      owesAnswer = true;
-      if (!isPaused) shown();
+      held = JSON.parse(event.data);
+      if (!isPaused) release();
     };
     socket.onclose = () => {
       lost.hidden = false;
-      setTimeout(connect, waitMs);
-      waitMs = Math.min(waitMs * 2, 10000);
+      setTimeout(again, waitMs);
     };
   }
 
@@ -54,7 +65,7 @@ if (table) {
     pause.textContent = isPaused ? "Go on" : "Pause";
     pause.setAttribute("aria-pressed", String(isPaused));
     if (isPaused) state.textContent = "paused";
-    else if (owesAnswer) shown();
+    else if (held) release();
   });
   connect();
 }
