@@ -14,6 +14,7 @@ from yarl import URL
 
 from netserver.access.identity import Right
 from netserver.access.key_file import add_identity
+from netserver.admin.names import TOKEN_FILE
 from netserver.app import Server
 from netserver.testing import running
 from tests.echo import ALONE
@@ -54,6 +55,13 @@ class Visitor:
             text = await answer.text()
             assert answer.status == status, (path, answer.status, text)
             return answer.headers["Location"] if status == 303 else text
+
+    async def api(self, method: str, path: str, body: object = None) -> Any:
+        """What the API answers to the operator."""
+        headers = {"Authorization": f"Bearer {(self.server.data_dir / TOKEN_FILE).read_text().strip()}"}
+        async with self.http.request(method, self.origin + path, json=body, headers=headers) as answer:
+            assert answer.status < 300, await answer.text()
+            return await answer.json()
 
     async def log_in(self, key: str, base: str = "/") -> None:
         assert (await self.post(f"{base}console/login", key=key)) == f"{base}console/"

@@ -8,7 +8,7 @@ acknowledgements of their own protocol, and can be looked at, read from, reset a
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -93,21 +93,40 @@ class GroupsApi:
                 return False
             return bool(topic(_readable(self._topic_name(topic_id) or b"")))
 
+        items = [Encoded(json.dumps(item)) async for item in self._items(await self._meant(is_meant))]
+        return {"schema": 1, "items": items}
+
+    async def groups_page(self, text: str, first: int, rows: int) -> tuple[list[Document], int]:
+        """Some of the groups whose name or topic holds a text, and how many these are."""
+
+        def is_meant(_owner: str, group: bytes, topic_id: int) -> bool:
+            return text in _readable(group) or text in _readable(self._topic_name(topic_id) or b"")
+
+        found = await self._meant(is_meant)
+        return [item async for item in self._items(found[first : first + rows])], len(found)
+
+    async def _meant(
+        self, is_meant: Callable[[str, bytes, int], bool]
+    ) -> Sequence[list[int] | SessionInfo[RecordsState]]:
+        """Positions of the groups that are meant, then sessions."""
         slices = self._server.log.slices
         found: dict[tuple[str, bytes, int], list[int]] = {}
         async for entry in sliced(slices, self._server.log.cursors.entries()):
             place = (entry.owner, entry.name or b"%d" % entry.id, entry.topic_id)
             if entry.owner != REDRIVE_OWNER and (place in found or is_meant(*place)):
                 found.setdefault(place, []).append(entry.id)
-        items = []
-        async for ids in sliced(slices, found.values()):
-            described = await self._described(ids)
+        sessions = [
+            info
+            async for info in sliced(slices, self._sessions())
+            if is_meant(SESSIONS, info.uuid.encode("utf-8", "surrogateescape"), info.state.topic_id)
+        ]
+        return [*found.values(), *sessions]
+
+    async def _items(self, found: Sequence[list[int] | SessionInfo[RecordsState]]) -> AsyncIterator[Document]:
+        async for one in sliced(self._server.log.slices, found):
+            described = await self._described(one) if isinstance(one, list) else self._session_item(one)
             if described is not None:
-                items.append(Encoded(json.dumps(described)))
-        async for info in sliced(slices, self._sessions()):
-            if is_meant(SESSIONS, info.uuid.encode("utf-8", "surrogateescape"), info.state.topic_id):
-                items.append(Encoded(json.dumps(self._session_item(info))))
-        return {"schema": 1, "items": items}
+                yield described
 
     async def show(self, name: bytes, query: MultiMapping[str]) -> Document:
         """One group."""

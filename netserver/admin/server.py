@@ -160,7 +160,15 @@ class AdminServer:
         self._inspection = InspectionApi(server, self._api)
         self._keys = KeysApi(server)
         self._staging = Staging(server, self._api)
-        self.console = Console(server, self._api, self._subscriptions, self._records, self._token, self._directory)
+        self.console = Console(
+            server,
+            self._api,
+            self._subscriptions,
+            self._groups,
+            self._records,
+            token=self._token,
+            directory=self._directory,
+        )
         self._http: HttpServer | None = None
 
     def start(self, address: Address, tls: Tls = lambda: None) -> Address:

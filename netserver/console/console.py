@@ -21,6 +21,7 @@ from netserver.admin.problems import problem_of
 from netserver.config.console import FULL, OFF
 from netserver.console.connections import ConnectionViews
 from netserver.console.formatting import name_of_part
+from netserver.console.groups import GroupViews
 from netserver.console.history import History
 from netserver.console.limits import CONSOLE_FORM_BYTES_MAX, CONSOLE_FORM_FIELDS_MAX, CONSOLE_SESSION_S
 from netserver.console.login import Logins
@@ -29,13 +30,13 @@ from netserver.console.pages import PREFIX, Answer, GoTo, Page, Pages, Refused, 
 from netserver.console.records import RecordViews
 from netserver.console.settings import SettingsViews
 from netserver.console.storage import StorageViews
-from netserver.console.subscriptions import SubscriptionViews
 from netserver.console.topics import TopicViews
 
 if TYPE_CHECKING:
     from netserver.admin.access import SubscriptionsApi
     from netserver.admin.api import Api
     from netserver.admin.callers import Known
+    from netserver.admin.groups import GroupsApi
     from netserver.admin.http import HttpServer
     from netserver.admin.served import Served
     from netserver.http.records import RecordsApi
@@ -56,10 +57,19 @@ class Console:
     """
 
     def __init__(
-        self, server: Served, api: Api, subscriptions: SubscriptionsApi, records: RecordsApi, token: str, directory: str
+        self,
+        server: Served,
+        api: Api,
+        subscriptions: SubscriptionsApi,
+        groups: GroupsApi,
+        records: RecordsApi,
+        *,
+        token: str,
+        directory: str,
     ) -> None:
         self._server = server
         self._token = token
+        self._groups = groups
         self._cookie = f"quintlog_{hashlib.sha256(directory.encode()).hexdigest()[:8]}"
         self._pages = Pages(server.log.slices)
         self._logins = Logins(server.access)
@@ -68,7 +78,7 @@ class Console:
             **OverviewViews(server, api, self._history).views(),
             **TopicViews(server, api).views(),
             **RecordViews(server, api, records).views(),
-            **SubscriptionViews(server, api, subscriptions).views(),
+            **GroupViews(groups, subscriptions).views(),
             **ConnectionViews(api).views(),
             **StorageViews(server, api).views(),
             **SettingsViews(server).views(),
@@ -162,7 +172,7 @@ class Console:
             answer = _told(refused)
         if isinstance(answer, GoTo):
             visit.session.told = answer.told
-            return _redirect(link(self._base_path, *answer.parts, told=1))
+            return _redirect(link(self._base_path, *answer.parts, **answer.query, told=1))
         if not isinstance(answer, Page):
             return answer
         response = await self._pages.response(answer, self._base_path, visit)
@@ -175,7 +185,8 @@ class Console:
         route, caller = route_of(method, visit.parts, PAGES), visit.caller
         if route is None:
             raise Refused(404, "There is no such page.")
-        topic = topic_of(route, visit.parts)
+        is_group = route.path[:2] == ("groups", "NAME")
+        topic = self._groups.topic_of(visit.parts[1], visit.request.query) if is_group else topic_of(route, visit.parts)
         if not caller.may_begin(route, visit.parts) or not caller.may(
             route, topic, visit.form, self._server.log.catalog
         ):

@@ -114,6 +114,7 @@ class GoTo:
 
     parts: tuple[str | bytes, ...]
     told: str
+    query: dict[str, str] = field(default_factory=dict)
 
 
 Answer = Page | GoTo | web.StreamResponse

@@ -8,6 +8,7 @@ from urllib.parse import unquote_to_bytes
 
 from engine.config import TopicConfig
 from engine.config import settings as topic_settings
+from engine.cursors.documents import REDRIVE_OWNER
 from netserver.admin.globs import MAGIC, matcher
 from netserver.admin.slices import sliced
 from netserver.console.formatting import name_text, part_of_path
@@ -70,7 +71,7 @@ class TopicViews:
             "next_first": indexes.stop if indexes.stop < topic.partition_count else None,
             "row": (await self._rows([topic]))[0],
             "settings": _settings(topic),
-            "subscriptions": await self._subscriptions(topic),
+            "groups": await self._groups(topic),
         }
         return Page("topic.html", name_text(topic.name), values)
 
@@ -138,16 +139,13 @@ class TopicViews:
             items.append({**empty, **found, "records": _records(found)})
         return items
 
-    async def _subscriptions(self, topic: Topic) -> list[dict[str, Any]]:
-        """Those of this topic, as the list of subscriptions has them; the first hundred."""
-        entries = self._server.log.cursors.entries()
-        found: list[dict[str, Any]] = []
-        async for entry in sliced(self._server.log.slices, entries):
-            if entry.topic_id == topic.id and entry.owner != "redrive" and len(found) < CONSOLE_ROWS:
-                found.append(
-                    {"id": entry.id, "protocol": entry.owner, "group": entry.name, "partition": entry.partition}
-                )
-        return found
+    async def _groups(self, topic: Topic) -> list[dict[str, Any]]:
+        """Name and protocol of those of this topic; the first hundred."""
+        found: dict[tuple[str, bytes], None] = {}
+        async for entry in sliced(self._server.log.slices, self._server.log.cursors.entries()):
+            if entry.topic_id == topic.id and entry.owner != REDRIVE_OWNER and len(found) < CONSOLE_ROWS:
+                found[entry.owner, entry.name or b"%d" % entry.id] = None
+        return [{"protocol": protocol, "name": name} for protocol, name in found]
 
 
 def _matching(names: Iterable[bytes], wanted: str) -> Iterator[bytes]:

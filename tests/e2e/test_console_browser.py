@@ -56,7 +56,7 @@ HOSTILE: Final = (
 )  # fmt: skip
 PAGES: Final = (
     "", "topics", "topics?name=topic-*", "topics/orders", "topics/orders/records", "topics/orders/records?view=json",
-    "topics/orders/records/0/1", "storage", "storage/orders", "subscriptions", "sessions", "connections", "settings",
+    "topics/orders/records/0/1", "storage", "storage/orders", "groups", "sessions", "connections", "settings",
 )  # fmt: skip
 
 

@@ -30,7 +30,6 @@ IDENTITIES: Final[dict[str, dict[str, Any]]] = {
 FORMS: Final[dict[str, dict[str, str]]] = {
     "POST topics": {"name": "t-2"},
     "POST topics/TOPIC/trim": {"partition": "0", "before": "1"},
-    "POST subscriptions/NAME/reset": {"position": "earliest"},
 }
 
 
@@ -53,7 +52,7 @@ def test_every_page_is_open_to_those_who_may_and_to_nobody_else(tmp_path: Path) 
         await visitor.post("/console/login", key=key_of(who))
         await visitor.get("/console/", 200 if who in roles else 403)
         for route in PAGES:
-            path = "/console/" + "/".join({"TOPIC": "t-1", "NAME": "7"}.get(part, part) for part in route.path)
+            path = "/console/" + "/".join({"TOPIC": "t-1", "NAME": "g"}.get(part, part) for part in route.path)
             url, fields = f"{visitor.origin}{path}", FORMS.get(f"{route.method} {'/'.join(route.path)}", {})
             form = {"form_token": visitor.form_token, **fields} if route.method == "POST" else None
             async with visitor.http.request(route.method, url, data=form, allow_redirects=False) as answer:
@@ -67,6 +66,7 @@ def test_every_page_is_open_to_those_who_may_and_to_nobody_else(tmp_path: Path) 
     async def test() -> None:
         async with visiting(identities=IDENTITIES, directory=tmp_path) as visitor:
             visitor.server.log.catalog.create(b"t-1")
+            await visitor.api("POST", "/v1/groups", {"name": "g", "topic": "t-1"})
             for who in IDENTITIES:
                 await try_all(visitor, who)
 

@@ -81,7 +81,7 @@ def test_an_empty_server() -> None:
         assert "is synced to disk (fdatasync)" in page
         assert "Nothing is wrong" in page
         assert "There are no topics yet" in await visitor.get("/console/topics")
-        assert "No durable subscriptions" in await visitor.get("/console/subscriptions")
+        assert "There are no groups" in await visitor.get("/console/groups")
         assert "There are no sessions" in await visitor.get("/console/sessions")
         assert "Nobody is connected" in await visitor.get("/console/connections")
         assert str(visitor.server.data_dir) in await visitor.get("/console/storage")
@@ -322,3 +322,28 @@ def test_connections_are_listed_and_closed() -> None:
                 await writer.wait_closed()
 
     asyncio.run(test())
+
+
+def test_groups_are_shown_reset_and_removed() -> None:
+    async def test(visitor: Visitor) -> None:
+        await publish(visitor, b"<i>t</i>", [b"x"] * 10)
+        await visitor.api("POST", "/v1/groups", {"name": "<b>g</b>", "topic": "<i>t</i>", "from": 4})
+        page = await visitor.get("/console/groups")
+        assert "&lt;b&gt;g&lt;/b&gt;" in page
+        assert re.search(r'<td class="number">1</td><td class="number">7</td>', page), "7 of 10 records wait"
+        assert "None of these" in await visitor.get("/console/groups?text=other")
+        where = next_of(page, "<bdi>&lt;b&gt;g&lt;/b&gt;</bdi>")
+        assert ">4</a>" in await visitor.get(where)
+        at, _, query = where.partition("?")
+        assert f'href="{at}?protocol=' in await visitor.get(f"/console/topics/{part_of_path(b'<i>t</i>')}")
+        page = await visitor.post(f"{at}/reset?{query}", 200, position="earliest")
+        assert "3 records that were delivered come again" in page
+        assert "Reset: 3 records come again" in await visitor.get(
+            await visitor.post(f"{at}/reset?{query}", position="earliest", sure="yes")
+        )
+        assert "expected" in await visitor.post(f"{at}/reset?{query}", 400, position="nonsense")
+        assert "another one" in await visitor.post(f"{at}/delete?{query}", 400, typed="g")
+        assert "Removed" in await visitor.get(await visitor.post(f"{at}/delete?{query}", typed="<b>g</b>"))
+        assert "There are no groups" in await visitor.get("/console/groups")
+
+    visit(test)
