@@ -71,7 +71,7 @@ def summary(bench: Bench) -> str:
         ("NATS JetStream, synced every 2 minutes", bench.row("jetstream", "2 min")),
         ("NATS JetStream, `sync_interval: always`", bench.row("jetstream", "always")),
     ]
-    lines = ["| | acknowledged messages/s | beside Redis `appendfsync always` |", "|---|---:|---:|"]
+    lines = ["| | acknowledged messages/s | times Redis `appendfsync always` |", "|---|---:|---:|"]
     for name, row in wanted:
         if row is not None:
             ratio = f"{row.per_second / redis.per_second:.2g} x" if redis is not None and row is not redis else "1"

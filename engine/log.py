@@ -340,7 +340,7 @@ def _check_version(files: Files, data_dir: Path) -> int:
     """Reads ``VERSION`` (makes it in an empty directory) and returns the directory's id."""
     directory_id = _known_id(files, data_dir)
     if directory_id is not None:
-        files.sync_dir(data_dir)  # a process that was killed may have left the entry unsynced; others come behind it
+        files.sync_dir(data_dir)  # a process that was killed may have left the entry unsynced; others come after it
         return directory_id
     directory_id = secrets.randbits(63)
     content = json.dumps({"format": FORMAT_VERSION, "id": directory_id}).encode() + b"\n"

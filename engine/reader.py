@@ -1,4 +1,4 @@
-"""Reading a data directory from outside: beside a running server or without one; no lock, no LMDB, nothing written.
+"""Reading a data directory from outside: while a server runs or without one; no lock, no LMDB, nothing written.
 
 What is committed is what the `watermarks` file says (see `engine.segments.watermarks`): it is read first and the
 directory listed afterwards, so that a segment that is rolled in between is met either as the active one or as a sealed
@@ -63,7 +63,7 @@ class Segment:
     """None: not sealed, or `footer_problem`."""
     footer_problem: Corrupt | None
     end: int
-    """Position behind the last byte that may be read: end of the batches of a sealed one, else what is committed."""
+    """Position after the last byte that may be read: end of the batches of a sealed one, else what is committed."""
 
     @property
     def sealed(self) -> bool:
@@ -334,7 +334,7 @@ class PartitionReader:
         return newest[0] if newest else first
 
     def seq_after_first(self, count: int) -> int:
-        """The number behind the first so many records; the end's when there are no more."""
+        """The number after the first so many records; the end's when there are no more."""
         least, most = self.gaps().count(self.log_start, self.committed_seq)
         if least == most:
             return self.seq_before_end(least - count)

@@ -3,14 +3,14 @@
 The plan is made by doing everything on files whose changes stay in memory (`engine.files.overlay`); applying it is the
 same on the real ones. Nothing is deleted: what cannot be used is moved aside, what is cut off goes to ``set-aside/``.
 
-1. ``VERSION``: made anew; the directory's id is in the header of ``watermarks``.
-2. ``watermarks``: a damaged header is made anew, its slots are kept.
+1. ``VERSION``: rebuilt; the directory's id is in the header of ``watermarks``.
+2. ``watermarks``: a damaged header is rebuilt, its slots are kept.
 3. ``state``, ``index``: an LMDB file that is damaged is moved aside. Topics are then taken in again from their
-   directories by the next start, the index is made anew while the log is in use.
-4. ``topic.json`` of each topic: made anew from the state; a topic that nobody knows the name of is called
+   directories by the next start, the index is rebuilt while the log is in use.
+4. ``topic.json`` of each topic: rebuilt from the state; a topic that nobody knows the name of is called
    ``recovered-ID``, so that its records can be read.
 5. Each partition is opened as the server would open it (`engine.segments.recovery`). One whose files are gone, and
-   which the server therefore does not open, begins behind the numbers that were committed.
+   which the server therefore does not open, begins after the numbers that were committed.
 6. Sealed segments are read through, to name the records that damage took there.
 """
 
@@ -61,7 +61,7 @@ TOLD = "readers are told, and go on behind them"
 LEFT = "nothing: mend this first"
 FOOTER_NOTES = FOOTER_DAMAGED, TRAILER_DAMAGED, FOOTER_UNREADABLE
 WITHOUT_FOOTER = "the batches are read without it"
-"""Where all of them are good it is made anew, which is told besides."""
+"""Where all of them are good it is rebuilt, which is told besides."""
 _WATERMARKS_HEAD = struct.Struct("<8sIIQ")
 
 
@@ -236,7 +236,7 @@ class Repair:
     # --- topics
 
     def _topics(self) -> list[Topic]:
-        """Topics of the state and of directories; descriptions that cannot be read are made anew."""
+        """Topics of the state and of directories; descriptions that cannot be read are rebuilt."""
         root = self.data_dir / TOPICS
         topics = {topic.id: topic for topic in self._stored.topics} if self._stored is not None else {}
         for name in self._files.list_dir(root):

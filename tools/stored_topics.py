@@ -1,4 +1,4 @@
-"""Topics as a data directory's state knows them, also those without a record; read beside a running server."""
+"""Topics as a data directory's state knows them, also those without a record; read while a server runs."""
 
 from __future__ import annotations
 

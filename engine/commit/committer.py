@@ -69,7 +69,7 @@ class Committer:
         self._transactions.remove(transaction)
         for partition in transaction.partitions:
             partition.drop_apart(transaction, error)
-        for partition in transaction.partitions:  # what waited behind the transaction
+        for partition in transaction.partitions:  # what waited after the transaction
             if partition.has_pending and partition.has_files and partition.error is None:
                 self.add(partition)
         self._context.call_soon_threadsafe(lambda: transaction.finish(error))

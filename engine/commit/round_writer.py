@@ -57,7 +57,7 @@ class RoundWriter:
         ql_set_mark(job, mark_fd, mark_position, mark)  # type: ignore[name-defined]
 
     def add(self, buffer: bytearray, size: int) -> None:
-        """Has the part that was begun last write ``buffer[:size]`` behind what was added to it before.
+        """Has the part that was begun last write ``buffer[:size]`` after what was added to it before.
 
         The buffer must not be changed until the round is over.
 
@@ -131,6 +131,6 @@ class RoundWriter:
         ql_help(self.job)  # type: ignore[name-defined]
 
     def stop(self) -> None:
-        """Ends `serve`, behind the round that is under way, and then `help`."""
+        """Ends `serve`, after the round that is under way, and then `help`."""
         self.job.stopping = True
         ql_wake(self.wake_fd)  # type: ignore[name-defined]

@@ -1,7 +1,7 @@
 """Transactions: records of several partitions that become durable and visible together, or not at all.
 
 A transaction gathers its records in memory (`TRANSACTION_BYTES_MAX` at most), in write batches of their own that are
-numbered from 1 on. `commit` puts these behind the last numbers given out, at the same moment in all partitions, so that
+numbered from 1 on. `commit` puts these after the last numbers given out, at the same moment in all partitions, so that
 any two transactions stand in the same order everywhere; what takes time, a million small records, was done before. The
 committer takes the write batches of a transaction in one round of their own, syncs all their files, whatever the
 durability of the topics, and then has a *marker* written to `state`; only then do watermarks and readers move.
@@ -27,7 +27,7 @@ from engine.state.store import Put
 
 ROW_OVERHEAD_BYTES = 64
 NOT_YET_MS = 1 << 62
-"""An append time behind all others."""
+"""An append time after all others."""
 
 
 class TransactionQueue(Protocol):

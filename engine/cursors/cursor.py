@@ -61,7 +61,7 @@ class Cursor:
         while room and (plan := cursor.next(now_ms)) is not None:
             records = cursor.reader.records           # its current record is the first one of the plan
             ... take records with numbers up to plan.last, in order, without a gap in between ...
-            cursor.reader.moved(last + 1, current)    # current: records stands on the one behind the last taken
+            cursor.reader.moved(last + 1, current)    # current: records stands on the one after the last taken
             cursor.delivered(plan, first, last, now_ms)   # or finished(plan, last): needs no acknowledgement
         if cursor.waiting: cursor.wait(callback)      # the next record is being read from the disk: try again then
 
@@ -163,7 +163,7 @@ class Cursor:
                 last = seq - 1
             else:
                 last = max(reader.last_seq, plan.first)
-            # No record has a number up to there. What is new goes on behind it at once, however far that is: a plan
+            # No record has a number up to there. What is new goes on after it at once, however far that is: a plan
             # covers as many numbers as records may be unacknowledged, and a publisher may leave out billions.
             self.finished(plan, min(last, plan.last) if plan.retry else last)
 
@@ -249,7 +249,7 @@ class Cursor:
         return count
 
     def reset(self, after_seq: int) -> None:
-        """Forget all deliveries and go on behind ``after_seq``.
+        """Forget all deliveries and go on after ``after_seq``.
 
         Tags go on as if nothing had happened: none that was given out before is given to another record, so that no
         delivery from before can acknowledge one that comes after.

@@ -199,7 +199,7 @@ class DeadLetters:
 
     @staticmethod
     def _shorten(jobs: deque[Job], last: int) -> None:
-        """The first job begins behind ``last``, or is done."""
+        """The first job begins after ``last``, or is done."""
         job = jobs.popleft()
         if last < job.last:
             jobs.appendleft(job._replace(first=last + 1))

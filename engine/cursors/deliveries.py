@@ -13,7 +13,7 @@ Each run is in one of three states: *in flight* (delivered, with a time at which
 was given back: it is delivered again) or *given up* (delivered as often as the policy allows; the owner writes it to
 the dead-letter topic, then acknowledges it).
 
-Redelivery: after delivery number n a record falls due ``retry_backoff_ms * 2**(n-1)`` later. It then goes behind the
+Redelivery: after delivery number n a record falls due ``retry_backoff_ms * 2**(n-1)`` later. It then goes after the
 records that were committed by that time, at most ``OVERTAKEN_MAX`` of them, so that neither new nor old ones starve.
 """
 
@@ -379,7 +379,7 @@ class Deliveries:
         return bisect_right(self._firsts, seq) - 1
 
     def append_run(self, first: int, last: int, attempts: int, due_ms: int) -> None:
-        """A run behind all others; one with the last run when it goes on there."""
+        """A run after all others; one with the last run when it goes on there."""
         self.unacknowledged += last - first + 1
         end = len(self._lasts) - 1
         if end >= 0 and self._lasts[end] + 1 == first and self._dues[end] == due_ms and self._attempts[end] == attempts:

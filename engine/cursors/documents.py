@@ -73,7 +73,7 @@ def entry_item(
          "lag_seconds": age of the oldest of them, or null, "lag_trend": records a second that it grows by, or null,
          "created_ms", "used_ms"}
 
-    ``topic`` and ``group`` have ``_base64`` behind their names where they are not UTF-8.
+    ``topic`` and ``group`` have ``_base64`` after their names where they are not UTF-8.
 
     Args:
         committed_seq: the last number that readers may see; None: nobody has looked.

@@ -113,7 +113,7 @@ class CursorJournal:
         return found
 
     def put(self, entries: Iterable[Entry], numbers: int) -> Put:
-        """Writes entries (of so many numbers together) behind what is there."""
+        """Writes entries (of so many numbers together) after what is there."""
         key = JOURNAL + _KEY.pack(self._next)
         self._next += 1
         self._sizes[key] = numbers

@@ -29,7 +29,7 @@ def group_item(items: list[Item]) -> Item:
          lag grows by, or null, "created_ms", "used_ms", "positions": [{"id", "partition", "next_offset",
          "acknowledged_offset", "unacknowledged", "lag", "lag_seconds", "lag_trend"}]}
 
-    ``name`` and ``topic`` have ``_base64`` behind their names where they are not UTF-8. What is not known of one
+    ``name`` and ``topic`` have ``_base64`` after their names where they are not UTF-8. What is not known of one
     position is not known of the group.
 
     Args:

@@ -202,7 +202,7 @@ class CursorStore:
         name: bytes = b"",
         on_durable: OnDone | None = None,
     ) -> Cursor:
-        """A new cursor, usable at once, which delivers what lies behind ``after_seq``.
+        """A new cursor, usable at once, which delivers what lies after ``after_seq``.
 
         Args:
             owner: the protocol whose policy it follows.

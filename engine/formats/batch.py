@@ -11,9 +11,9 @@ Little-endian. A batch begins at any byte of a segment file::
     72  body hash u64               80  header hash u64     88  padding zero bytes, bundles, extension
 
 - A bundle (`engine.formats.bundle`) is preceded by its length as a varint. The first one of a batch has the number
-  ``first seq`` or, if SPARSE, brings its own; the next one goes on behind the one before it, or brings its own, higher
+  ``first seq`` or, if SPARSE, brings its own; the next one goes on after the one before it, or brings its own, higher
   one.
-- body hash: xxh3-64, seed = the segment's id, of everything behind the header. header hash: xxh3-64, seed = that id +
+- body hash: xxh3-64, seed = the segment's id, of everything after the header. header hash: xxh3-64, seed = that id +
   the batch's position in its file (mod 2**64), of the 80 bytes before it: so a copy of a batch somewhere else, in a
   value for example, is not a batch. All-zero bytes are none either.
 - max timestamp: the highest min(record timestamp, append time), so that one record dated far ahead moves nothing.
@@ -69,7 +69,7 @@ Target: TypeAlias = bytearray | memoryview
 COMPILED = not __file__.endswith(".py")
 
 HEAD_BYTES = 7  # longest head of a packed bundle: length varint 4, flags 1, count varint 2
-PACKED_START = 95  # behind header and head
+PACKED_START = 95  # after header and head
 MESSAGE_HEAD_BYTES = 14  # flags, timestamp, length varint of 4, nil in an extension; a key adds its own size and 1
 CLOSED = 0  # states of a writer
 PACKED = 1
@@ -308,7 +308,7 @@ class BatchWriter:
         return True
 
     def put_head(self, flags: int, timestamp_ms: int) -> int:
-        """Writes flags and, unless it is that of the message before, timestamp; the position behind them."""
+        """Writes flags and, unless it is that of the message before, timestamp; the position after them."""
         position = self.position
         if timestamp_ms == self.timestamp and self.count:
             self.view[position] = flags | 2
@@ -367,14 +367,14 @@ class BatchWriter:
 
 
 def put_number(out: Target, position: int, value: int, size: int) -> int:
-    """Writes a little-endian number of ``size`` bytes; the position behind it."""
+    """Writes a little-endian number of ``size`` bytes; the position after it."""
     for index in range(size):
         out[position + index] = value >> 8 * index & 0xFF
     return position + size
 
 
 def put_varint(out: Target, position: int, value: int) -> int:
-    """Writes a varint; the position behind it."""
+    """Writes a varint; the position after it."""
     while value >= 0x80:
         out[position] = value & 0x7F | 0x80
         value >>= 7
@@ -384,7 +384,7 @@ def put_varint(out: Target, position: int, value: int) -> int:
 
 
 def copy(out: Target, position: int, src: Buffer, start: int, size: int) -> int:
-    """Copies ``src[start : start + size]`` to ``out[position:]``; the position behind it."""
+    """Copies ``src[start : start + size]`` to ``out[position:]``; the position after it."""
     for index in range(size):
         out[position + index] = src[start + index]
     return position + size
@@ -429,7 +429,7 @@ class RecordCursor(MessageCursor):
         self.batch_headers: list[tuple[bytes, ...]] | None = None
 
     def advance(self) -> bool:
-        """Opens the next bundle that holds a number of at least ``from_seq``; False behind the last batch."""
+        """Opens the next bundle that holds a number of at least ``from_seq``; False after the last batch."""
         while True:
             if self.bundle == self.bundles_end:
                 if self.batch_left:
@@ -440,7 +440,7 @@ class RecordCursor(MessageCursor):
                 return True
 
     def open_batch(self) -> bool:
-        """Begins with the next batch that holds a number of at least ``from_seq``; False behind the last one."""
+        """Begins with the next batch that holds a number of at least ``from_seq``; False after the last one."""
         while self.batch_end < self.batches_end:
             self.batch = self.batch_end
             behind = batch_end(self.batches, self.batch, self.batches_end)

@@ -307,7 +307,7 @@ def _put_varint(out: bytearray, position: int, value: int) -> int:
 
 
 def batch_end(src: Buffer, position: int, end: int) -> tuple[int, int, int]:
-    """Where the batch at ``position`` ends (0: no sound header, or behind ``end``), its first and last number."""
+    """Where the batch at ``position`` ends (0: no sound header, or past ``end``), its first and last number."""
     if end - position < HEADER_BYTES:
         return 0, 0, 0
     fields = SIZES.unpack_from(src, position)

@@ -42,7 +42,7 @@ def number(src: Buffer, position: int, size: int) -> int:
 
 
 def batch_end(src: Buffer, position: int, end: int) -> int:
-    """Where the batch at ``position`` ends; 0 if no sound header is there, or the batch goes on behind ``end``.
+    """Where the batch at ``position`` ends; 0 if no sound header is there, or the batch goes past ``end``.
 
     Looks at nothing but the header's fields: magic, version, reserved ones, sizes, count and numbers.
     """

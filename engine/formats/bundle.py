@@ -168,7 +168,7 @@ class MessageCursor:
         self.data_end = size
 
     def varint(self, position: int) -> int:
-        """The varint at ``data[position:data_end]``; ``self.position`` is then behind it."""
+        """The varint at ``data[position:data_end]``; ``self.position`` is then after it."""
         value = 0
         shift = 0
         while position < self.data_end:
@@ -247,7 +247,7 @@ class MessageCursor:
                 return True
 
     def sparse_seq(self, flags: int, position: int) -> int:
-        """Sets ``seq`` of a message of a SPARSE bundle whose flags were at ``position - 1``; position behind it.
+        """Sets ``seq`` of a message of a SPARSE bundle whose flags were at ``position - 1``; position after it.
 
         Readers look in this order: first of the set, bit 4, last of the set, difference.
         """

@@ -7,12 +7,12 @@ Layout (little-endian; batches as in `engine.formats.batch`)::
                            | created u64 (ms since 1970) | follows u64 | xxh3-64 of the 64 bytes before it
     batches     back to back, from byte 72 on
     footer      only in a sealed segment: msgpack map, keys: "first", "last" (seq), "records", "batches", "end"
-                (position behind the last batch), "max_timestamp" (ms), "last_append" (ms), "index": bin of
+                (position after the last batch), "max_timestamp" (ms), "last_append" (ms), "index": bin of
                 n x (first seq u64, position u64, max timestamp so far u64), an entry for about every 64 KiB
     trailer     40 bytes   magic 8s "QLFOOTER" | footer position u64 | footer bytes u32 | reserved u32 (0)
                            | segment id u64 | xxh3-64, seeded with the segment id, of footer and trailer before it
 
-`follows` is the number behind the last one of the segment before: from there up to the first seq no number was ever
+`follows` is the number after the last one of the segment before: from there up to the first seq no number was ever
 given out, or none of them was stored. 0: it is not known.
 
 A file is named by the first sequence number that it may hold, 20 digits: ``00000000000000000001.log``. A segment
@@ -75,7 +75,7 @@ class SegmentHeader:
     """Random; seeds every hash of the file, so that no byte of another file is taken for one of this."""
     created_ms: int
     follows: int = 0
-    """The number behind the last one of the segment before; 0: not known."""
+    """The number after the last one of the segment before; 0: not known."""
 
     @property
     def begins(self) -> int:
@@ -144,7 +144,7 @@ class Footer:
     records: int
     batches: int
     end: int
-    """Position behind the last batch, where the footer begins."""
+    """Position after the last batch, where the footer begins."""
     max_timestamp_ms: int
     last_append_ms: int
     """When its last record was appended: what retention by age goes by."""

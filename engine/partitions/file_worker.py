@@ -86,7 +86,7 @@ class FileWorker:
         return json.dumps(self._context.catalog.describe(topic)).encode() + b"\n"
 
     def describe(self, topic: Topic) -> None:
-        """Writes ``topic.json`` anew after a change of configuration, if there is one."""
+        """Writes ``topic.json`` again after a change of configuration, if there is one."""
         directory = self._context.data_dir / "topics" / str(topic.id)
         content = self._description(topic)
 

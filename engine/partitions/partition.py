@@ -316,7 +316,7 @@ class Partition:
         """
         if not values:
             raise ValueError("no records")
-        check_records(self.config, values, keys, headers)  # all of them first: behind it none can be refused
+        check_records(self.config, values, keys, headers)  # all of them first: after it none can be refused
         attributes = QOS0_ATTRIBUTE if qos0 else 0
         now_ms = self._context.now_ms()
         write_batches: list[WriteBatch] = []

@@ -38,7 +38,7 @@ class SealedSegment:
     """First number it may hold (its file name)."""
     last_seq: int
     end: int
-    """Position behind its last batch."""
+    """Position after its last batch."""
     size_bytes: int
     records: int
     max_timestamp_ms: int
@@ -96,7 +96,7 @@ class ActiveSegment:
         self.path = self.directory / segment_name(self.header.first_seq)
 
     def note(self, first_seq: int, position: int, max_timestamp_ms: int) -> IndexEntry | None:
-        """Adds an index entry for the batch at `position` when the last one is far enough behind."""
+        """Adds an index entry for the batch at `position` when the last one is far enough before it."""
         if self.index and position - self.index[-1].position < INDEX_INTERVAL_BYTES:
             return None
         entry = IndexEntry(first_seq, position, max(self.max_timestamp_ms, max_timestamp_ms))
@@ -216,7 +216,7 @@ def create_segment(
 
     Raises:
         OSError: as the system gave it. The file is removed again, but a power cut may bring it back: recovery knows it
-            by being empty behind a segment that was not sealed.
+            by being empty after a segment that was not sealed.
     """
     segment = begin_segment(files, handles, directory, header, max_timestamp_ms=max_timestamp_ms)
     with removed_upon_failure(files, handles, segment):

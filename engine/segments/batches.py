@@ -103,7 +103,7 @@ class WriteBatch:
         self.append_time_ms = writer.append_time_ms
 
     def renumber(self, behind_seq: int, append_time_ms: int) -> None:
-        """A closed one that was numbered from 1 on: puts its records behind a number."""
+        """A closed one that was numbered from 1 on: puts its records after a number."""
         self.first_seq += behind_seq
         self.last_seq += behind_seq
         self.append_time_ms = append_time_ms

@@ -29,7 +29,7 @@ class Count(NamedTuple):
 
 
 class Gaps:
-    """The stretches of one partition. What is added lies behind everything that was added before."""
+    """The stretches of one partition. What is added lies after everything that was added before."""
 
     __slots__ = ("_firsts", "_lasts", "_missing")
 
@@ -91,7 +91,7 @@ class Gaps:
 
     def newest(self, first: int, last: int, count: int) -> int:
         """The highest number from which at least ``count`` records follow up to ``last``; ``first`` if it has no more
-        than so many behind it."""
+        than so many after it."""
         if self.count(first, last).least <= count:
             return first
         low, high = first, last + 1
@@ -104,7 +104,7 @@ class Gaps:
         return low
 
     def behind(self, last_seq: int, write_batch: WriteBatch) -> Gaps:
-        """These, and what a write batch behind ``last_seq`` leaves out: the same object, unless it is `NO_GAPS`."""
+        """These, and what a write batch after ``last_seq`` leaves out: the same object, unless it is `NO_GAPS`."""
         gaps = Gaps() if self is NO_GAPS else self
         if write_batch.batches > STRETCH_BATCHES_MAX:
             gaps.add(last_seq + 1, write_batch.first_seq - 1)

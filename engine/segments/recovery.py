@@ -5,24 +5,24 @@ Runs on a worker thread, for one partition at a time; nothing else touches the p
 1. Files named like a segment are looked at (`engine.segments.discovery`): damaged headers are rebuilt, strangers are
    renamed aside. The directory is synced: a process that was killed may have made a file that only the kernel knows
    yet.
-2. An empty segment behind one without a footer was made by a roll that failed half-way: it is removed, and the one
+2. An empty segment after one without a footer was made by a roll that failed half-way: it is removed, and the one
    before it is the active one again, unless the watermark says otherwise.
 3. If the segment that the watermark names is missing, its place is held by a file with a hole as long as the committed
    part was: so the loss has a place in the log, and every reader is told of it.
    So it is with a segment between two others: the later one says which number it follows.
 4. All segments but the last are sealed: their footer gives number range and end. A footer that is missing or damaged
-   is made anew from a walk of the file, and what stood behind the batches is set aside; damage inside is found again,
+   is rebuilt from a walk of the file, and what stood after the batches is set aside; damage inside is found again,
    batch by batch, by readers. Where it took the last batches, it stays where it is, and there is no footer.
 5. The last segment is walked from its beginning. *Committed floor* = the highest of: the watermark's durable position
    (when it names this segment), any valid batch's durable mark, the index's last entry (with durability "always").
-   Below the floor damage is isolated: the walk goes on behind it; damaged bytes that reach the floor stay where they
-   are, and the log goes on behind the floor. Above the floor the first invalid batch, or the first one of a
+   Below the floor damage is isolated: the walk goes on after it; damaged bytes that reach the floor stay where they
+   are, and the log goes on after the floor. Above the floor the first invalid batch, or the first one of a
    transaction that was not committed, ends the log.
 6. What follows the end is kept in ``set-aside/`` (file name, position and time in its name) and cut off; with no
    watermark of this segment the report calls it "possibly acknowledged".
 7. What is kept above the floor is written again, same bytes, and synced: after a failed sync the page cache may hold
    data that never reached the disk, and no reader may see what a power cut could take.
-8. Numbers go on behind the highest that is known from batches, file names, the watermark and the index, and, when the
+8. Numbers go on after the highest that is known from batches, file names, the watermark and the index, and, when the
    watermark does not know the segment, from headers in what was cut off: a number that was acknowledged and read is
    not given again.
 """
@@ -83,7 +83,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Bytes behind the end of the log that were set aside, and the numbers that headers in them state, if any."""
+    """Bytes after the end of the log that were set aside, and the numbers that headers in them state, if any."""
 
     path: Path
     position: int
@@ -519,7 +519,7 @@ class _Recovery:
         return segment
 
     def _renumber(self, active: ActiveSegment, sealed: list[SealedSegment]) -> ActiveSegment | None:
-        """The partition has another number than before (its state was lost): readers beside the server look for the
+        """The partition has another number than before (its state was lost): readers outside the server look for the
         number in the newest header, so a segment with the new one is begun. None: it has yet to be made."""
         if active.position > HEADER_BYTES:
             sealed.append(active.seal(self.files, self.handles))

@@ -36,7 +36,7 @@ class Found:
 
     @property
     def next_position(self) -> int:
-        """File position behind the last of the batches."""
+        """File position after the last of the batches."""
         return self.position + self.end
 
 

@@ -10,8 +10,8 @@ n x 128, written in turn, so that a torn write leaves the other one whole::
               directory id u64 | topic id u64 | partition u32 | n u32
 
 The slot with the higher counter and a right hash counts. The seed binds a slot to its partition: numbers are given
-again after a deletion, and given anew when the state was lost, and nobody may take the mark of a former owner for their
-own. Slots are written after each commit round, before the
+again after a deletion, and when the state was lost, and nobody may take the mark of a former owner for their own.
+Slots are written after each commit round, before the
 acknowledgement; the file is synced by the maintenance thread about once a second and at a clean stop, never in the
 way of an acknowledgement: the file may therefore be older than the segments, and recovery takes it as a lower bound.
 

@@ -9,13 +9,13 @@ nobody may find two that collide):
                    [highest id acknowledged, number of messages, messages, state after them]
 =================  =============================================================================================
 
-A session that is made anew under the same name gets another incarnation, so that nothing left of the old one can be
+A session that is rebuilt under the same name gets another incarnation, so that nothing left of the old one can be
 taken for the new one's.
 
 Of a session that was acknowledged to its end the last block stays: it holds the state. Acknowledgements are stored with
 the next block, or (in the session's own value) within a second; losing one only means that messages are kept longer.
 
-Reading checks that the blocks of a session follow each other. Where one is missing, those behind it were never sent
+Reading checks that the blocks of a session follow each other. Where one is missing, those after it were never sent
 (its round failed, and the server died before it could remove them): they are removed. Where one is damaged, those
 before it are removed too, because no message may ever change: a client that has not got beyond the damaged one is told
 so, everybody else notices nothing. If it is the last one, or the session's own value, the session is gone.

@@ -154,7 +154,7 @@ class Sessions(Generic[S, M]):
     # --- the interface of the specification, and the same for many messages at once
 
     def register(self, uuid: str, state: S, owner: Owner | None = None, on_done: OnDone | None = None) -> None:
-        """Makes session `uuid`, anew if it is there: ids begin at 1 again, its messages are forgotten.
+        """Makes session `uuid`, again if it is there: ids begin at 1 again, its messages are forgotten.
 
         Without `on_done` it becomes durable together with its first message (or within a second), which saves a
         round before the first message can be sent.

@@ -42,7 +42,7 @@ class SessionFull(EngineError):
 
 
 class SessionReplaced(EngineError):
-    """The session was made anew or removed while its message was being stored."""
+    """The session was rebuilt or removed while its message was being stored."""
 
 
 class SessionCodec(Protocol[S, M]):

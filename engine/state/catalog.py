@@ -53,7 +53,7 @@ class Catalog:
         self._by_id: dict[int, Topic] = {}
         self._listeners: list[Listener] = []
         self._configs: dict[tuple[tuple[str, str], ...], TopicConfig] = {}
-        # Topics whose entry is being written, and the changes that wait behind it.
+        # Topics whose entry is being written, and the changes that wait after it.
         self._writes: dict[int, list[tuple[Mapping[str, str], OnDone | None]]] = {}
         # Partition numbers (topic id, index) that are not durable yet.
         self._unsettled: set[tuple[int, int]] = set()

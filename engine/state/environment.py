@@ -21,7 +21,7 @@ Rules that hold for both (py-lmdb 3.0, LMDB 0.9):
 
 Failures of a commit. No space or no memory refuses this transaction and nothing else: LMDB writes a transaction's
 pages, syncs them, and only then writes the meta page that makes them count, so an unfinished one leaves nothing behind
-and its pages are written anew by the next. A write that is cut short because the disk filled up is an EIO to LMDB, so
+and its pages are written again by the next. A write that is cut short because the disk filled up is an EIO to LMDB, so
 with no room left an EIO counts as no space (a meta page that could not be written makes LMDB itself refuse all that
 follows). Any other failure closes the environment for writing until a restart.
 """

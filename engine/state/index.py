@@ -1,4 +1,4 @@
-"""The sparse index of positions, by sequence number and by time: an LMDB environment that can always be made anew.
+"""The sparse index of positions, by sequence number and by time: an LMDB environment that can always be rebuilt.
 
 Two databases (keys big-endian, so that they sort; values little-endian)::
 

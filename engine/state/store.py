@@ -245,7 +245,7 @@ class StateReader:
 
 
 def copy_stored(source: Path, target: Path) -> None:
-    """Copies a state, as it is at one moment, into a directory that is there and empty; also beside a running server.
+    """Copies a state, as it is at one moment, into a directory that is there and empty; also while a server runs.
 
     Raises:
         EngineError: it cannot be read, or not be written there.

@@ -11,7 +11,7 @@ Key ``w/`` + hash of the name. Value::
     [name, batch, [file names], file, row, parts, records, time ms, [[topic id, partition], ...]]
 
 No file names: the batch is complete, or, with ``file`` 0, it was given up: what is in the log of it stays, and nothing
-more of it comes. ``file`` and ``row`` point behind the last row that is in the log.
+more of it comes. ``file`` and ``row`` point after the last row that is in the log.
 The partitions are those of the last transaction: after a crash its records can be read when these have been opened.
 """
 

@@ -157,7 +157,7 @@ class Api:
         return await self._describe(topic)
 
     async def delete_topic(self, name: bytes) -> Document:
-        """Delete a topic; a new one of its name starts anew."""
+        """Delete a topic; a new one of its name starts again."""
         topic = self.find(name)
         await self.durable(lambda done: self._server.log.catalog.delete(topic, done))
         return {"deleted": _text(topic.name, "name")}

@@ -223,7 +223,7 @@ class AdminServer:
             caller.sit(seat)
             await caller.wait_for_rate()
             return await self._call_api(request, path, caller, seat)
-        except ConnectionError:  # the client went away amid its body: nobody reads this answer
+        except ConnectionError:  # the client went away in the middle of its body: nobody reads this answer
             return _error(400, "disconnected", "the request's body was cut short")
         except Exception as error:
             caller.failed(error)

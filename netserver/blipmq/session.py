@@ -426,7 +426,7 @@ class BlipmqSession(ConsumingSession):
     # --- time and rights
 
     def _narrowed(self) -> None:
-        """Each request is looked at anew; whoever is sent messages unasked comes again."""
+        """Each request is looked at again; whoever is sent messages unasked comes again."""
         self.narrowed()
         if self._v2 is not None:
             self.connection.abort("its rights were withdrawn", "revoked")

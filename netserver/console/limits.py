@@ -13,7 +13,7 @@ CONSOLE_LOGINS_MAX: Final = 100
 """Login addresses that nobody has used yet; the oldest makes room."""
 
 CONSOLE_SESSION_S: Final = 12 * 3600.0
-"""Somebody has to log in anew after so long."""
+"""Somebody has to log in again after so long."""
 
 CONSOLE_SESSIONS_MAX: Final = 1000
 """People who are logged in; the one who has been for longest makes room."""

@@ -55,7 +55,7 @@ class Client(ClientBase):
 
     :meth:`events` also tells ``gap``: a subscription could not go on where it stood, or begin where it was told to,
     because those records are no longer kept (or the server has lost them, or never had them), or because the topic was
-    deleted and made anew; ``detail`` is (topic, offset before, offset now).
+    deleted and made again; ``detail`` is (topic, offset before, offset now).
 
     Attributes:
         round_trip_s: of the last ping that was answered.
@@ -443,7 +443,7 @@ def connect(
         window, window_bytes: most records, and bytes, that are sent and not acknowledged
         value_bytes_max: larger values are refused here: the server would close the connection
         frame_bytes_max: largest payload of a frame taken from the server
-        ping_interval_s, pings_max: a PING each interval; with so many unanswered the connection is made anew (if the
+        ping_interval_s, pings_max: a PING each interval; with so many unanswered the connection is rebuilt (if the
             server has ever answered one)
         dial_timeout_s: for one attempt to connect
         backoff: seconds to wait before attempt n; by default 0, then 1, 2, 4 ... 30 with jitter

@@ -64,7 +64,7 @@ SHARED_FRAMES_BYTES_MAX: Final = 8 << 20
 """Framed batches kept for other subscribers of the same place. At a time all of them read the newest few rounds."""
 
 FRAMES_AGAIN_BYTES: Final = 16 << 10
-"""Kept frames below this are made anew, longer, when more has been stored: a write costs as much as 20 KiB of data."""
+"""Kept frames below this are rebuilt, longer, when more has been stored: a write costs as much as 20 KiB of data."""
 
 # --- the client
 

@@ -162,7 +162,7 @@ class ListenerState:
             is_there = topic is not None and not isinstance(refusal.problem, Forbidden)
             return is_there or now - refusal.since >= RETRY_LATEST_S
         if topic is not partition.topic:
-            return True  # it was deleted: the next publish makes it anew, or is refused for that reason
+            return True  # it was deleted: the next publish makes it again, or is refused for that reason
         if isinstance(partition.error, ReadOnly):
             return False  # until a restart
         if partition.committed_seq > refusal.committed_seq or now - refusal.since >= RETRY_LATEST_S:

@@ -3,7 +3,7 @@
 - PUBLISH: runs of frames of one topic go into the log in one call. One ACK a commit round: the highest seq_num that is
   stored, in the order of arrival, and never one at or above the number of a publish that is not stored.
 - ATTACH: one subscription per topic; ATTACHED names the position after which DATA begins, always before the first
-  DATA, and again when the topic was deleted and made anew: its numbers begin again. Another ATTACH seeks.
+  DATA, and again when the topic was deleted and made again: its numbers begin again. Another ATTACH seeks.
   DETACH is always answered, and no DATA follows.
 - PONG, ACK and ATTACHED are written at once. DATA is written only while the connection's output is short, a portion of
   each subscription in turn, so nothing waits behind much of it.

@@ -120,7 +120,7 @@ class Subscription(SubscriptionBase[Record, RecordBatch]):
         return moved
 
     def made_anew(self, offset: int) -> bool:
-        """An ATTACHED that nobody asked for: the topic was deleted and made anew. True: it goes on elsewhere."""
+        """An ATTACHED that nobody asked for: the topic was deleted and made again. True: it goes on elsewhere."""
         moved = not self.is_shed and offset != self.tracked
         if moved:
             self.tracked = offset

@@ -99,7 +99,7 @@ class Subscription:
         stopped: it is over.
         is_costly: what it was given last took long.
         is_counted: its client's quota has it.
-        attached, queued: marks of its connection: ATTACHED was answered (for a topic made anew: again);
+        attached, queued: marks of its connection: ATTACHED was answered (for a topic made again);
             it stands in the queue.
     """
 

@@ -3,7 +3,7 @@
 A group's position is a durable cursor of the engine (owner ``fujin``, the group's name). *Takers* are push streams and
 waiting FETCHes; whoever wants records stands in a queue and gets a portion in turn, so that work is shared and nobody
 waits behind a taker that is full. What a taker holds unacknowledged goes back when its stream ends, and is the first to
-be delivered again. When the group's position is set anew, nobody holds anything any more.
+be delivered again. When the group's position is set again, nobody holds anything any more.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Group:
                     other.freed()
 
     def _reset(self) -> None:
-        """The group's position was set anew: all that was delivered is delivered to somebody again, or to nobody."""
+        """The group's position was set again: all that was delivered is delivered to somebody again, or to nobody."""
         self._large.clear()
         for reader in self._readers:
             reader.held.clear()

@@ -45,7 +45,7 @@ LARGE_KEPT_MAX: Final = 1024
 without such readers goes on."""
 
 DELETED_REMEMBERED_MAX: Final = 10_000
-"""Names of deleted topics that readers do not make anew; the oldest are forgotten."""
+"""Names of deleted topics that readers do not make again; the oldest are forgotten."""
 
 FETCHES_MAX: Final = 64
 """FETCHes of one stream that may wait for messages; a further one is answered with none at once."""

@@ -213,7 +213,7 @@ class RecordsApi:
 
 
 async def _break_off(request: web.BaseRequest, response: web.StreamResponse, asked: Read, error: EngineError) -> None:
-    """Reading has failed amid an answer: a line says why, and the answer is cut off: nobody takes it for whole."""
+    """Reading has failed in the middle of an answer: a line says why, and the answer is cut off."""
     if asked.form != "raw":
         await response.write(json.dumps({"error": str(error)}).encode() + b"\n")
     if request.transport is not None:

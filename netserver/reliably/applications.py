@@ -27,7 +27,7 @@ class RecordsState:
     """Where the stream of a topic's records is.
 
     Attributes:
-        topic_id: the topic; one that is made anew under the same name is another.
+        topic_id: the topic; one that is made again under its name is another.
         offset: of the last record that became a message; at first, the one after which to begin.
         left: how many messages are left, or None: there is no end.
     """

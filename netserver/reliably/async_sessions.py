@@ -40,7 +40,7 @@ class AsyncSessions(Generic[S, M]):
         self._sessions = sessions
 
     async def register(self, uuid: str, state: S) -> None:
-        """Make a session, or make it anew; it is durable when this returns.
+        """Make a session, or make it again; it is durable when this returns.
 
         Raises:
             LimitReached: there are as many as there may be.

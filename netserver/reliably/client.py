@@ -298,7 +298,7 @@ class Session(ClientBase):
         if done:
             self._acked = max(self._acked, done)
             return codec.resume_request(stored.uuid, done)
-        # Nothing has been used of what came, if anything: begin anew (a state of 0 makes the original skip messages).
+        # Nothing has been used of what came, if anything: start over (a state of 0 makes the original skip messages).
         self._queue.clear()
         self._queue_bytes = 0
         self._received_id = 0

@@ -88,7 +88,7 @@ class TopicParams:
 
 @dataclass(frozen=True, slots=True)
 class StartRequest:
-    """Make session ``uuid`` (anew, if it is there already)."""
+    """Make session ``uuid`` (again, if it is there already)."""
 
     uuid: str
     params: NumbersParams | TopicParams

@@ -51,7 +51,7 @@ def admit(connection: Admitted) -> None:
 
 
 def rights_changed(connection: Admitted, old: Identity | None, new: Identity | None) -> None:
-    """Whoever may do less than before has to come again, and everything is looked at anew; more counts at once."""
+    """Whoever may do less than before has to come again, and everything is looked at again; more counts at once."""
     if connection.closed or (new is not None and old is not None and not old.loses_by(new)):
         return
     if new is not None and connection.on_narrowed is not None:

@@ -213,7 +213,7 @@ class Connection(Pacing, asyncio.BufferedProtocol):
         """``size_bytes`` of publishes were appended; reading stops above this connection's share.
 
         Each charge needs its ``discharge``, also when the connection is gone by then: the bytes are in memory until
-        they are stored, and a peer must not get rid of its bound by connecting anew. ``Outstanding`` does both.
+        they are stored, and a peer must not get rid of its bound by connecting again. ``Outstanding`` does both.
         """
         self.shell.pressure.charge(self, size_bytes)
         if records and self.visitor.meter is not None:

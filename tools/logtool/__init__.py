@@ -1,4 +1,4 @@
-"""`logtool`: looks into, checks, reads and feeds a log, beside a running server or without one."""
+"""`logtool`: looks into, checks, reads and feeds a log, with a running server or without one."""
 
 from __future__ import annotations
 

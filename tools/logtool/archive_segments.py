@@ -1,4 +1,4 @@
-"""`archive-segments`: sealed segments to object storage or any other place, beside the running server."""
+"""`archive-segments`: sealed segments to object storage or any other place, while the server runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`archive-table`: records into a Delta Lake table, beside the running server."""
+"""`archive-table`: records into a Delta Lake table, while the server runs."""
 
 from __future__ import annotations
 

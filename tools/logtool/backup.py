@@ -1,4 +1,4 @@
-"""`backup` and `restore`: a whole log as of one moment, taken beside the running server."""
+"""`backup` and `restore`: a whole log as of one moment, taken while the server runs."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ RECORD_LINE = "%o\\t%t\\t%k\\t%v\\n"
 
 @click.group(cls=Group)
 def dump() -> None:
-    """Show what is in the files of a log. Reads files; works beside a running server."""
+    """Show what is in the files of a log. Reads files; works while a server runs."""
 
 
 def _mark_of(path: Path, segment_id: int) -> int | None:

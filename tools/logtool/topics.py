@@ -275,7 +275,7 @@ def trim(settings: Settings, topic: str, before: Position, dry_run: bool) -> Non
 @click.argument("topic", shell_complete=complete_topic)
 @click.pass_obj
 def delete(settings: Settings, topic: str) -> None:
-    """Delete TOPIC and all its records. A topic made with its name later begins anew."""
+    """Delete TOPIC and all its records. A topic made with its name later starts over."""
     name = _name(topic)
     details = _show_item(settings, name).get("partition_details", [])
     size = sum(detail.get("size_bytes", 0) for detail in details)

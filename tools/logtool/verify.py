@@ -114,7 +114,7 @@ def verify(settings: Settings, place: Path | None, repair_plan: bool) -> None:
     """Check every byte of the segments in DIR (else --data-dir), or of one SEGMENT file.
 
     Headers, every batch's checksums, every record, footers, the order of numbers, and what the watermarks say; the
-    structure of state and index when no server has them. Works beside a running server: what is not committed is not
+    structure of state and index when no server has them. Works while a server runs: what is not committed is not
     looked at. Exit code 1 when anything is wrong.
     """
     output = settings.output

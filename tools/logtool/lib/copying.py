@@ -10,7 +10,7 @@ Order is what makes it consistent:
 4. Topics that were deleted meanwhile are deleted in the copy, too.
 
 So the copy is a log that was stopped in good order: everything that was acknowledged before the copy began is in it,
-what was appended meanwhile may be in it. ``index`` is left out: a server makes it anew.
+what was appended meanwhile may be in it. ``index`` is left out: a server makes it again.
 
 A copy is a data directory with one file more, ``backup.json``, written last::
 
@@ -48,7 +48,7 @@ from tools.logtool.lib.limits import COPY_BYTES, MANIFEST_BYTES_MAX, STATE_COPIE
 
 MANIFEST = "backup.json"
 LEFT_OUT = {"LOCK", "server.json", "admin.token", "watermarks", "index", "state", "topics", "set-aside", MANIFEST}
-"""At the top of a directory: made anew, of the running server, or copied in their own way."""
+"""At the top of a directory: made again, of the running server, or copied in their own way."""
 
 OnBytes = Callable[[int], None]
 

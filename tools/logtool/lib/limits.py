@@ -45,7 +45,7 @@ COMPLETED_NAMES_MAX = 1000
 """Names of topics that a shell is offered: more than anybody reads, and it takes seconds to show them."""
 
 COPIES_OF_DAMAGED = 3
-"""A segment that the server writes to may be read in the midst of a write: a copy with damage is made so many times."""
+"""A segment that the server writes to may be read in the middle of a write: a damaged copy is made so many times."""
 
 STATE_COPIES = 100
 """A backup takes the state again while staged files that it names are gone: each time a sink has finished a batch."""

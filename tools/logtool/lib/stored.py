@@ -1,4 +1,4 @@
-"""Topics as the files of a data directory know them: state and segments, read beside a running server."""
+"""Topics as the files of a data directory know them: state and segments, read while a server runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Durable subscriptions as the files of a data directory know them, read beside a running server."""
+"""Durable subscriptions as the files of a data directory know them, read while a server runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copies sealed segments of a data directory to an archive, beside the running server.
+"""Copies sealed segments of a data directory to an archive, while the server runs.
 
 In this order, so that a crash at any moment leaves an archive that is whole: the segments that are new, then a manifest
 that lists them. What a crashed run had copied is copied again.

@@ -93,7 +93,7 @@ class Extent:
     def steps(self, records: int) -> Iterator[tuple[int, Extent]]:
         """The same in numbered pieces, one after the other, each at most `records` numbers of each partition.
 
-        A step has the same number and means the same records however often a job begins anew, whatever retention
+        A step has the same number and means the same records however often a job starts over, whatever retention
         removes meanwhile; numbers of steps without a record are left out. Raises EngineError, OSError.
         """
         planner = Planner(parse_options({"path": self.data_dir}))

@@ -1,4 +1,4 @@
-"""The data source ``quintlog``: reads a data directory beside a running server or without one, never through it.
+"""The data source ``quintlog``: reads a data directory with a running server or without one, never through it.
 
 Columns as those of Spark's source for Kafka. The option ``columns`` chooses, and only those are made: Spark tells a
 Python source nothing about the columns that a query needs. Columns that are never null say so: else Spark's JVM asks

@@ -1,7 +1,7 @@
 """Streaming reads. Offsets as those of Spark's source for Kafka, with the ids of topics (`tools.spark.source.offsets`).
 
 The log holds no state for a query: a restarted one goes on exactly where its checkpoint says. Records that retention
-removes before they were read are a loss (failOnDataLoss), and so is a topic that is gone, or that begins anew.
+removes before they were read are a loss (failOnDataLoss), and so is a topic that is gone, or that starts over.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """How far the next batch goes. Partitions that are new since the start are read from their beginning.
 
         Raises:
-            DataLoss: a topic that was read is gone or has begun anew.
+            DataLoss: a topic that was read is gone or has started over.
         """
         given = Positions.unpack(start)
         planner = self._refreshed()
@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end: Mapping[Key, int] = self._bounded(planner, begin)
         if not isinstance(limit, ReadAllAvailable):
             waiting = self._waiting(planner, begin, end)
-            if begin == given.numbers and self._holds_back(waiting):  # else what began anew is noted now
+            if begin == given.numbers and self._holds_back(waiting):  # else what started over is noted now
                 return start
             end = self._limited(planner, begin, end, waiting)
         offsets = Positions(end, {**given.ids, **self._ids(planner)}).pack()
@@ -126,7 +126,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Positions(ends, self._ids(planner))
 
     def _begin(self, planner: Planner, given: Positions) -> dict[Key, int]:
-        """Where reading goes on: as given, but at the beginning of what has begun anew."""
+        """Where reading goes on: as given, but at the beginning of what has started over."""
         begin = {}
         for key, number in given.numbers.items():
             part, name = planner.partitions.get(key), f"{key[0]}:{key[1]}"
@@ -202,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = {}
         for key, end_seq in until.numbers.items():
             first_seq = begin.numbers.get(key, FIRST_SEQ)
-            if end_seq < first_seq or not begin.is_of(key[0], until.ids.get(key[0])):  # it has begun anew
+            if end_seq < first_seq or not begin.is_of(key[0], until.ids.get(key[0])):  # it has started over
                 first_seq = FIRST_SEQ
             part = planner.partitions.get(key)
             if part is not None and until.is_of(key[0], part.topic.id):
