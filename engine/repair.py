@@ -116,12 +116,12 @@ class Repair:
         try:
             self._check_version()
             self._check_lmdb("state", "topics are taken in again from their directories; cursors and sessions are gone")
-            self._check_lmdb("index", "it is made anew while the log is in use")
+            self._check_lmdb("index", "it is rebuilt while the log is in use")
             self._read_state()
             marks = Watermarks(self._files, self.data_dir / FILE_NAME, self._directory_id())
             try:
                 if marks.missing:
-                    self._note("watermarks", self.data_dir / FILE_NAME, "missing or damaged", "made anew, slots kept")
+                    self._note("watermarks", self.data_dir / FILE_NAME, "missing or damaged", "rebuilt, slots kept")
                 for topic in self._topics():
                     for index in self._indexes(topic):
                         self._partition(topic, index, marks, handles)
@@ -157,7 +157,7 @@ class Repair:
                 self._files.rename(path, free_path(self._files, path.with_name(f"{VERSION_FILE}.damaged")))
             content = json.dumps({"format": FORMAT_VERSION, "id": self._id_in_watermarks()}).encode() + b"\n"
             write_new_file(self._files, path, content)
-            self._note("version", path, str(problem), "made anew")
+            self._note("version", path, str(problem), "rebuilt")
 
     def _directory_id(self) -> int:
         return read_version(self._files, self.data_dir)

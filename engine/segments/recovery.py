@@ -408,7 +408,7 @@ class _Recovery:
     def _seal_again(self, fd: int, segment: ActiveSegment, size_bytes: int) -> int:
         """Writes the footer of a segment that does not end in a good one; its size then."""
         path, end = segment.path, segment.position
-        note = f"{path} does not end in its footer, which is made anew from the batches"
+        note = f"{path} does not end in its footer, which is rebuilt from the batches"
         try:
             if size_bytes > end:
                 note += (

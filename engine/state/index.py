@@ -141,7 +141,7 @@ class Index:
         if not reason:
             return environment
         aside = move_aside(path, self._files)
-        log.warning("the index %s %s; it was moved to %s and is made anew while the log is in use", path, reason, aside)
+        log.warning("the index %s %s; it was moved to %s and is rebuilt while the log is in use", path, reason, aside)
         self.rebuilt = True
         environment = self._environment_at(path)
         self._foreign(environment, True)
