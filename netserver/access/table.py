@@ -114,6 +114,11 @@ class Route(NamedTuple):
     named_in: str | None = None
 
     @property
+    def name(self) -> str:
+        """Its method and path, such as ``GET topics/TOPIC``."""
+        return f"{self.method} {'/'.join(self.path)}"
+
+    @property
     def changes(self) -> bool:
         """It changes something other than that there are more records: the audit has it."""
         return self.method != "GET" and self.path[-1] not in DATA

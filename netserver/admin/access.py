@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,23 +36,6 @@ class SubscriptionsApi:
         self._server = server
         self._api = api
         self._redrives: dict[int, asyncio.Future[tuple[int, EngineError | None]]] = {}
-
-    def route(self, method: str, rest: Sequence[bytes], glob: str | None, body: Document) -> Route | None:
-        """What a request asks for; ``rest`` is the path after ``/v1/subscriptions``."""
-        match rest:
-            case [] if method == "GET":
-                return lambda: self.list(glob)
-            case [number] if method == "GET":
-                return lambda: self.show(number)
-            case [number, b"pending"] if method == "GET":
-                return lambda: self.pending(number)
-            case [number, b"reset"] if method == "POST":
-                return lambda: self.reset(number, body)
-            case [number, b"redrive"] if method == "POST":
-                return lambda: self.redrive(number, body)
-            case [number] if method == "DELETE":
-                return lambda: self.delete(number)
-        return None
 
     async def list(self, glob: str | None) -> Document:
         """All subscriptions, or those of topics whose name matches."""
@@ -157,21 +140,6 @@ class KeysApi:
     def __init__(self, server: Served) -> None:
         self._server = server
         self._lock = asyncio.Lock()  # a change reads the file and replaces it
-
-    def route(self, method: str, rest: Sequence[bytes], body: Document) -> Route | None:
-        """What a request asks for; ``rest`` is the path after ``/v1/keys``."""
-        match rest:
-            case [] if method == "GET":
-                return self.list
-            case [] if method == "POST":
-                return lambda: self.add(body)
-            case [name] if method == "DELETE":
-                return lambda: self.revoke(name)
-            case [name, b"rotate"] if method == "POST":
-                return lambda: self.rotate(name, body)
-            case [name, b"test"] if method == "POST":
-                return lambda: self.test(name, body)
-        return None
 
     async def list(self) -> Document:
         """The identities of the file, without what their keys are."""

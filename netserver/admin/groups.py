@@ -60,25 +60,6 @@ class GroupsApi:
         self._api = api
         self._positions = positions
 
-    def route(self, method: str, rest: Sequence[bytes], query: MultiMapping[str], body: Document) -> Route | None:
-        """What a request asks for; ``rest`` is the path after ``/v1/groups``."""
-        match rest:
-            case [] if method == "GET":
-                return lambda: self.list_groups(query)
-            case [] if method == "POST":
-                return lambda: self.create(body)
-            case [name] if method == "GET":
-                return lambda: self.show(name, query)
-            case [name] if method == "DELETE":
-                return lambda: self.delete(name, query)
-            case [name, b"positions"] if method == "POST":
-                return lambda: self.commit(name, query, body)
-            case [name, b"reset"] if method == "POST":
-                return lambda: self.reset(name, query, body)
-            case [name, b"redrive"] if method == "POST":
-                return lambda: self.redrive(name, query, body)
-        return None
-
     # --- looking
 
     async def list_groups(self, query: MultiMapping[str]) -> Document:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from netserver.admin.api import Api
@@ -25,17 +24,6 @@ class InspectionApi:
     def __init__(self, server: Served, api: Api) -> None:
         self._server = server
         self._api = api
-
-    def route(self, method: str, parts: Sequence[bytes]) -> Callable[[], Awaitable[Document]] | None:
-        """What a request asks for; None: nothing of this."""
-        match parts:
-            case [b"topics", name, b"segments"] if method == "GET":
-                return partial(self.segments, name)
-            case [b"damage"] if method == "GET":
-                return self.damage
-            case [b"settings"] if method == "GET":
-                return self.settings
-        return None
 
     def summary(self) -> Document:
         """What whoever is on this machine may know without a token."""

@@ -79,7 +79,6 @@ import json
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Callable
 from functools import cache, partial
 from http import HTTPStatus
 from pathlib import Path
@@ -95,7 +94,7 @@ from netserver.access.exposed import warn_of_readers
 from netserver.access.quotas import Seat
 from netserver.access.table import Route, route_of, topic_of
 from netserver.admin.access import KeysApi, SubscriptionsApi
-from netserver.admin.api import Api, Conflict, int_field
+from netserver.admin.api import Api, Conflict
 from netserver.admin.bodies import read_document
 from netserver.admin.callers import Caller
 from netserver.admin.globs import BadGlob, matcher
@@ -104,14 +103,15 @@ from netserver.admin.http import HttpServer, Tls
 from netserver.admin.inspection import InspectionApi
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
+from netserver.admin.operations import Call, Operation, of_commits, of_keys, of_positions, of_topics
 from netserver.admin.problems import problem_of
 from netserver.admin.slices import json_bytes
-from netserver.admin.staging import Staging, batch_field, batch_parameters, names_field
+from netserver.admin.staging import Staging
 from netserver.config.settings import Address
 from netserver.console.console import Console
 from netserver.console.limits import CONSOLE_LOGIN_S
 from netserver.errors import ServerError
-from netserver.http.openapi import openapi
+from netserver.http.openapi import openapi, operation_of
 from netserver.http.records import RecordsApi, streams_in
 from netserver.limits import ADMIN_BODY_BYTES
 
@@ -158,8 +158,6 @@ class AdminServer:
         self._subscriptions = SubscriptionsApi(server, self._api)
         self._groups = GroupsApi(server, self._api, self._subscriptions)
         self._inspection = InspectionApi(server, self._api)
-        self._keys = KeysApi(server)
-        self._staging = Staging(server, self._api)
         self.console = Console(
             server,
             self._api,
@@ -169,6 +167,13 @@ class AdminServer:
             token=self._token,
             directory=self._directory,
         )
+        self._operations: dict[str, Operation] = {
+            **of_topics(self._api, self._inspection),
+            **of_commits(Staging(server, self._api)),
+            **of_positions(self._subscriptions, self._groups),
+            **of_keys(KeysApi(server)),
+            "POST console/logins": self._console_login,
+        }
         self._http: HttpServer | None = None
 
     def start(self, address: Address, tls: Tls = lambda: None) -> Address:
@@ -278,70 +283,12 @@ class AdminServer:
             return _error(403, "forbidden", caller.why_not)
         if parts == [b"openapi.json"]:
             return web.Response(body=openapi_json(), content_type="application/json")
-        status, route = self._operation(request, parts, body, content)
-        if parts == [b"console", b"logins"]:
-            status, route = 201, partial(self._console_login, caller)
-        if route is None:
-            return _error(404, "not_found", f"no {request.method} {path[:200]}")
-        content = await json_bytes(self._server.log.slices, await route())
+        answer = await self._operations[entry.name](Call(caller, parts, request.query, body, content))
+        content = await json_bytes(self._server.log.slices, answer)
         caller.done()
         caller.sent(len(content), 0)
+        status = operation_of(entry).status
         return web.Response(body=content, status=status, content_type="application/json", charset="utf-8")
-
-    def _operation(
-        self, request: web.BaseRequest, parts: list[bytes], body: dict[str, Any], content: bytes
-    ) -> tuple[int, Callable[[], Awaitable[Any]] | None]:
-        """The status of its success, and what a request asks for; None: nothing that there is."""
-        api, method = self._api, request.method
-        route: Callable[[], Awaitable[Any]] | None = None
-        status = 200
-        match parts:
-            case [b"status"] if method == "GET":
-                route = api.status
-            case [b"topics"] if method == "GET":
-                route = lambda: api.topics(request.query.get("name"))  # noqa: E731
-            case [b"topics"] if method == "POST":
-                status, route = 201, lambda: api.create_topic(body)
-            case [b"topics", name] if method == "GET":
-                route = lambda: api.topic(name)  # noqa: E731
-            case [b"topics", name] if method == "PATCH":
-                route = lambda: api.configure_topic(name, body)  # noqa: E731
-            case [b"topics", name] if method == "DELETE":
-                route = lambda: api.delete_topic(name)  # noqa: E731
-            case [b"topics", name, b"trim"] if method == "POST":
-                route = lambda: api.trim(name, body)  # noqa: E731
-            case [b"topics", name, b"records"] if method == "POST":
-                route = lambda: api.publish(name, body)  # noqa: E731
-            case [b"staged"] if method == "POST":
-                status, route = 201, lambda: self._staging.stage(content, batch_parameters(request.query))
-            case [b"staged", b"drop"] if method == "POST":
-                route = lambda: self._staging.drop(names_field(body))  # noqa: E731
-            case [b"commits"] if method == "POST":
-                route = lambda: self._staging.commit(batch_field(body), names_field(body))  # noqa: E731
-            case [b"commits"] if method == "GET":
-                route = self._staging.batches
-            case [b"commits", writer, b"abandon"] if method == "POST":
-                route = lambda: self._staging.abandon(writer.decode("utf-8", "replace"), int_field(body, "batch"))  # noqa: E731
-            case [b"commits", writer] if method == "GET":
-                route = lambda: self._staging.progress(writer.decode("utf-8", "replace"))  # noqa: E731
-            case [b"connections"] if method == "GET":
-                route = api.connections
-            case [b"connections", number] if method == "DELETE":
-                route = lambda: api.abort_connection(number)  # noqa: E731
-            case [b"sessions"] if method == "GET":
-                route = lambda: api.sessions(request.query.get("uuid"))  # noqa: E731
-            case [b"sessions", uuid] if method == "GET":
-                route = lambda: api.session(uuid)  # noqa: E731
-            case [b"sessions", uuid] if method == "DELETE":
-                route = lambda: api.drop_session(uuid)  # noqa: E731
-            case [b"subscriptions", *rest]:
-                route = self._subscriptions.route(method, rest, request.query.get("topic"), body)
-            case [b"groups", *rest]:
-                status = 201 if method == "POST" and not rest else 200
-                route = self._groups.route(method, rest, request.query, body)
-            case [b"keys", *rest]:
-                route = self._keys.route(method, rest, body)
-        return status, route or self._inspection.route(method, parts)
 
     async def _call_records(
         self,
@@ -371,8 +318,8 @@ class AdminServer:
             return self._groups.topic_of(parts[1], request.query)
         return topic_of(route, parts)
 
-    async def _console_login(self, caller: Caller) -> dict[str, Any]:
-        known = caller.known
+    async def _console_login(self, call: Call) -> dict[str, Any]:
+        known = call.caller.known
         assert known is not None
         if not self.console.is_on:
             raise Conflict("the console is off: [console] mode says so")

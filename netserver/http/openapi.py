@@ -140,7 +140,7 @@ OPERATIONS: Final[dict[str, Operation]] = {
 
 def operation_of(route: Route) -> Operation:
     """What a route does. Raises KeyError: it is not described."""
-    return OPERATIONS[f"{route.method} {'/'.join(route.path)}"]
+    return OPERATIONS[route.name]
 
 
 def openapi() -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from openapi_spec_validator import validate
 
 from netserver.access.table import ROUTES
+from netserver.admin.operations import of_commits, of_keys, of_positions, of_topics
 from netserver.http.openapi import OPERATIONS, openapi
 from tests.unit.netserver.admin.test_admin import Caller, with_admin
 
@@ -16,7 +18,18 @@ def test_it_is_valid() -> None:
 
 
 def test_each_route_is_described_and_nothing_else() -> None:
-    assert {f"{route.method} {'/'.join(route.path)}" for route in ROUTES} == set(OPERATIONS)
+    assert {route.name for route in ROUTES} == set(OPERATIONS)
+
+
+def test_each_route_does_something() -> None:
+    """The others stream, or are answered by the listener itself."""
+    nothing: Any = None
+    tables = (
+        of_topics(nothing, nothing), of_commits(nothing), of_positions(nothing, nothing), of_keys(nothing)
+    )  # fmt: skip
+    names = [name for table in tables for name in table]
+    others = {"GET openapi.json", "GET topics/TOPIC/records", "GET groups/NAME/records", "POST console/logins"}
+    assert sorted([*names, *others]) == sorted(route.name for route in ROUTES)
 
 
 def test_the_server_gives_it() -> None:
