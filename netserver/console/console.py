@@ -225,7 +225,7 @@ class Console:
     ) -> web.StreamResponse:
         home = link(self._base_path)
         wanted = form.get("next") or request.query.get("next", "")
-        next_path = wanted if wanted.startswith(home) else home
+        next_path = wanted if wanted.startswith(home) and wanted.isascii() and wanted.isprintable() else home
         if len(parts) == 1 and request.method == "GET":
             known = self._logins.use_code(parts[0].decode("ascii", "replace"))
             if known is not None:

@@ -25,6 +25,7 @@ from netserver.console.looks import looks_of
 from netserver.console.pages import HEADERS, Answer, Page, Visit, link
 from netserver.console.searching import Found, Search
 from netserver.http.errors import BadRequest
+from netserver.http.limits import HTTP_PARTITIONS_MAX
 from netserver.http.query import Read
 from netserver.http.reading import Reader, Remark
 
@@ -63,6 +64,8 @@ class RecordViews:
     async def page(self, visit: Visit) -> Answer:
         """A page of records: the newest ones, or those from a position on that pass a filter."""
         topic, query = self._api.find(visit.parts[1]), visit.query
+        if topic.partition_count > HTTP_PARTITIONS_MAX:  # all of them together is too much
+            query = {"partition": "0", **query}
         limit = _limit(query.get("limit", ""))
         asked = _asked(query)
         newest = asked.start is None and asked.wanted.everything

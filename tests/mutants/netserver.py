@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 ACCESS_TABLE = "tests/unit/netserver/access/test_access_table.py"
+CONSOLE = "tests/unit/netserver/console/test_console_access.py"
 CERTIFICATES = "tests/unit/netserver/access/test_client_certificates.py"
 REVOCATION = "tests/unit/netserver/access/test_revocation.py"
 ADMIN_HTTP = "tests/unit/netserver/admin/test_admin_http.py"
@@ -354,5 +355,33 @@ MUTANTS = (
         "limit_bytes",
         "tests/unit/netserver/tank/test_tank_large.py -k announces",
         pure=True,
+    ),
+    Mutant(
+        "take a form of the console without its token",
+        "netserver/console/console.py::Console._answer",
+        'not session.sent(form.pop("form_token", ""))',
+        'form.pop("form_token", "") == "never"',
+        f"{CONSOLE} -k other_sites",
+    ),
+    Mutant(
+        "take a form of the console from any page",
+        "netserver/console/console.py::_check_origin",
+        "is_of_another_site(request)",
+        "False",
+        f"{CONSOLE} -k other_sites",
+    ),
+    Mutant(
+        "let an address of the console log in again",
+        "netserver/console/login.py::Logins.use_code",
+        "self._codes.pop(",
+        "self._codes.get(",
+        f"{CONSOLE} -k counts_once",
+    ),
+    Mutant(
+        "lead to any address after a login",
+        "netserver/console/console.py::Console._login",
+        "wanted.startswith(home) and",
+        "",
+        f"{CONSOLE} -k nobody_sees",
     ),
 )

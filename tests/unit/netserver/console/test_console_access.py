@@ -85,6 +85,9 @@ def test_nobody_sees_a_page_or_changes_anything() -> None:
                     assert "not logged in" in await visitor.post(path, 403)
             assert "Log in" in await visitor.get("/console/login?next=//evil.example/")
             assert "evil" not in await visitor.get("/console/login?next=//evil.example/")
+            where = await visitor.post("/console/login", key=token_of(visitor), next="/console/\r\nSet-Cookie: x=y")
+            assert where == "/console/"
+            visitor.http.cookie_jar.clear()
             assert "no key that counts" in await visitor.post("/console/login", 403, key="wrong")
             await visitor.post("/console/login", key=token_of(visitor), next="/console/topics")
             assert visitor.form_token == ""

@@ -210,6 +210,8 @@ def test_several_partitions_are_merged() -> None:
         assert re.findall(r"value \d+", page) == [f"value {number}" for number in range(5)]
         page = await visitor.get(next_of(page, "Newer"))
         assert re.findall(r"value \d+", page) == [f"value {number}" for number in range(4, 9)]
+        await visitor.post("/console/topics", name="very wide", partitions="2000")
+        assert 'name="partition" value="0"' in await visitor.get("/console/topics/very%20wide/records")
         page = await visitor.get("/console/topics/wide/records?partition=2&limit=2")
         assert re.findall(r"value \d+", page) == ["value 29", "value 26"]
 
