@@ -178,6 +178,10 @@ class CursorStore:
     def __len__(self) -> int:
         return len(self._topic_of)
 
+    def has(self, cursor_id: int) -> bool:
+        """Whether there is a cursor of this id."""
+        return cursor_id in self._topic_of
+
     def ids(self) -> list[int]:
         """The ids of all cursors, oldest first."""
         return sorted(self._topic_of)

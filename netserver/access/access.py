@@ -145,6 +145,15 @@ class Visitor:
         self._had(request, topic, Meter.subscribe)
         self._subscriptions += 1
 
+    def subscribe_durably(self, request: str, topic: bytes, is_there: Callable[[int], bool]) -> None:
+        """They are about to make a subscription that outlives them: `made_durable` names it. Raises LimitReached."""
+        self._had(request, topic, lambda meter: meter.subscribe_durably(is_there))
+
+    def made_durable(self, subscription_id: int) -> None:
+        """They have made it."""
+        if self.meter is not None:
+            self.meter.durable.add(subscription_id)
+
     def unsubscribe(self) -> None:
         """They have one less."""
         self._subscriptions -= 1
@@ -222,7 +231,8 @@ class Visitor:
         else:
             new = door.arrive(self.peer, self._certificate)
         if new is not old and new != old:
-            self.identity = new
+            self._become(new)
+            new = self.identity
             if new is None:
                 door.access.audit.change(
                     old.name if old else "nobody", self.peer, door.listener, "REVOKE", "", "closed"

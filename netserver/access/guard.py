@@ -1,5 +1,7 @@
 """Wrong keys: whoever sends some waits for the answer, longer with each, and so does whoever sends the same one again.
 
+Those of one address count together, of IPv6 those of a network of 64 bits.
+
 A right key is never kept waiting. A wrong one costs a hash; while its answer is awaited its connection is not read.
 """
 
@@ -7,8 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from ipaddress import IPv6Address
+from typing import Final
 
-from netserver.access.identities import PROCESS_SALT
+from netserver.access.identities import PROCESS_SALT, address_of
 from netserver.access.key_file import digest_of
 from netserver.limits import (
     WRONG_KEY_DELAY_MAX_S,
@@ -17,6 +21,9 @@ from netserver.limits import (
     WRONG_KEYS_FREE,
     WRONG_KEYS_REMEMBERED_MAX,
 )
+
+IPV6_NETWORK_BYTES: Final = 8
+"""Of an address: each customer has a network of so many bytes, and 2^64 addresses in it."""
 
 
 class Guard:
@@ -33,7 +40,7 @@ class Guard:
     def failed(self, host: str, key: str) -> float:
         """A host has sent a wrong key: the seconds that it waits for the answer."""
         raw = key.encode("utf-8", "surrogatepass")
-        return max(self._count(host.encode("utf-8", "replace")), self._count(digest_of(raw, PROCESS_SALT)))
+        return max(self._count(_place(host)), self._count(digest_of(raw, PROCESS_SALT)))
 
     def _count(self, who: bytes) -> float:
         now = self._clock_s()
@@ -44,3 +51,10 @@ class Guard:
             del self._failures[next(iter(self._failures))]
         beyond = count - WRONG_KEYS_FREE
         return 0.0 if beyond < 0 else min(WRONG_KEY_DELAY_S * 2.0 ** min(beyond, 32), WRONG_KEY_DELAY_MAX_S)
+
+
+def _place(host: str) -> bytes:
+    address = address_of(host)
+    if isinstance(address, IPv6Address):
+        return address.packed[:IPV6_NETWORK_BYTES]
+    return address.packed if address is not None else host.encode("utf-8", "replace")

@@ -76,12 +76,14 @@ class Meter:
     Attributes:
         quotas: those in force.
         connections, subscriptions: at present.
+        durable: subscriptions made since the server started that outlive their connections, those gone, too, until one
+            looks.
         topics: those made since the server started that are there still, and their partitions.
         refused: things that were not had for the quota, by its name; "rate": requests that could not wait.
         waiting: requests that wait for the rate.
     """
 
-    __slots__ = ("connections", "exists", "incoming", "name", "outgoing", "quotas", "refused", "sessions",
+    __slots__ = ("connections", "durable", "exists", "incoming", "name", "outgoing", "quotas", "refused", "sessions",
                  "subscriptions", "topics", "waiting")  # fmt: skip
 
     def __init__(
@@ -98,6 +100,7 @@ class Meter:
         self.outgoing = Pace(clock_s)
         self.connections = 0
         self.subscriptions = 0
+        self.durable: set[int] = set()
         self.topics: dict[bytes, int] = {}
         self.sessions: set[str] = set()
         self.refused: dict[str, int] = {}
@@ -146,8 +149,14 @@ class Meter:
 
     def subscribe(self) -> None:
         """One subscription more. Raises LimitReached: that is one too many."""
-        self._check("subscriptions", self.subscriptions + 1)
+        self._check("subscriptions", self.subscriptions + len(self.durable) + 1)
         self.subscriptions += 1
+
+    def subscribe_durably(self, is_there: Callable[[int], bool]) -> None:
+        """One that outlives its connection is about to be made. Raises LimitReached: that is one too many."""
+        if self.quotas.subscriptions and self.subscriptions + len(self.durable) >= self.quotas.subscriptions:
+            self.durable = {known for known in self.durable if is_there(known)}
+        self._check("subscriptions", self.subscriptions + len(self.durable) + 1)
 
     def unsubscribe(self, count: int = 1) -> None:
         """So many less."""

@@ -392,7 +392,7 @@ class BlipmqSession(ConsumingSession):
                 return position
             if len(self.shared.cursors) >= SUBSCRIPTIONS_MAX:
                 raise PayloadError("too many subscriptions")
-            self.count_subscription(request.topic)
+            self._count_durable(request.topic)
         except PayloadError as error:
             self.nack(cid, error.code, error.text)
             return behind
@@ -408,8 +408,16 @@ class BlipmqSession(ConsumingSession):
         cursor = self.shared.cursors.create(
             OWNER, partition, after_seq=partition.last_seq, qos=request.qos, on_durable=stored
         )
+        self.connection.visitor.made_durable(cursor.id)
         self.subscribing(promise, cid, cursor.id)
         return behind
+
+    def _count_durable(self, topic: bytes) -> None:
+        """One more, as long as it is there. Raises PayloadError: as `count_subscription`."""
+        try:
+            self.connection.visitor.subscribe_durably("SUBSCRIBE", topic, self.shared.cursors.has)
+        except LimitReached as problem:
+            raise PayloadError(str(problem)) from None
 
     def count_subscription(self, topic: bytes) -> None:
         """One more, until the connection ends. Raises PayloadError: the client's identity has as many as it may."""

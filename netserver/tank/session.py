@@ -233,7 +233,8 @@ class TankSession:
 
     def _opened(self, prepared: Prepared) -> None:
         self._unanswered -= 1
-        self._append(prepared)
+        if not self.connection.closed:  # its rights may have been withdrawn meanwhile
+            self._append(prepared)
         self.connection.release(OPENING)
 
     # --- requests that are no Produce

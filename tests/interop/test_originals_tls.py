@@ -62,7 +62,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 def process(files: Files) -> Iterator[ServerProcess]:
     section = {"tls_certificate": files.server[0], "tls_key": files.server[1], "tls_client_ca": files.ca}
     settings: dict[str, dict[str, Any]] = {name: dict(section) for name in PROTOCOL_SECTIONS}
-    settings["fujin"].pop("tls_client_ca")
     settings["blipmq"]["allowed_api_keys"] = API_KEY
     with server(settings=settings) as running:
         yield running

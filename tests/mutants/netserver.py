@@ -7,7 +7,12 @@ from tests.mutants.mutant import Mutant
 ACCESS_TABLE = "tests/unit/netserver/access/test_access_table.py"
 CONSOLE = "tests/unit/netserver/console/test_console_access.py"
 CERTIFICATES = "tests/unit/netserver/access/test_client_certificates.py"
+FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
+HTTP_ACCESS = "tests/unit/netserver/access/test_http_access.py"
+QUOTAS = "tests/unit/netserver/access/test_quotas.py"
 REVOCATION = "tests/unit/netserver/access/test_revocation.py"
+WAYS_ROUND = "tests/unit/netserver/access/test_ways_round.py"
+WRONG_KEYS = "tests/unit/netserver/access/test_wrong_keys.py"
 ADMIN_HTTP = "tests/unit/netserver/admin/test_admin_http.py"
 BLIPMQ_GONE = "tests/unit/netserver/blipmq/test_blipmq_gone.py"
 BLIPMQ_V2 = "tests/unit/netserver/blipmq/test_blipmq_v2.py"
@@ -53,6 +58,118 @@ MUTANTS = (
         "return True",
         "continue",
         f"{REVOCATION} -k narrowed",
+    ),
+    Mutant(
+        "take no certificate over HTTP",
+        "netserver/admin/callers.py::Caller.__init__",
+        'transport.get_extra_info("peercert")',
+        "None",
+        f"{HTTP_ACCESS} -k is_an_identity",
+    ),
+    Mutant(
+        "take a certificate that another site's page has shown",
+        "netserver/admin/callers.py::is_of_another_site",
+        "origin is not None and",
+        "False and",
+        f"{HTTP_ACCESS} -k another_site",
+    ),
+    Mutant(
+        "send a reader over HTTP what was read before its right was taken back",
+        "netserver/admin/callers.py::Caller.watched.changed",
+        "end()",
+        "pass",
+        f"{HTTP_ACCESS} -k websocket",
+    ),
+    Mutant(
+        "take a body over HTTP as fast as it comes",
+        "netserver/http/publishing.py::Publishing._turn",
+        "await self._sender.pause(self._wait_s)",
+        "pass",
+        f"{HTTP_ACCESS} -k at_the_rate",
+    ),
+    Mutant(
+        "send over HTTP as fast as it is read",
+        "netserver/http/reading.py::Reader._turn",
+        "if self._wait_s:",
+        "if False:",
+        f"{HTTP_ACCESS} -k answer_flows",
+    ),
+    Mutant(
+        "let requests over HTTP wait for their rate as long as it takes",
+        "netserver/access/quotas.py::Meter.wait",
+        "wait_s > QUOTA_WAIT_MAX_S",
+        "False",
+        f"{HTTP_ACCESS} -k told_when",
+    ),
+    Mutant(
+        "keep the places of those who wait for the answer to a wrong key",
+        "netserver/admin/http.py::HttpServer.pause",
+        "if gives_way:",
+        "if False:",
+        f"{HTTP_ACCESS} -k nobodys_place",
+    ),
+    Mutant(
+        "read a new connection at once, whatever its identity owes",
+        "netserver/shell/pacing.py::Brakes.begin",
+        "if meter is None:",
+        "if True:",
+        f"{QUOTAS} -k coming_again",
+    ),
+    Mutant(
+        "leave connections that are there without the quotas that come",
+        "netserver/access/access.py::Visitor.look_again",
+        "self._become(new)",
+        "self.identity = new",
+        f"{WAYS_ROUND} -k comes_later",
+    ),
+    Mutant(
+        "forget subscriptions with the connection that made them",
+        "netserver/access/access.py::Visitor.made_durable",
+        "self.meter.durable.add(subscription_id)",
+        "pass",
+        f"{WAYS_ROUND} -k outlive",
+    ),
+    Mutant(
+        "take the beginning of a name for the whole",
+        "netserver/access/identity.py::_pattern",
+        "translate(glob)",
+        'translate(glob).removesuffix("\\\\Z")',
+        f"{WAYS_ROUND} -k whole_name",
+    ),
+    Mutant(
+        "count wrong keys by the whole address of IPv6",
+        "netserver/access/guard.py::_place",
+        "[:IPV6_NETWORK_BYTES]",
+        "",
+        f"{WAYS_ROUND} -k fresh_start",
+    ),
+    Mutant(
+        "answer each wrong key at once",
+        "netserver/access/guard.py::Guard._count",
+        "beyond < 0",
+        "True",
+        f"{WRONG_KEYS} -k each_wrong_key",
+    ),
+    Mutant(
+        "make the access file as the umask has it",
+        "netserver/access/key_file.py::write_key_file",
+        "KEY_FILE_MODE)",
+        "None)",
+        f"{FILE_MODES} -k logtool_makes",
+    ),
+    Mutant(
+        "make the directories above the data directory as the umask has it",
+        "engine/files/system.py::make_directory",
+        "above.mkdir(PARENT_MODE, exist_ok=True)",
+        "above.mkdir(exist_ok=True)",
+        f"{FILE_MODES} -k directories_above",
+    ),
+    Mutant(
+        "let in whoever has any certificate over TCP",
+        "netserver/access/access.py::Door.arrive",
+        "if not self.is_governed:",
+        "if True:",
+        f"{CERTIFICATES} -k over_tcp",
     ),
     Mutant(
         "take any number of values in a JSON body",

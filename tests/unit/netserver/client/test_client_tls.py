@@ -48,7 +48,7 @@ async def secured(
     section = {"tls_certificate": certificate[0], "tls_key": certificate[1]}
     settings: dict[str, dict[str, Any]] = {name: dict(OFF) for name in PROTOCOLS if name not in protocols}
     for name in protocols:
-        settings[name] = {**section, **({"tls_client_ca": client_ca} if client_ca and name != "fujin" else {})}
+        settings[name] = {**section, **({"tls_client_ca": client_ca} if client_ca else {})}
     async with running(settings=settings) as server:
         yield server
 

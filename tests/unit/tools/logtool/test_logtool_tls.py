@@ -38,7 +38,6 @@ class Secured:
             "tls_client_ca": self.authority.ca,
         }
         settings: dict[str, dict[str, Any]] = {name: dict(section) for name in (*PROTOCOL_SECTIONS, "admin")}
-        settings["fujin"].pop("tls_client_ca")
         settings["blipmq"]["allowed_api_keys"] = "a key of many letters"
         self.settings = settings
         self.key_file = directory / "api.key"
@@ -77,6 +76,7 @@ def test_every_command_works(logtool: Logtool, secured: Secured, process: Server
         "sessions": [("sessions", "list")],
         "commits": [("commits", "list")],
         "subscriptions": [("subscriptions", "list")],
+        "groups": [("groups", "list")],
         "keys": [("keys", "list")],
         "definitions": [("definitions", "export")],
         "config": [("config", "reload")],
