@@ -1,4 +1,4 @@
-"""Many are told of one event: a defect in what one of them does about it costs no other its call."""
+"""Calls all callbacks of an event: one that raises is logged, and the others are called all the same."""
 
 from __future__ import annotations
 

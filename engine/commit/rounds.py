@@ -1,4 +1,4 @@
-"""One commit round, described once, whoever executes it.
+"""One commit round, described once for both executors.
 
     prepare   cut what a failed round left; roll the segment if that is due; seal the batches for their place; pack the
               watermark as it will be

@@ -1,4 +1,4 @@
-"""Whose files are: root may lend a hand in somebody else's directory, and leaves nothing there that is its own.
+"""Owners of files: a command of root's in somebody else's directory leaves no file there that belongs to root.
 
 What is made in a directory belongs to the directory's owner, what replaces a file to that file's, with its mode.
 """

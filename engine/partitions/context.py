@@ -1,4 +1,4 @@
-"""What partitions have in common beside `engine.context`: who commits, makes and removes their files, and caches."""
+"""What partitions share in addition to `engine.context`: who commits, makes and removes their files, and caches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that others of this machine can get at: what is secret is told when everybody can read it."""
+"""Secret files that every user of this machine can read: a warning names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an identity uses, all its connections together, and what it may.
+"""What an identity uses, over all its connections, and how much it may use.
 
 Rates are met by waiting: whatever was read or sent is counted, and the connection goes on when the rate allows. A
 burst of `QUOTA_BURST_S` is free. Numbers of things are met by refusing one more.

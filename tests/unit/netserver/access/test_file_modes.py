@@ -63,7 +63,7 @@ def test_an_umask_that_opens_everything_opens_nothing_of_the_server(tmp_path: Pa
             body = {"records": [{"value": "x" * 50_000}]}
             for _ in range(5):  # several segments
                 assert (await here.http("POST", "/v1/topics/t/records", "all", body))[0] == 200
-            assert (await here.http("POST", "/v1/keys", "admin", {"name": "new"}))[0] == 200
+            assert (await here.http("POST", "/v1/keys", "admin", {"name": "new"}))[0] == 201
             assert exposed(data) == []
             assert mode(here.path) == 0o600
         assert exposed(data) == []

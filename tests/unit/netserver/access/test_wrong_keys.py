@@ -167,7 +167,7 @@ def test_the_audit_has_each_change_and_refusal_and_no_secret(tmp_path: Path) -> 
             assert not await access_place.figg_publish(here, "holder", b"secret plans")
             assert not await access_place.blipmq_publish(here, "holder", b"b")
             status, content = await here.http("POST", "/v1/keys", "admin", {"name": "new"})
-            assert status == 200, content
+            assert status == 201, content
             key = str(json.loads(content)["key"])
             assert (await here.http("DELETE", "/v1/topics/a", "holder"))[0] == 403
             assert (await here.http("DELETE", "/v1/topics/a", "admin"))[0] == 200
