@@ -24,6 +24,7 @@ cdef class Cursor:
     cdef public bint is_volatile
     cdef public int pins
     cdef public bint is_dirty
+    cdef readonly bint is_paused
     cdef public bint check_end
     cdef readonly long long log_start
     cdef readonly object lost

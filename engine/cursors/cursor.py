@@ -75,6 +75,7 @@ class Cursor:
         era: rises with each :meth:`reset`; what was delivered in an earlier one is nobody's any more.
         on_reset: what is called after each :meth:`reset`, as its keys.
         alive: False once it was deleted or let go of: ask the store for it again.
+        is_paused: it delivers nothing.
         is_volatile: it lives as long as its user keeps it, and is never written.
         totals: counters of its owner.
     """
@@ -106,6 +107,7 @@ class Cursor:
         self.is_volatile = False
         self.pins = 0
         self.is_dirty = False
+        self.is_paused = False
         self.check_end = False
         self.log_start = 0
         self.lost = 0
@@ -133,6 +135,8 @@ class Cursor:
         """
         self.waiting = False
         self._used_at_ms = now_ms
+        if self.is_paused:
+            return None
         partition = self.partition
         if self._failure is not None:
             failure, self._failure = self._failure, None
@@ -261,6 +265,12 @@ class Cursor:
         self.touch()
         call_each("a reset of a subscription", tuple(self.on_reset))
         self._call_waiters()
+
+    def pause(self, is_paused: bool) -> None:
+        """Deliver nothing from now on, or go on."""
+        self.is_paused = is_paused
+        if not is_paused:
+            self._call_waiters()
 
     # --- the log under it
 

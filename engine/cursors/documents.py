@@ -64,6 +64,7 @@ def entry_item(
     gaps: Gaps = NO_GAPS,
     *,
     lag_seconds: float | None = None,
+    paused: bool = False,
 ) -> dict[str, Any]:
     """A subscription::
 
@@ -71,7 +72,7 @@ def entry_item(
          "next_offset": of the next record that was never delivered, "acknowledged_offset": up to where all are,
          "unacknowledged", "lag": records that wait, unacknowledged ones included, or null,
          "lag_seconds": age of the oldest of them, or null, "lag_trend": records a second that it grows by, or null,
-         "created_ms", "used_ms"}
+         "paused", "created_ms", "used_ms"}
 
     ``topic`` and ``group`` have ``_base64`` after their names where they are not UTF-8.
 
@@ -97,6 +98,7 @@ def entry_item(
         "lag": None if waiting is None else waiting + deliveries.unacknowledged,
         "lag_seconds": lag_seconds,
         "lag_trend": None,
+        "paused": paused,
         "created_ms": entry.created_ms,
         "used_ms": entry.used_ms,
     }

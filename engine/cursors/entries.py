@@ -4,6 +4,7 @@ Layout of values and keys: engine/state/store.py::
 
     u/ >Q id      [owner, name, topic id, partition, qos, base, created ms, used ms, version, deliveries]
     v/ >Q number  [[id, owner, ...], ...]    the same of several cursors
+    y/ >Q id      true                       that one is paused
 
 Why a journal: LMDB writes the whole page of each entry that changes. A thousand cursors spread over a large store would
 cost 4 MB each 100 ms; one value with their entries costs 60 KB. Every so often the entries themselves are written and
@@ -18,10 +19,11 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from engine.errors import Corrupt
-from engine.state.store import Delete, Put, StateStore
+from engine.state.store import Delete, Put, StateReader, StateStore
 
 CURSOR = b"u/"
 JOURNAL = b"v/"
+PAUSED = b"y/"
 JOURNAL_VALUES = 256
 """Values, about one each 100 ms, before the entries are written instead."""
 JOURNAL_BYTES = 16 << 20
@@ -55,6 +57,21 @@ def entry_key(cursor_id: int) -> bytes:
 def put_entry(entry: Entry) -> Put:
     """Writes an entry to its place."""
     return Put(entry_key(entry.id), entry[1:])
+
+
+def put_paused(cursor_id: int) -> Put:
+    """A cursor delivers nothing until that is deleted."""
+    return Put(PAUSED + _KEY.pack(cursor_id), True)
+
+
+def delete_paused(cursor_id: int) -> Delete:
+    """Undoes ``put_paused``."""
+    return Delete(PAUSED + _KEY.pack(cursor_id))
+
+
+def read_paused(state: StateReader | StateStore, report: Callable[[Exception], None]) -> set[int]:
+    """The ids of paused cursors; they may be of some that are gone."""
+    return {_KEY.unpack(key[len(PAUSED) :])[0] for key, _ in state.scan(PAUSED, report)}
 
 
 def delete_entry(cursor_id: int) -> Delete:

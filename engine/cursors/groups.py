@@ -9,7 +9,10 @@ from collections.abc import Iterable
 from typing import Any
 
 Item = dict[str, Any]
-COPIED = ("id", "partition", "next_offset", "acknowledged_offset", "unacknowledged", "lag", "lag_seconds", "lag_trend")
+COPIED = (
+    "id", "partition", "next_offset", "acknowledged_offset", "unacknowledged", "lag", "lag_seconds", "lag_trend",
+    "paused",
+)  # fmt: skip
 
 
 def grouped(items: Iterable[Item]) -> list[Item]:
@@ -27,7 +30,7 @@ def group_item(items: list[Item]) -> Item:
         {"name", "protocol", "topic": null when it was deleted, "unacknowledged", "lag": records that wait in all its
          partitions, or null, "lag_seconds": age of the oldest of them, or null, "lag_trend": records a second that the
          lag grows by, or null, "created_ms", "used_ms", "positions": [{"id", "partition", "next_offset",
-         "acknowledged_offset", "unacknowledged", "lag", "lag_seconds", "lag_trend"}]}
+         "acknowledged_offset", "unacknowledged", "lag", "lag_seconds", "lag_trend", "paused"}]}
 
     ``name`` and ``topic`` have ``_base64`` after their names where they are not UTF-8. What is not known of one
     position is not known of the group.

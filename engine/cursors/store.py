@@ -36,10 +36,13 @@ from engine.cursors.entries import (
     CURSOR,
     Entry,
     delete_entry,
+    delete_paused,
     entry_key,
     id_of,
     parse_entry,
     put_entry,
+    put_paused,
+    read_paused,
 )
 from engine.cursors.lags import Lags, Standing
 from engine.cursors.names import CursorKey, CursorNames
@@ -52,7 +55,7 @@ from engine.partitions.partition import Partition
 from engine.partitions.table import PartitionTable
 from engine.reports import report, report_exception
 from engine.state.catalog import Change, Topic
-from engine.state.store import COUNTER, OnDone, Put
+from engine.state.store import COUNTER, OnDone, Op, Put
 
 log = logging.getLogger("quintlog.cursors")
 
@@ -98,6 +101,7 @@ class CursorStore:
         self.watched: set[Cursor] = set()
         """Cursors that :meth:`tick` looks at for what falls due."""
         self._topic_of: dict[int, int] = {}
+        self._paused = read_paused(context.state, self._report)
         self.names = CursorNames()
         self._of_topic: dict[int, set[int]] = {}
         self._loaded: dict[int, Cursor] = {}
@@ -285,6 +289,8 @@ class CursorStore:
             return None
         cursor = Cursor(self, self.totals(entry.owner), entry, partition, deliveries)
         cursor.check_end = cursor_id in self._unchecked
+        if cursor_id in self._paused:
+            cursor.pause(True)
         self._loaded[cursor_id] = cursor
         self._at_rest.pop(cursor_id, None)
         return cursor
@@ -305,10 +311,30 @@ class CursorStore:
         """Nothing of what a cursor gave up is wanted any more."""
         self.dead_letters.forget(cursor)
 
+    def is_paused(self, cursor_id: int) -> bool:
+        """Whether a cursor delivers nothing."""
+        return cursor_id in self._paused
+
+    def pause(self, cursor: Cursor, is_paused: bool, on_durable: OnDone | None = None) -> None:
+        """Have a cursor deliver nothing, or go on; that lasts over restarts."""
+        if is_paused:
+            self._paused.add(cursor.id)
+        else:
+            self._paused.discard(cursor.id)
+        cursor.pause(is_paused)
+        self.context.state.submit([put_paused(cursor.id) if is_paused else delete_paused(cursor.id)], on_durable)
+
     def delete(self, cursor: Cursor, on_durable: OnDone | None = None) -> None:
         """Delete a cursor; whoever uses it finds it gone."""
         self._forget(cursor)
-        self.context.state.submit([delete_entry(cursor.id)], on_durable)
+        self.context.state.submit(self._removal(cursor.id), on_durable)
+
+    def _removal(self, cursor_id: int) -> list[Op]:
+        """What removes a cursor from the disk."""
+        if cursor_id not in self._paused:
+            return [delete_entry(cursor_id)]
+        self._paused.discard(cursor_id)
+        return [delete_entry(cursor_id), delete_paused(cursor_id)]
 
     def _forget(self, cursor: Cursor) -> None:
         self._unnote(cursor.id)
@@ -338,8 +364,8 @@ class CursorStore:
             if cursor is not None:
                 self._forget(cursor)
             self._unnote(cursor_id)
-            gone.append(delete_entry(cursor_id))
-            if len(gone) == WALK_KEYS or not ids:
+            gone += self._removal(cursor_id)
+            if len(gone) >= WALK_KEYS or not ids:
                 self.context.state.submit(gone)
                 gone = []
             yield
@@ -398,7 +424,7 @@ class CursorStore:
         else:
             return
         self._unnote(cursor_id)
-        self.context.state.submit([delete_entry(cursor_id)])
+        self.context.state.submit(self._removal(cursor_id))
 
     def _is_of_no_topic(self, entry: Entry) -> bool:
         """Whether its topic is gone: one whose description is damaged still has its directory."""

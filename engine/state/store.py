@@ -30,6 +30,7 @@ Keys begin with a prefix of their view:
 ``u/`` >Q cursor id     durable subscription                                      (engine/cursors/entries.py)
 ``v/`` >Q number        journal of many durable subscriptions                     (engine/cursors/entries.py)
 ``w/`` hash of name     last batch of a writer whose batches are appended once    (engine/state/writer_ledger.py)
+``y/`` >Q cursor id     durable subscription that is paused                       (engine/cursors/entries.py)
 ``x/`` >I epoch         markers of transactions                                   (engine/commit/transactions.py)
 ======================  =============================================================================
 

@@ -73,6 +73,12 @@ class SubscriptionsApi:
         await self._api.durable(lambda done: subscriptions.reset(cursors, cursor, next_seq, done))
         return await self.item(cursor.entry())
 
+    async def pause(self, number: bytes, *, is_paused: bool) -> Document:
+        """Have a subscription deliver nothing, or go on."""
+        cursor = self._find(number)
+        await self._api.durable(lambda done: self._server.log.cursors.pause(cursor, is_paused, done))
+        return await self.item(cursor.entry())
+
     async def redrive(self, number: bytes, body: Document) -> Document:
         """Append dead letters to a topic once more."""
         cursor = self._find(number)
@@ -121,7 +127,8 @@ class SubscriptionsApi:
     async def item(self, entry: Entry) -> Document:
         """A subscription as it is now. Raises Corrupt."""
         topic = self._server.log.catalog.by_id(entry.topic_id)
-        item = subscriptions.entry_item(entry, topic.name if topic is not None else None, None)
+        paused = self._server.log.cursors.is_paused(entry.id)
+        item = subscriptions.entry_item(entry, topic.name if topic is not None else None, None, paused=paused)
         lag = await lag_of(self._server.log, entry.id)
         return item | {"lag": lag.records, "lag_seconds": lag.seconds, "lag_trend": lag.trend}
 

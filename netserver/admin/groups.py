@@ -134,6 +134,8 @@ class GroupsApi:
         starts = []
         for cursor in self._cursors(name, query):
             if index in (None, cursor.partition.index):
+                if cursor.is_paused:
+                    raise Conflict("the group is paused")
                 partition = await self._opened(cursor)
                 if cursor.owner == OWNER:
                     cursor.used()
@@ -233,6 +235,12 @@ class GroupsApi:
             "passed": sum(item["passed"] for item in positions),
             "positions": positions,
         }
+
+    async def pause(self, name: bytes, query: MultiMapping[str], *, is_paused: bool) -> Document:
+        """Have a group deliver nothing, or go on."""
+        for cursor in self._cursors(name, query):
+            await self._positions.pause(b"%d" % cursor.id, is_paused=is_paused)
+        return await self.show(name, query)
 
     async def redrive(self, name: bytes, query: MultiMapping[str], body: Document) -> Document:
         """Append its dead letters to a topic once more."""

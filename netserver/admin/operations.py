@@ -89,6 +89,8 @@ def of_positions(subscriptions: SubscriptionsApi, groups: GroupsApi) -> dict[str
         "GET subscriptions/NAME": lambda call: subscriptions.show(call.name),
         "GET subscriptions/NAME/pending": lambda call: subscriptions.pending(call.name),
         "POST subscriptions/NAME/reset": lambda call: subscriptions.reset(call.name, call.body),
+        "POST subscriptions/NAME/pause": lambda call: subscriptions.pause(call.name, is_paused=True),
+        "POST subscriptions/NAME/resume": lambda call: subscriptions.pause(call.name, is_paused=False),
         "POST subscriptions/NAME/redrive": lambda call: subscriptions.redrive(call.name, call.body),
         "DELETE subscriptions/NAME": lambda call: subscriptions.delete(call.name),
         "GET groups": lambda call: groups.list_groups(call.query),
@@ -96,6 +98,8 @@ def of_positions(subscriptions: SubscriptionsApi, groups: GroupsApi) -> dict[str
         "GET groups/NAME": lambda call: groups.show(call.name, call.query),
         "POST groups/NAME/positions": lambda call: groups.commit(call.name, call.query, call.body),
         "POST groups/NAME/reset": lambda call: groups.reset(call.name, call.query, call.body),
+        "POST groups/NAME/pause": lambda call: groups.pause(call.name, call.query, is_paused=True),
+        "POST groups/NAME/resume": lambda call: groups.pause(call.name, call.query, is_paused=False),
         "POST groups/NAME/redrive": lambda call: groups.redrive(call.name, call.query, call.body),
         "DELETE groups/NAME": lambda call: groups.delete(call.name, call.query),
     }

@@ -38,6 +38,8 @@ GET    /v1/subscriptions               durable subscriptions; ``?topic=GLOB``
 GET    /v1/subscriptions/ID            one of them, and where the log under it begins and ends
 GET    /v1/subscriptions/ID/pending    what it has delivered and nobody acknowledged
 POST   /v1/subscriptions/ID/reset      ``{"next_offset"}``: forget that and go on there
+POST   /v1/subscriptions/ID/pause      deliver nothing until ``resume``, over restarts
+POST   /v1/subscriptions/ID/resume     go on
 POST   /v1/subscriptions/ID/redrive    ``{"from", "to", "limit"}``: dead letters back into a topic
 DELETE /v1/subscriptions/ID            remove it
 GET    /v1/groups                      durable positions by name; ``?name=GLOB&topic=GLOB&protocol=NAME``
@@ -46,6 +48,8 @@ GET    /v1/groups/NAME                 one group; ``?protocol=NAME&topic=NAME`` 
 GET    /v1/groups/NAME/records         records from its position on (``netserver.http``)
 POST   /v1/groups/NAME/positions       ``{"positions": [{"partition", "next_offset"}]}``: what is before is done with
 POST   /v1/groups/NAME/reset           ``{"to": POSITION, "dry_run", "partition"}``: go on there; counts what comes
+POST   /v1/groups/NAME/pause           deliver nothing until ``resume``, over restarts
+POST   /v1/groups/NAME/resume          go on
 POST   /v1/groups/NAME/redrive         ``{"from", "to", "limit"}``: its dead letters back into a topic
 DELETE /v1/groups/NAME                 remove it
 POST   /v1/console/logins              a path of the console that logs in whoever opens it first, for a short time

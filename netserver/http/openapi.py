@@ -103,6 +103,8 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "GET subscriptions/NAME": _gives("One subscription", ref("Subscription")),
     "GET subscriptions/NAME/pending": _gives("Delivered, and acknowledged by nobody", items(ref("Pending"))),
     "POST subscriptions/NAME/reset": _gives("Go on somewhere else", ref("Subscription"), "Reset"),
+    "POST subscriptions/NAME/pause": _gives("Deliver nothing until it is resumed", ref("Subscription")),
+    "POST subscriptions/NAME/resume": _gives("Go on delivering", ref("Subscription")),
     "POST subscriptions/NAME/redrive": _gives("Dead letters back into a topic", ref("Redriven"), "Redrive"),
     "DELETE subscriptions/NAME": _gives("Remove a subscription", ref("DeletedSubscription")),
     "GET groups": _gives(
@@ -126,6 +128,8 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "POST groups/NAME/reset": _gives(
         "Go on somewhere else, or say what that would mean", ref("GroupReset"), "ResetTo", **WHICH
     ),
+    "POST groups/NAME/pause": _gives("Deliver nothing until it is resumed", ref("Group"), **WHICH),
+    "POST groups/NAME/resume": _gives("Go on delivering", ref("Group"), **WHICH),
     "POST groups/NAME/redrive": _gives("Its dead letters back into a topic", ref("Redriven"), "Redrive", **WHICH),
     "DELETE groups/NAME": _gives("Remove a group", ref("DeletedGroup"), **WHICH),
     "POST console/logins": _gives("An address of the console that logs in once", ref("ConsoleLogin"), "", 201),

@@ -68,6 +68,7 @@ POSITION_FIELDS: Final = {
     "lag": optional(COUNT),
     "lag_seconds": optional(NUMBER),
     "lag_trend": optional(NUMBER),
+    "paused": FLAG,
 }
 GLOBS: Final = listed(TEXT)
 IDENTITY: Final = {
@@ -241,6 +242,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "lag": optional(COUNT),
             "lag_seconds": optional(NUMBER),
             "lag_trend": optional(NUMBER),
+            "paused": FLAG,
             "created_ms": WHOLE,
             "used_ms": WHOLE,
         },

@@ -48,6 +48,7 @@ def session_group(info: SessionInfo[RecordsState], topic: bytes | None, waiting:
     """
     unacknowledged = info.last_id - info.acknowledged_id
     numbers = {"unacknowledged": unacknowledged, "lag": waiting, "lag_seconds": None, "lag_trend": None}
+    paused = {"paused": False}
     place = {"id": None, "partition": 0, "next_offset": info.state.offset + 1, "acknowledged_offset": None}
     return {
         "name": info.uuid,
@@ -56,7 +57,7 @@ def session_group(info: SessionInfo[RecordsState], topic: bytes | None, waiting:
         **numbers,
         "created_ms": None,
         "used_ms": None,
-        "positions": [place | numbers],
+        "positions": [place | numbers | paused],
     }
 
 

@@ -50,6 +50,7 @@ COLUMNS = (
     number("lag", show=_known),
     number("lag_seconds", "BEHIND", show=behind_text),
     number("lag_trend", "TREND", show=trend_text),
+    Column("paused", show=lambda paused: "yes" if paused else "-"),
     Column("used_ms", "USED", show=time_text),
 )
 PENDING_COLUMNS = (
@@ -181,6 +182,26 @@ def reset(settings: Settings, subscription_id: int, position: Position, dry_run:
         with changes(settings) as change:
             change.reset_subscription(subscription_id, target)
     _done(settings.output, "nothing was changed" if dry_run else plan, id=subscription_id, next_offset=target)
+
+
+@subscriptions.command()
+@click.argument("subscription_id", metavar="ID", type=ID, shell_complete=complete_subscription)
+@click.pass_obj
+def pause(settings: Settings, subscription_id: int) -> None:
+    """Have a subscription deliver nothing until it is resumed, over restarts. Through the server, or on the files."""
+    with changes(settings) as change:
+        change.pause_subscription(subscription_id, True)
+    _done(settings.output, f"paused {subscription_id}", id=subscription_id, paused=True)
+
+
+@subscriptions.command()
+@click.argument("subscription_id", metavar="ID", type=ID, shell_complete=complete_subscription)
+@click.pass_obj
+def resume(settings: Settings, subscription_id: int) -> None:
+    """Have a paused subscription go on. Through the server, or on the files."""
+    with changes(settings) as change:
+        change.pause_subscription(subscription_id, False)
+    _done(settings.output, f"resumed {subscription_id}", id=subscription_id, paused=False)
 
 
 @subscriptions.command()

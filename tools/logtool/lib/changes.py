@@ -69,6 +69,10 @@ class ServerChanges:
         """Lets a subscription go on somewhere else. Raises Failure."""
         self.admin.call("POST", f"/v1/subscriptions/{number}/reset", {"next_offset": next_offset})
 
+    def pause_subscription(self, number: int, is_paused: bool) -> None:
+        """Has a subscription deliver nothing, or go on. Raises Failure."""
+        self.admin.call("POST", f"/v1/subscriptions/{number}/{'pause' if is_paused else 'resume'}")
+
     def delete_subscription(self, number: int) -> None:
         """Removes a subscription. Raises Failure."""
         self.admin.call("DELETE", f"/v1/subscriptions/{number}")
@@ -183,6 +187,13 @@ class FileChanges:
         cursors = self._log.cursors
         cursor = subscriptions.find(cursors, number)
         self._durable(lambda done: subscriptions.reset(cursors, cursor, next_offset, done))
+
+    def pause_subscription(self, number: int, is_paused: bool) -> None:
+        """Has a subscription deliver nothing, or go on. Raises EngineError."""
+        from engine.cursors import documents as subscriptions
+
+        cursor = subscriptions.find(self._log.cursors, number)
+        self._durable(lambda done: self._log.cursors.pause(cursor, is_paused, done))
 
     def delete_subscription(self, number: int) -> None:
         """Removes a subscription. Raises EngineError."""

@@ -46,6 +46,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "subscriptions show": ("subscriptions show 17",),
     "subscriptions pending": ("subscriptions pending 17",),
     "subscriptions reset": ("subscriptions reset 17 --to earliest --dry-run", "subscriptions reset 17 --to @-1h"),
+    "subscriptions pause": ("subscriptions pause 17",),
+    "subscriptions resume": ("subscriptions resume 17",),
     "subscriptions redrive": ("subscriptions redrive 17 --limit 100",),
     "subscriptions delete": ("subscriptions delete 17",),
     "groups list": ("groups list", "groups list 'bill*' --protocol http -o json"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.cursors.documents import entry_item, oldest_seq, reset_item, stored_entries
+from engine.cursors.entries import read_paused
 from engine.directory_layout import STATE
 from engine.reader import DirectoryReader, headers_of
 from engine.segments.scan import Damage
@@ -33,7 +34,9 @@ class StoredSubscriptions:
         self._partitions: dict[tuple[int, int], tuple[PartitionReader, Gaps]] = {}
         state = StateReader.open(data_dir / STATE)
         try:
-            self.entries = stored_entries(state, lambda problem: settings.output.warn(f"logtool: {problem}"))
+            warn = lambda problem: settings.output.warn(f"logtool: {problem}")  # noqa: E731
+            self.entries = stored_entries(state, warn)
+            self._paused = read_paused(state, warn)
         finally:
             state.close()
 
@@ -41,10 +44,11 @@ class StoredSubscriptions:
         """A subscription as the admin API tells it."""
         topic = self._topics.get(entry.topic_id)
         if topic is None:
-            return entry_item(entry, None, None)
+            return entry_item(entry, None, None, paused=entry.id in self._paused)
         partition, gaps = self._opened(topic, entry.partition)
         seconds = _age_s(partition, oldest_seq(entry))
-        return entry_item(entry, topic.name, partition.committed_seq, gaps, lag_seconds=seconds)
+        paused = entry.id in self._paused
+        return entry_item(entry, topic.name, partition.committed_seq, gaps, lag_seconds=seconds, paused=paused)
 
     def reset_item(self, subscription_id: int, next_seq: int) -> dict[str, Any]:
         """What a reset to a number means, as the admin API tells it; the topic is there."""

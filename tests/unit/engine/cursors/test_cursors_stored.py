@@ -12,7 +12,7 @@ import pytest
 
 from engine.cursors.cursor import Cursor
 from engine.cursors.deliveries import DeliveryPolicy, load
-from engine.cursors.entries import CURSOR, JOURNAL, entry_key, id_of, put_entry
+from engine.cursors.entries import CURSOR, JOURNAL, PAUSED, entry_key, id_of, put_entry
 from engine.cursors.policies import CursorPolicy
 from engine.cursors.store import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS
 from engine.cursors.writer import REWRITE_MS
@@ -463,3 +463,30 @@ def test_long_names_count_in_what_is_written_at_once(cursor_log: CursorLog, tmp_
     assert cursor_log.flush() is None
     cursor_log.crash(tmp_path / "image")
     assert [cursor_log.seqs(cursor_log.get(cursor)) for cursor in cursors] == [[]] * 70
+
+
+def test_a_paused_cursor_delivers_nothing_until_it_is_resumed(tmp_path: Path) -> None:
+    log = CursorLog(tmp_path / "d")
+    cursor = log.subscribe(after_seq=0)
+    log.engine.append(numbered(1, 5))
+    assert log.seqs(cursor, 2) == [1, 2]
+    answers: list[object] = []
+    log.store.pause(cursor, True, answers.append)
+    log.engine.inbox.run_until(lambda: bool(answers))
+    assert log.seqs(cursor) == []
+    cursor.acknowledge(1, 2)
+    assert log.flush() is None
+    log.restart()
+    cursor = log.get(cursor)
+    assert (cursor.is_paused, log.store.is_paused(cursor.id)) == (True, True)
+    assert log.seqs(cursor) == []
+    woken: list[object] = []
+    cursor.wait(lambda: woken.append(None))
+    log.store.pause(cursor, False)
+    assert woken == [None]
+    assert log.seqs(cursor) == [3, 4, 5]
+    log.store.pause(cursor, True)
+    log.store.delete(cursor)
+    log.restart()
+    assert list(log.engine.log.state.scan(PAUSED, print)) == []
+    log.close()

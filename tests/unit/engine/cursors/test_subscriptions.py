@@ -80,7 +80,7 @@ def test_items_of_subscriptions(cursor_log: CursorLog) -> None:
     assert item == {
         "id": 1, "protocol": "blipmq", "group_base64": "/w==", "topic": "t", "partition": 0, "qos": 1,
         "next_offset": 7, "acknowledged_offset": 4, "unacknowledged": 2, "lag": 6,
-        "lag_seconds": None, "lag_trend": None,
+        "lag_seconds": None, "lag_trend": None, "paused": False,
     }  # fmt: skip
     assert entry_item(cursor.entry(), None, None)["topic"] is None
     assert entry_item(cursor.entry(), None, None)["lag"] is None

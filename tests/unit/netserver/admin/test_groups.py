@@ -56,6 +56,10 @@ def test_a_consumer_goes_on_where_it_has_committed(tmp_path: Path) -> None:
         text = (await call("GET", "/metrics"))[1]
         assert 'quintlog_acks_total{protocol="http"} 6.0' in text
 
+        assert (await call("POST", f"{GROUP}/pause"))[1]["positions"][0]["paused"]
+        assert await call.error("GET", f"{GROUP}/records") == (409, "conflict")
+        assert not (await call("POST", f"{GROUP}/resume"))[1]["positions"][0]["paused"]
+
     with_records(before, tmp_path)
     with_records(after, tmp_path)
 

@@ -307,6 +307,8 @@ COMMANDS: tuple[Command, ...] = (
     (CHANGES, "subscriptions delete ID --yes"),
     (CHANGES, "groups create made-N orders"),
     (CHANGES, "groups reset 24 --to N --yes"),
+    (CHANGES, "subscriptions pause 24"),
+    (CHANGES, "subscriptions resume 24"),
     (CHANGES, "sessions drop sN --yes"),
     (CHANGES, "definitions import DEFINITIONS --yes"),
     (CHANGES, "import blipmq-wal WAL"),

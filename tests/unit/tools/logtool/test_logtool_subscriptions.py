@@ -67,7 +67,7 @@ def test_list_show_pending_reset_delete(tmp_path: Path, logtool: Logtool) -> Non
             assert 0 < found["lag_seconds"] < 60
             assert found == times | {
                 "id": first, "protocol": "blipmq", "group": None, "topic": "orders/1", "partition": 0, "qos": 1,
-                "next_offset": 8, "acknowledged_offset": 3, "unacknowledged": 3, "lag": 7,
+                "next_offset": 8, "acknowledged_offset": 3, "unacknowledged": 3, "lag": 7, "paused": False,
             }  # fmt: skip
             assert (quiet["id"], quiet["topic"], quiet["qos"]) == (other, "ü", 0)
             shown = one(logtool(*how, "subscriptions", "show", str(first), "-o", "json"))
@@ -117,6 +117,25 @@ def test_list_show_pending_reset_delete(tmp_path: Path, logtool: Logtool) -> Non
         assert logtool(*place, "subscriptions", "delete", str(first), "--yes")[0] == 0
         assert logtool(*place, "subscriptions", "pending", str(first))[0] == 5
         assert logtool(*place, "subscriptions", "list", "-o", "jsonl")[1] == ""
+
+
+def test_pause_and_resume(tmp_path: Path, logtool: Logtool) -> None:
+    with server(tmp_path / "data", SETTINGS) as process, contextlib.ExitStack() as connections:
+        place = ("--data-dir", str(process.data_dir))
+        address = ("--server", process.admin_url, "--token-file", str(process.data_dir / "admin.token"))
+        peer = connections.enter_context(Peer(process.address("blipmq")))
+        first = peer.subscribe(b"orders")
+        peer.publish(b"orders", b"a", b"b")
+        assert logtool(*place, "subscriptions", "pause", str(first)) == (0, "", f"paused {first}\n")
+        assert logtool(*address, "subscriptions", "pause", "99")[0] == 5
+        assert one(logtool(*address, "subscriptions", "show", str(first), "-o", "json"))["paused"]
+        assert peer.poll(first, 1) == []
+        assert logtool(*address, "subscriptions", "resume", str(first))[0] == 0
+        assert peer.poll(first, 1) == [(1, b"a")]
+        process.kill()
+    for command, is_paused in (("pause", True), ("resume", False)):
+        assert logtool(*place, "subscriptions", command, str(first))[0] == 0
+        assert one(logtool(*place, "subscriptions", "list", "-o", "json"))["paused"] is is_paused
 
 
 def test_what_was_in_flight_is_queued_in_the_files(tmp_path: Path, logtool: Logtool) -> None:
