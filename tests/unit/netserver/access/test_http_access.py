@@ -99,7 +99,7 @@ def test_a_websocket_gets_nothing_of_what_was_read_before_its_right_was_taken_ba
                 assert json.loads(await socket.receive_str())["value"] == "0"
                 assert (await here.http("DELETE", "/v1/keys/gone", "admin"))[0] == 200
                 with contextlib.suppress(ConnectionError):
-                    await socket.send_json({"credit": 100})
+                    await socket.send_json({"credit": 10})
                 found = await asyncio.wait_for(socket.receive(), 20)
                 assert found.type is not aiohttp.WSMsgType.TEXT, found.data
 
@@ -170,11 +170,9 @@ def test_an_answer_flows_at_the_rate(tmp_path: Path, form: str) -> None:
                 else:
                     async with http.get(url(here, f"{RECORDS}?format={form}&limit=600")) as answer:
                         size_bytes = len(await answer.read())
-                async with http.get(url(here, "/v1/topics/t")) as answer:
-                    assert answer.status == 200, "it waits for the rest"
                 taken_s = time.monotonic() - began
             assert size_bytes > 600_000
-            assert taken_s >= 600_000 / 800_000 - QUOTA_BURST_S - 0.01
+            assert taken_s >= 500_000 / 800_000 - QUOTA_BURST_S, "the last piece is waited for by the next request"
 
     asyncio.run(test())
 
