@@ -117,7 +117,10 @@ class Api:
                 found[topic.name] = topic
         sizes = await self.closed_sizes((topic, index) for topic in found.values() for index in tuple(topic.numbers))
         names = await asyncio.to_thread(sorted, found)
-        return {"schema": 1, "items": [Encoded(json.dumps(await self._describe(found[name], sizes))) for name in names]}
+        items = [
+            Encoded(json.dumps(await self._describe(found[name], sizes))) async for name in sliced(log.slices, names)
+        ]
+        return {"schema": 1, "items": items}
 
     async def closed_sizes(self, partitions: Iterable[tuple[Topic, int]]) -> Sizes:
         """Segments and bytes of those that nobody uses, from their directories."""

@@ -445,6 +445,13 @@ MUTANTS = (
         "tests/unit/netserver/tank/test_tank_session.py -k while_there_is_room",
     ),
     Mutant(
+        "describe topics without partitions in one turn",
+        "netserver/admin/api.py::Api.topics",
+        "async for name in sliced(log.slices, names)",
+        "for name in names",
+        "tests/unit/netserver/admin/test_admin.py -k described_in_turns",
+    ),
+    Mutant(
         "answer all that wait for a deleted topic in one turn",
         "netserver/tank/longpoll.py::WaitingRequests.expire",
         'self._slices.call_each("the end of a wait", (job.expire for job in jobs))',

@@ -15,6 +15,7 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 
+from engine.config import TopicConfig
 from engine.errors import DiskFull, NotStored
 from engine.files.system import Buffer, SystemFiles
 from netserver.admin import api as admin_api
@@ -301,6 +302,27 @@ def test_looking_at_all_topics_makes_no_objects_and_lets_others_go_on(tmp_path: 
 
     with_admin(make, data_dir=tmp_path)
     with_admin(look, data_dir=tmp_path)
+
+
+def test_topics_that_nobody_wrote_to_are_described_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(call: Caller) -> None:
+        log = call.server.log
+        for number in range(60):
+            log.catalog.create(b"t%d" % number)
+        turns: list[int] = []
+        to_mapping = TopicConfig.to_mapping
+
+        def counted(config: TopicConfig) -> dict[str, str]:
+            turns.append(log.slices.turn_of())
+            return to_mapping(config)
+
+        monkeypatch.setattr(TopicConfig, "to_mapping", counted)
+        log.slices.is_over = lambda: True  # type: ignore[method-assign]  (every item in a turn of its own)
+        assert (await call("GET", "/v1/topics"))[0] == 200
+        assert len(turns) == 60
+        assert len(set(turns)) == 60
+
+    with_admin(test)
 
 
 def test_a_partition_that_cannot_be_opened_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
