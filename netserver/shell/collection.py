@@ -8,8 +8,8 @@ look through all objects, while everybody waits: 40 to 400 ms with 10,000 topics
 - What there is at the start is never looked at: it stays.
 - The interpreter looks at young objects by itself, twice, which takes some milliseconds; at old ones it does not.
 - All are looked at when memory has grown by so many objects that circles would matter, and nobody is in a hurry: few
-  turns of the event loop in the last second. If there is no such second, then when it has grown several times over.
-  A server whose topics are its memory does that a few times in its life; one with a leak stays bounded.
+  turns of the event loop in the last second, and next to no work in them. If there is no such second, then when it has
+  grown several times over. A server whose topics are its memory does that a few times in its life; one with a leak stays bounded.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from netserver.limits import (
     COLLECT_LATE_TIMES,
     COLLECT_TICK_S,
     COLLECT_YOUNG,
+    QUIET_CPU_SHARE,
     QUIET_TURNS,
 )
 from netserver.shell.watched_loop import WatchedLoop
@@ -48,6 +49,7 @@ class Collection:
         self._loop = loop
         self._blocks = 0  # in use after the last look at all
         self._turn = 0
+        self._cpu_s = 0.0
 
     def begin(self) -> None:
         """The start is over, for which collection was switched off: what it made stays, be it never so much."""
@@ -63,8 +65,9 @@ class Collection:
 
     def _tick(self) -> None:
         self._later()
-        turn = self._turns()
-        is_quiet, self._turn = turn - self._turn < QUIET_TURNS, turn
+        turn, cpu_s = self._turns(), time.thread_time()
+        is_quiet = turn - self._turn < QUIET_TURNS and cpu_s - self._cpu_s < QUIET_CPU_SHARE * COLLECT_TICK_S
+        self._turn, self._cpu_s = turn, cpu_s
         blocks = sys.getallocatedblocks()
         is_due = blocks > self._blocks * COLLECT_DUE_TIMES + COLLECT_DUE_BLOCKS
         is_late = blocks > self._blocks * COLLECT_LATE_TIMES + COLLECT_LATE_BLOCKS

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 
 import pytest
 import uvloop
@@ -44,9 +45,17 @@ def old_circle() -> Callable[[], object]:
     return weakref.ref(made)
 
 
-async def busy() -> None:
-    """Many turns of the loop in each tick."""
+async def many_turns() -> None:
     while True:  # noqa: ASYNC110  (it waits for nothing)
+        await asyncio.sleep(0)
+
+
+async def long_turns() -> None:
+    """Fewer turns than timers make, and no rest."""
+    while True:
+        end = time.thread_time() + 0.015
+        while time.thread_time() < end:
+            pass
         await asyncio.sleep(0)
 
 
@@ -74,9 +83,10 @@ def test_all_objects_are_looked_at_when_memory_has_grown_and_nobody_is_in_a_hurr
     run(main)
 
 
-def test_it_waits_for_a_quiet_moment_while_memory_allows() -> None:
+@pytest.mark.parametrize("work", [many_turns, long_turns])
+def test_it_waits_for_a_quiet_moment_while_memory_allows(work: Callable[[], Coroutine[None, None, None]]) -> None:
     async def main(collector: Collection) -> None:
-        others = asyncio.ensure_future(busy())
+        others = asyncio.ensure_future(work())
         await asyncio.sleep(0.2)
         circle = old_circle()
         kept = [[] for _ in range(2 * GROWTH)]
