@@ -63,7 +63,7 @@ def logtool() -> None:
 def _run(module: str, command: str, prepare: Callable[[ModuleType], None]) -> None:
     sys.meta_path.insert(0, _OurPackages)
     try:
-        signals = import_module("tools.signals")
+        signals = import_module("tools.early_signals")
         atexit.register(signals.ignore)  # the first is called last
         prepare(signals)  # before the modules that take their time
         import_module(module).main()

@@ -22,7 +22,7 @@ from typing import Any
 
 from engine.files.system import SystemFiles
 from engine.reader import DirectoryReader, walk_segment
-from engine.segments.scan import Found
+from engine.segments.damage import Found
 from tools.spark.jobs.archive import BATCH_BYTES, archive
 from tools.spark.limits import RECORD_BATCH_ROWS
 from tools.spark.source.decoder import COMPILED, Decoder

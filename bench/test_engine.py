@@ -16,7 +16,7 @@ from engine.config import EngineConfig, TopicConfig
 from engine.files.system import SystemFiles
 from engine.formats.batch import RecordCursor
 from engine.formats.segment import HEADER_BYTES, parse_header
-from engine.segments.scan import Found, walk
+from engine.segments.damage import Found, walk
 from engine.state.index import Index
 from tests.engine_log import EngineLog, segments
 

@@ -19,10 +19,10 @@ from engine.histogram import Histogram
 from engine.segments.buffers import BufferPool
 from engine.segments.watermarks import Watermarks
 from engine.slices import Slices
-from engine.state.catalog import Catalog
 from engine.state.clock import DoubtedClock
 from engine.state.index import Index
 from engine.state.store import CallSoon, StateStore
+from engine.state.topic_catalog import Catalog
 
 
 class Backlog:

@@ -56,7 +56,7 @@ SYNC_THREADS_MAX = 128
 READER_THREADS_MAX = 128
 """As for syncing."""
 
-# --- topics (engine/state/catalog.py) ---
+# --- topics (engine/state/topic_catalog.py) ---
 
 TOPICS_MAX = 10_000_000
 """Every topic is in memory (about 1 KiB each with its partition), and so is every name."""
@@ -147,7 +147,7 @@ PADDING_BYTES_MAX = 6
 BATCH_BYTES_MAX = 94 + BUNDLES_BYTES_MAX + EXTENSION_BYTES_MAX
 """Header and padding (94), bundles, extension: what a reader has to be ready for."""
 
-# --- files (engine/formats/segment.py, engine/segments/scan.py, engine/segments/recovery.py) ---
+# --- files (engine/formats/segment.py, engine/segments/damage.py, engine/segments/recovery.py) ---
 
 FOOTER_BYTES_MAX = 16 << 20
 """Index entries of 24 bytes for every 64 KiB of the largest segment (16 GiB) take 6 MiB; batches of many tiny
@@ -284,7 +284,7 @@ STRETCHES_MAX = 1024
 STRETCH_BATCHES_MAX = 64
 """Batches of one write batch whose headers are looked at for numbers left out between them; else it is one stretch."""
 
-# --- cursors (engine/cursors/deliveries.py, engine/cursors/store.py) ---
+# --- cursors (engine/cursors/deliveries.py, engine/cursors/table.py) ---
 
 UNACKNOWLEDGED_MAX = 16384
 """Delivered and not yet acknowledged; at worst every other one is, and the stored cursor then takes 60 KB."""

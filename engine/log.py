@@ -28,7 +28,7 @@ from engine.commit.native_rounds import Watch
 from engine.commit.transactions import Transaction
 from engine.config import EngineConfig
 from engine.context import Backlog, EngineContext
-from engine.cursors.store import CursorStore
+from engine.cursors.table import CursorTable
 from engine.directory_layout import FORMAT_VERSION, STATE, VERSION_FILE
 from engine.errors import Corrupt, DataDirectoryError, EngineError, ReadOnly
 from engine.files.descriptors import Handles
@@ -49,13 +49,13 @@ from engine.segments.buffers import BufferPool
 from engine.segments.watermarks import FILE_NAME as WATERMARKS_NAME
 from engine.segments.watermarks import Watermarks
 from engine.slices import Slices
-from engine.state.catalog import Catalog
 from engine.state.clock import DoubtedClock, steady_ms, stored_clock
 from engine.state.environment import DATA_FILE
 from engine.state.index import Index
 from engine.state.markers import Markers
 from engine.state.store import CallSoon, LmdbState, StateStore
-from engine.state.topics import Topic
+from engine.state.topic_catalog import Catalog
+from engine.state.topic_entries import Topic
 
 
 class Log:
@@ -106,7 +106,7 @@ class Log:
         tail_cache = TailCache(config.tail_cache_bytes, context.buffers)
         self.parts = PartitionContext(self.committer, self.file_worker, removal, adoption, tail_cache, readers)
         self.partitions = PartitionTable(context, self.parts)
-        self.cursors = CursorStore(context, self.partitions, is_new=is_new)
+        self.cursors = CursorTable(context, self.partitions, is_new=is_new)
         self.housekeeping = Housekeeping(context, self.partitions, self.committer, self.file_worker, removal)
         for topic_id in list(self.catalog.tombstones):
             self.file_worker.remove_leftovers(topic_id)

@@ -35,8 +35,8 @@ from engine.formats.segment import (
     read_footer,
 )
 from engine.limits import SMALL_FILE_BYTES_MAX
-from engine.segments.gaps import Gaps
-from engine.segments.scan import Damage, Found, walk
+from engine.segments.damage import Damage, Found, walk
+from engine.segments.missing_numbers import Gaps
 from engine.segments.watermarks import Owner, Watermark, Watermarks
 
 

@@ -36,6 +36,7 @@ from engine.formats.segment import FOOTER_DAMAGED, HEADER_BYTES, TRAILER_DAMAGED
 from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.reader import read_version
 from engine.segments.active import SealedSegment
+from engine.segments.damage import Damage, careful_read, walk
 from engine.segments.discovery import LEFT_ALONE, PartitionLocation
 from engine.segments.recovery import (
     FOOTER_UNREADABLE,
@@ -47,13 +48,12 @@ from engine.segments.recovery import (
     recover_partition,
 )
 from engine.segments.recovery_hints import RecoveryHints
-from engine.segments.scan import Damage, careful_read, walk
 from engine.segments.watermarks import FILE_NAME, Owner, Watermark, Watermarks
 from engine.state.environment import DATA_FILE, faults, move_aside
 from engine.state.index import Index
 from engine.state.markers import is_committed, read_markers
 from engine.state.store import Put, StateReader, change_stored
-from engine.state.topics import Stored, Topic, describe, from_description, reserved_key
+from engine.state.topic_entries import Stored, Topic, describe, from_description, reserved_key
 from engine.state.writer_ledger import STAGED, read_entries, unusable
 
 OPEN_FILES = 64

@@ -354,4 +354,5 @@ QUIET_TURNS: Final = 100
 """Turns of the event loop in a second in which somebody may be in a hurry: timers alone make about 30."""
 
 QUIET_CPU_SHARE: Final = 0.05
-"""Of a processor, used by the event loop's thread, from which on somebody may be in a hurry: long work makes few turns."""
+"""Of a processor, used by the event loop's thread, from which on somebody may be in a hurry: long work makes few
+turns."""

@@ -12,8 +12,8 @@ from typing import Any
 import aiohttp
 from yarl import URL
 
-from netserver.access.identity import Right
 from netserver.access.key_file import add_identity
+from netserver.access.rights import Right
 from netserver.admin.names import TOKEN_FILE
 from netserver.app import Server
 from netserver.testing import running

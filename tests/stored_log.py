@@ -14,7 +14,7 @@ from engine.formats.segment import SegmentHeader
 from engine.segments.active import ActiveSegment, create_segment
 from engine.segments.batches import WriteBatch
 from engine.segments.watermarks import Owner, Watermark, Watermarks
-from engine.state.catalog import Catalog, Topic
+from engine.state.topic_catalog import Catalog, Topic
 
 DIRECTORY_ID = 4711
 NOW_MS = 1_795_773_600_000  # 2026-11-27T10:00Z

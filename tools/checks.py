@@ -18,7 +18,7 @@ from engine.formats.batch_header import BatchHeader
 from engine.formats.record import BatchError, BundleError
 from engine.formats.segment import HEADER_BYTES, Footer
 from engine.reader import PartitionReader, Segment, headers_of, walk_segment
-from engine.segments.scan import Damage, Found
+from engine.segments.damage import Damage, Found
 
 Finding = dict[str, Any]
 """``kind``, ``file``, ``reason``; where known ``position``, ``end`` (bytes) and ``first``, ``last`` (numbers)."""

@@ -30,7 +30,7 @@ from netserver.errors import ConfigError, ServerError
 from netserver.logs import set_up
 from netserver.malloc import keep_freed_buffers
 from netserver.version import product_version
-from tools import signals
+from tools import early_signals as signals
 
 if TYPE_CHECKING:  # the server itself is imported when it runs: --help and checks answer at once
     from netserver.app import Server

@@ -23,17 +23,16 @@ from typing import Protocol, TypeVarTuple
 
 from engine.commit.counters import Counters
 from engine.commit.interval_syncs import IntervalSyncs
+from engine.commit.rolling import is_roll_due, roll
 from engine.commit.round_writer import DONE, SYNC
 from engine.commit.target import CommitTarget, PartitionCommit
 from engine.commit.transactions import Transaction
-from engine.config import TopicConfig
 from engine.context import EngineContext
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
 from engine.files.system import NO_SPACE, REMOVED
-from engine.formats.segment import HEADER_BYTES
-from engine.limits import CLOCK_STEP_MS, ROUND_SIZES_MAX, SEGMENT_AGE_MS_MIN, SEGMENT_BYTES_MIN
+from engine.limits import ROUND_SIZES_MAX
 from engine.reports import report_exception
-from engine.segments.active import ActiveSegment, create_segment, new_header
+from engine.segments.active import ActiveSegment
 from engine.segments.watermarks import Watermark
 from engine.state.markers import Markers
 
@@ -76,27 +75,6 @@ class Round:
     sync_seconds: float = 0.0
 
 
-def segment_age_ms(config: TopicConfig) -> int:
-    """Age at which a segment is sealed: with retention by age, a quarter of that at most, so that records do not stay
-    much longer than they should (whole segments are removed)."""
-    if not config.retention_ms:
-        return config.segment_age_ms
-    return min(config.segment_age_ms, max(config.retention_ms // 4, SEGMENT_AGE_MS_MIN))
-
-
-def segment_bytes(config: TopicConfig) -> int:
-    """Size at which a segment is sealed: as for the age, a quarter of what is kept at most."""
-    if not config.retention_bytes:
-        return config.segment_bytes
-    return min(config.segment_bytes, max(config.retention_bytes // 4, SEGMENT_BYTES_MIN))
-
-
-def is_aged(config: TopicConfig, created_ms: int, now_ms: int) -> bool:
-    """Whether a segment that was made at `created_ms` is to be sealed for its age. One that comes from the future is:
-    the clock was set back, and by this one's time it would stay for as long."""
-    return now_ms - created_ms > segment_age_ms(config) or created_ms - now_ms > CLOCK_STEP_MS
-
-
 class RoundSteps:
     """The steps of a round, for whoever executes them. One round at a time."""
 
@@ -121,14 +99,16 @@ class RoundSteps:
             OSError: as the system gave it; the file may hold what is to be cut off (`undo`).
             ReadOnly: the partition takes no more records.
         """
-        if not may_wait and (not part.write_batches or part.active.may_have_torn_tail or self.roll_due(part)):
+        if not may_wait and (
+            not part.write_batches or part.active.may_have_torn_tail or is_roll_due(self._context, part)
+        ):
             return False
         if part.active.sync_failed:  # an earlier one, of a topic that is synced at intervals
             return self._refuse(part, may_wait)
         if may_wait:
             part.active.cut(self._files, self._handles)  # what an earlier round could not take back
-            if self.roll_due(part):
-                self._roll(part)
+            if is_roll_due(self._context, part):
+                roll(self._context, part)
         active, is_synced = part.active, part.sync and bool(part.write_batches)
         part.mark_problem = None
         if is_synced:
@@ -167,33 +147,6 @@ class RoundSteps:
         except OSError as problem:  # a lower bound for recovery: old is allowed
             part.mark_problem = problem
             return b"", 0
-
-    def roll_due(self, part: PartitionCommit) -> bool:
-        """Whether the round is to begin a new segment."""
-        active = part.active
-        if active.position == HEADER_BYTES:  # an empty segment never rolls, unless it is followed by a gap
-            return part.roll and part.partition.gap_before_next and bool(part.write_batches)
-        if part.roll:
-            return True
-        config = part.partition.config
-        return active.position + part.size_bytes > segment_bytes(config) or is_aged(
-            config, active.header.created_ms, self._context.now_ms()
-        )
-
-    def _roll(self, part: PartitionCommit) -> None:
-        """Seals the active segment and begins the next one, both durable. Raises OSError."""
-        context, old, partition = self._context, part.active, part.partition
-        context.check_directory()
-        first_seq = part.write_batches[0].first_seq if part.write_batches else old.last_seq + 1
-        header = new_header(
-            partition.topic.id, partition.index, partition.number, first_seq, context.now_ms(), follows=old.last_seq + 1
-        )
-        sealed = old.seal(self._files, self._handles)
-        part.active = create_segment(
-            self._files, self._handles, old.directory, header, max_timestamp_ms=old.max_timestamp_ms
-        )
-        part.active.last_append_ms = old.last_append_ms
-        part.sealed = sealed
 
     # --- execute
 

@@ -11,7 +11,7 @@ from engine.files.descriptors import Handle
 from engine.segments.active import ActiveSegment, SealedSegment
 from engine.segments.batches import WriteBatch, WriteBatchGroup
 from engine.segments.watermarks import Owner, Watermark
-from engine.state.topics import Topic
+from engine.state.topic_entries import Topic
 
 
 class CommitTarget(Protocol):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 from engine.commit.files_writer import FilesWriter
+from engine.commit.rolling import is_roll_due
 from engine.commit.rounds import Round, RoundSteps
 from engine.commit.target import PartitionCommit
 from engine.context import EngineContext
@@ -59,7 +60,7 @@ class ThreadRounds:
 
     def _waits(self, part: PartitionCommit) -> bool:
         """Whether what a round does to this partition waits for the disk."""
-        return part.sync or part.roll or self._steps.roll_due(part)
+        return part.sync or part.roll or is_roll_due(self._context, part)
 
     def _run(self) -> None:
         while (job := self._jobs.get()) is not None:

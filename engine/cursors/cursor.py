@@ -1,5 +1,5 @@
 # cython: annotation_typing=False
-"""One durable cursor (see ``engine.cursors.store``): what it delivers next, and from where."""
+"""One durable cursor (see ``engine.cursors.table``): what it delivers next, and from where."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from engine.callbacks import call_each
-from engine.cursors.entries import Entry
 from engine.cursors.policies import CursorTotals
 from engine.cursors.reader import BatchError, BundleError, ReadBatchCache, Reader
+from engine.cursors.stored_cursors import Entry
 from engine.errors import EngineError, OutOfRange
 from engine.partitions.partition import Partition
 from engine.reports import report
@@ -26,7 +26,7 @@ USED_STEP_MS = 3_600_000
 
 
 class CursorHome(Protocol):
-    """Who keeps cursors (``engine.cursors.store.CursorStore``)."""
+    """Who keeps cursors (``engine.cursors.table.CursorTable``)."""
 
     @property
     def read_batches(self) -> ReadBatchCache:
@@ -340,7 +340,7 @@ class Cursor:
         """Call back once when :meth:`next` may give something: after ``waiting``, or when there was nothing.
 
         After ``waiting`` False it is called when something was committed, given back, or (for cursors in
-        ``CursorStore.watched``) has fallen due.
+        ``CursorTable.watched``) has fallen due.
         """
         if callback not in self._waiters:
             self._waiters.append(callback)

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from engine.limits import OVERTAKEN_MAX, UNACKNOWLEDGED_MAX
-from engine.segments.gaps import NO_GAPS, Gaps
+from engine.segments.missing_numbers import NO_GAPS, Gaps
 
 QUEUED = 0  # Run.due_ms of runs that are not in flight
 GIVEN_UP = -1

@@ -1,6 +1,6 @@
 """Durable subscriptions as tools see and change them: the same in a running server and on its files.
 
-Owner's thread only, as all that uses ``engine.cursors.store``; ``on_done`` callbacks come on it too.
+Owner's thread only, as all that uses ``engine.cursors.table``; ``on_done`` callbacks come on it too.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any, cast
 
 from engine.cursors.cursor import Cursor
 from engine.cursors.deliveries import GIVEN_UP, NEVER_MS, QUEUED, DeliveryPolicy, Plan, load
-from engine.cursors.entries import CURSOR, CursorJournal, Entry, id_of, parse_entry
 from engine.cursors.reader import BatchError, BundleError, Reader
-from engine.cursors.store import CursorStore
+from engine.cursors.stored_cursors import CURSOR, CursorJournal, Entry, id_of, parse_entry
+from engine.cursors.table import CursorTable
 from engine.errors import Corrupt, EngineError
 from engine.formats.record import Record
 from engine.limits import REDRIVE_BYTES, REDRIVE_RECORDS
 from engine.partitions.partition import Partition
 from engine.segments.batches import COMMITTED, PENDING, WriteBatch, outcome
-from engine.segments.gaps import NO_GAPS, Gaps
+from engine.segments.missing_numbers import NO_GAPS, Gaps
 from engine.state.store import OnDone, StateReader, StateStore
 
 CONSUMER_OWNER = "http"
@@ -184,7 +184,7 @@ def reset_item(entry: Entry, next_seq: int, gaps: Gaps) -> dict[str, Any]:
     }
 
 
-def find(store: CursorStore, subscription_id: int) -> Cursor:
+def find(store: CursorTable, subscription_id: int) -> Cursor:
     """A subscription by its id. Raises UnknownSubscription."""
     cursor = store.get(subscription_id)
     if cursor is None or cursor.owner == REDRIVE_OWNER:
@@ -192,7 +192,7 @@ def find(store: CursorStore, subscription_id: int) -> Cursor:
     return cursor
 
 
-def reset(store: CursorStore, cursor: Cursor, next_seq: int, on_done: OnDone) -> None:
+def reset(store: CursorTable, cursor: Cursor, next_seq: int, on_done: OnDone) -> None:
     """Forget what was delivered and acknowledged, and go on at ``next_seq``."""
     cursor.reset(next_seq - 1)
     store.flush(on_done)
@@ -214,7 +214,7 @@ class Redrive:
 
     def __init__(
         self,
-        store: CursorStore,
+        store: CursorTable,
         subscription_id: int,
         source: Partition,
         target: Partition,

@@ -18,12 +18,12 @@ from engine.formats.batch_header import APPEND_TIME_POSITION, TIME
 from engine.limits import LAG_SAMPLE_MS
 from engine.partitions.partition import Partition
 from engine.partitions.table import PartitionTable
-from engine.segments.gaps import NO_GAPS
+from engine.segments.missing_numbers import NO_GAPS
 from engine.segments.watermarks import Owner
 
 if TYPE_CHECKING:
-    from engine.cursors.store import CursorStore
-    from engine.state.topics import Topic
+    from engine.cursors.table import CursorTable
+    from engine.state.topic_entries import Topic
 
 
 class Standing(NamedTuple):
@@ -62,7 +62,7 @@ class Waiting(NamedTuple):
 class Lags:
     """The lag of every cursor of a store. Owner's thread only."""
 
-    def __init__(self, context: EngineContext, cursors: CursorStore, partitions: PartitionTable) -> None:
+    def __init__(self, context: EngineContext, cursors: CursorTable, partitions: PartitionTable) -> None:
         self._context = context
         self._cursors = cursors
         self._partitions = partitions

@@ -16,7 +16,7 @@ from engine.formats.record import BatchError, BundleError
 from engine.limits import CURSOR_READ_BATCHES_BYTES_MAX, CURSOR_READ_BYTES
 from engine.partitions.partition import Partition
 from engine.segments.batches import ReadBatch
-from engine.state.topics import Topic
+from engine.state.topic_entries import Topic
 
 COMPILED = not __file__.endswith(".py")
 

@@ -8,7 +8,7 @@ from functools import partial
 
 from engine.callbacks import call_each
 from engine.cursors.cursor import Cursor
-from engine.cursors.entries import BYTES_PER_NUMBER, CursorJournal, Entry, put_entry
+from engine.cursors.stored_cursors import BYTES_PER_NUMBER, CursorJournal, Entry, put_entry
 from engine.errors import EngineError
 from engine.limits import CURSOR_ROUND_NUMBERS_MAX
 from engine.state.store import Delete, OnDone, Op, StateStore

@@ -16,7 +16,7 @@ from engine.limits import LOST_RESERVATION, SMALL_FILE_BYTES_MAX, TOPIC_ID_MAX
 from engine.reports import report
 from engine.segments.watermarks import Owner
 from engine.state.store import Put
-from engine.state.topics import Topic, reserved_key
+from engine.state.topic_entries import Topic, reserved_key
 
 
 class Adoption:

@@ -26,7 +26,7 @@ from engine.segments.recovery import Recovered, Report, recover_partition
 from engine.segments.recovery_hints import RecoveryHints
 from engine.segments.watermarks import Owner
 from engine.state.index import HIGHEST
-from engine.state.topics import Topic
+from engine.state.topic_entries import Topic
 
 _SEGMENT_FILE = re.compile(r"[0-9]{20}\.log(\.(unused|damaged).*)?")
 _TOPIC_FILE = re.compile(re.escape(TOPIC_FILE) + r"(\.(new|damaged).*)?")

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import islice
 
 from engine.commit.committer import Committer
-from engine.commit.rounds import is_aged
+from engine.commit.rolling import is_aged
 from engine.context import EngineContext
 from engine.errors import LogLocked, ReadOnly
 from engine.files.lock import LOCK_FILE
@@ -28,9 +28,9 @@ from engine.partitions.removal import SegmentRemoval
 from engine.partitions.table import PartitionTable
 from engine.reports import report, report_exception
 from engine.segments.watermarks import Owner
-from engine.state.catalog import Change
 from engine.state.clock import wall_ms
-from engine.state.topics import Topic
+from engine.state.topic_catalog import Change
+from engine.state.topic_entries import Topic
 
 OPENED_PER_PASS = 64
 """Closed partitions that one pass opens to look at their retention."""

@@ -30,10 +30,10 @@ from engine.partitions.tail_cache import NO_TAIL, Tail
 from engine.reports import report
 from engine.segments.active import ActiveSegment, SealedSegment
 from engine.segments.batches import COMMITTED, FAILED, ReadBatch, Waiter, WriteBatch, WriteBatchGroup, check_records
-from engine.segments.gaps import NO_GAPS
+from engine.segments.missing_numbers import NO_GAPS
 from engine.segments.recovery import Recovered
 from engine.segments.watermarks import Owner
-from engine.state.topics import Topic
+from engine.state.topic_entries import Topic
 
 TELL_AGAIN_MS = 10_000
 """The same failure is told again after so long; with a full disk it would be ten lines a second and client."""

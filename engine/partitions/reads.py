@@ -25,7 +25,7 @@ from engine.partitions.context import PartitionContext
 from engine.reports import report, report_exception
 from engine.segments.active import SealedSegment
 from engine.segments.batches import ReadBatch, WriteBatch
-from engine.segments.scan import Damage, Found, careful_read, find
+from engine.segments.damage import Damage, Found, careful_read, find
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from engine.errors import EngineError
 from engine.state.store import Put, StateStore
-from engine.state.topics import reserved_key
+from engine.state.topic_entries import reserved_key
 
 
 class Reservation:

@@ -6,7 +6,7 @@ from engine.context import EngineContext
 from engine.errors import ReadOnly, UnknownPartition
 from engine.partitions.context import PartitionContext
 from engine.partitions.partition import Partition
-from engine.state.topics import Topic, title
+from engine.state.topic_entries import Topic, title
 
 
 class PartitionTable:

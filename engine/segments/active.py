@@ -25,7 +25,7 @@ from engine.formats.segment import (
 )
 from engine.reports import report
 from engine.segments.batches import WriteBatch
-from engine.segments.gaps import Gaps
+from engine.segments.missing_numbers import Gaps
 
 
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from engine.formats.segment import (
     parse_segment_name,
     trailer_segment_id,
 )
-from engine.segments.scan import Found, careful_read, walk
+from engine.segments.damage import Found, careful_read, walk
 
 DAMAGED_SUFFIX = ".damaged"
 LEFT_ALONE = "is no file, left alone"

@@ -48,10 +48,10 @@ from engine.segments.active import (
     new_header,
     sync_segment,
 )
+from engine.segments.damage import Damage, Found, careful_read, highest_seq, walk
 from engine.segments.discovery import PartitionLocation, segment_files
-from engine.segments.gaps import NO_GAPS, Gaps
+from engine.segments.missing_numbers import NO_GAPS, Gaps
 from engine.segments.recovery_hints import RecoveryHints
-from engine.segments.scan import Damage, Found, careful_read, highest_seq, walk
 
 SET_ASIDE = "set-aside"
 FOOTER_UNREADABLE = "the disk cannot read the footer"

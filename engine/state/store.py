@@ -22,15 +22,15 @@ Keys begin with a prefix of their view:
 
 ======================  =============================================================================
 ``c/`` name             counters (u64)
-``t/`` >Q topic id      topic                                                     (engine/state/topics.py)
-``p/`` >QI id, index    number of a partition                                     (engine/state/topics.py)
-``d/`` >Q topic id      tombstone of a deleted topic                              (engine/state/topics.py)
+``t/`` >Q topic id      topic                                                     (engine/state/topic_entries.py)
+``p/`` >QI id, index    number of a partition                                     (engine/state/topic_entries.py)
+``d/`` >Q topic id      tombstone of a deleted topic                              (engine/state/topic_entries.py)
 ``s/`` ...              sessions                                         (engine/sessions/records.py)
 ``r/`` >QI id, index    number up to which sequence numbers are reserved          (engine/partitions/partition.py)
-``u/`` >Q cursor id     durable subscription                                      (engine/cursors/entries.py)
-``v/`` >Q number        journal of many durable subscriptions                     (engine/cursors/entries.py)
+``u/`` >Q cursor id     durable subscription                                      (engine/cursors/stored_cursors.py)
+``v/`` >Q number        journal of many durable subscriptions                     (engine/cursors/stored_cursors.py)
 ``w/`` hash of name     last batch of a writer whose batches are appended once    (engine/state/writer_ledger.py)
-``y/`` >Q cursor id     durable subscription that is paused                       (engine/cursors/entries.py)
+``y/`` >Q cursor id     durable subscription that is paused                       (engine/cursors/stored_cursors.py)
 ``x/`` >I epoch         markers of transactions                                   (engine/commit/transactions.py)
 ======================  =============================================================================
 

@@ -16,8 +16,8 @@ from engine.errors import EngineError, LimitReached
 from netserver.access.audit import Audit
 from netserver.access.guard import Guard
 from netserver.access.identities import Identities, address_of
-from netserver.access.identity import ANYBODY, EVERYTHING, UNLIMITED, Identity, Right
 from netserver.access.quotas import Meter
+from netserver.access.rights import ANYBODY, EVERYTHING, UNLIMITED, Identity, Right
 from netserver.config.clients import ANYONE, CERTIFICATE, KEY, KEY_LISTENERS, NETWORK
 from netserver.limits import AUDIT_NAME_CHARS_MAX
 

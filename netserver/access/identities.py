@@ -19,8 +19,8 @@ from typing import Final
 
 from engine.callbacks import call_each
 from netserver.access.exposed import warn_of_readers
-from netserver.access.identity import ANYBODY, EVERYTHING, Identity, matches_glob
 from netserver.access.key_file import SALT_BYTES, digest_of, read_key_file
+from netserver.access.rights import ANYBODY, EVERYTHING, Identity, matches_glob
 
 PROCESS_SALT: Final = secrets.token_bytes(SALT_BYTES)
 """For keys in clear, which are not stored: the same over a reload."""

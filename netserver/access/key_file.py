@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from engine.files.system import SystemFiles, write_new_file
-from netserver.access.identity import EVERYTHING, QUOTA_NAMES, UNLIMITED, Identity, Quotas, Role
+from netserver.access.rights import EVERYTHING, QUOTA_NAMES, UNLIMITED, Identity, Quotas, Role
 from netserver.errors import ConfigError
 from netserver.limits import API_KEY_CHARS_MIN, KEY_FILE_BYTES_MAX, KEY_GLOBS_MAX
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 
 from engine.errors import LimitReached
-from netserver.access.identity import Quotas
+from netserver.access.rights import Quotas
 from netserver.limits import QUOTA_BURST_S, QUOTA_WAIT_MAX_S, QUOTA_WAITING_MAX
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from netserver.access.identity import Right, Role
+from netserver.access.rights import Right, Role
 
 PUBLISH, SUBSCRIBE, CREATE, MANAGE = Right.PUBLISH, Right.SUBSCRIBE, Right.CREATE, Right.MANAGE
 

@@ -11,11 +11,11 @@ from engine.cursors import documents as subscriptions
 from engine.cursors.cursor import Cursor
 from engine.cursors.dead_letters import dead_letter_topic
 from engine.cursors.documents import REDRIVE_OWNER, Redrive, UnknownSubscription
-from engine.cursors.entries import Entry
+from engine.cursors.stored_cursors import Entry
 from engine.errors import Corrupt, EngineError
 from engine.reports import report
-from netserver.access.identity import EVERYTHING, Right
 from netserver.access.key_file import FIELDS, add_identity, key_item, read_key_file, revoke_key, rotate_key
+from netserver.access.rights import EVERYTHING, Right
 from netserver.admin.api import Api, bytes_field, int_field
 from netserver.admin.globs import matcher
 from netserver.admin.lags import lag_of

@@ -19,7 +19,7 @@ from engine.segments.batches import COMMITTED, PENDING, WriteBatch, outcome
 from engine.segments.watermarks import Owner
 from engine.sessions.store import Sessions
 from engine.sessions.types import UnknownSession
-from engine.state.topics import Topic
+from engine.state.topic_entries import Topic
 from netserver.admin.globs import matcher
 from netserver.admin.slices import Encoded, sliced
 from netserver.admin.stored_sizes import Key, look

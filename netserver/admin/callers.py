@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from netserver.access.identity import EVERYTHING, Identity, Right, Role
 from netserver.access.quotas import QuotaReached
+from netserver.access.rights import EVERYTHING, Identity, Right, Role
 from netserver.access.table import Route
 from netserver.admin.api import bytes_field, int_field
 from netserver.config.clients import KEY
@@ -22,7 +22,7 @@ from netserver.shell.tls import certificate_names
 if TYPE_CHECKING:
     from aiohttp import web
 
-    from engine.state.catalog import Catalog
+    from engine.state.topic_catalog import Catalog
     from netserver.access.access import Access
     from netserver.access.quotas import Meter, Seat
 

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from engine.positions import Position
     from engine.sessions.types import SessionInfo
     from engine.state.store import OnDone
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
     from netserver.admin.access import SubscriptionsApi
     from netserver.admin.served import Served
 

@@ -13,7 +13,7 @@ from netserver.admin.api import Api, int_field
 from netserver.admin.callers import Caller
 from netserver.admin.groups import GroupsApi
 from netserver.admin.inspection import InspectionApi
-from netserver.admin.staging import Staging, batch_field, batch_parameters, names_field
+from netserver.admin.staged_commits import Staging, batch_field, batch_parameters, names_field
 
 Document = dict[str, Any]
 

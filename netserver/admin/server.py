@@ -22,7 +22,7 @@ POST   /v1/topics/NAME/trim            ``{"partition", "before": offset}``: rais
 POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets;
                                        lines of JSON or a split body while they come (``netserver.http``)
 GET    /v1/topics/NAME/records         read or follow: lines, raw bytes, a document or a WebSocket (``netserver.http``)
-POST   /v1/staged                      keep rows for a commit (msgpack, ``netserver.admin.staging``); tells its name;
+POST   /v1/staged                      keep rows for a commit (msgpack, see ``staged_commits``); tells its name;
                                        ``?writer=NAME&batch=NUMBER``: for that batch, and needless once it is there
 POST   /v1/staged/drop                 ``{"names"}``: remove staged files
 POST   /v1/commits                     ``{"writer", "batch", "names"}``: append staged rows, each batch exactly once
@@ -110,13 +110,13 @@ from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
 from netserver.admin.operations import Call, Operation, of_commits, of_keys, of_positions, of_topics
 from netserver.admin.problems import problem_of
 from netserver.admin.slices import json_bytes
-from netserver.admin.staging import Staging
+from netserver.admin.staged_commits import Staging
 from netserver.config.settings import Address
 from netserver.console.console import Console
 from netserver.console.limits import CONSOLE_LOGIN_S
 from netserver.errors import ServerError
 from netserver.http.openapi import openapi, operation_of
-from netserver.http.records import RecordsApi, streams_in
+from netserver.http.records_api import RecordsApi, streams_in
 from netserver.limits import ADMIN_BODY_BYTES
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from netserver.blipmq.patterns import PatternIndex
 if TYPE_CHECKING:
     from engine.cursors.cursor import Cursor
     from engine.partitions.partition import Partition
-    from engine.state.catalog import Change
-    from engine.state.topics import Topic
+    from engine.state.topic_catalog import Change
+    from engine.state.topic_entries import Topic
     from netserver.config.blipmq import BlipmqSection
     from netserver.config.sections import ServerConfig
     from netserver.shell.connection import Services

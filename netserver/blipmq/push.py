@@ -32,7 +32,7 @@ from netserver.blipmq.polling import UNKNOWN, cid_at
 if TYPE_CHECKING:
     from engine.cursors.cursor import Cursor
     from engine.cursors.deliveries import Plan
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
     from netserver.blipmq.polling import ConsumingSession
 
 log = logging.getLogger("quintlog.blipmq")

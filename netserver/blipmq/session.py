@@ -39,7 +39,7 @@ from netserver.shell.outstanding import Outstanding, Promise, Released
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.segments.batches import WriteBatch
-    from netserver.access.identity import Right
+    from netserver.access.rights import Right
     from netserver.shell.connection import Connection, Services, SessionFactory
 
 # Reasons for which a connection is not parsed (others: polling.py).

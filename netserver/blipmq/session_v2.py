@@ -32,9 +32,9 @@ from netserver.shell.outstanding import Promise
 if TYPE_CHECKING:
     from engine.cursors.cursor import Cursor
     from engine.partitions.partition import Partition
-    from engine.state.catalog import Change
     from engine.state.store import OnDone
-    from engine.state.topics import Topic
+    from engine.state.topic_catalog import Change
+    from engine.state.topic_entries import Topic
     from netserver.blipmq.session import BlipmqSession
 
 log = logging.getLogger("quintlog.blipmq")

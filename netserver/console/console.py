@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from netserver.admin.groups import GroupsApi
     from netserver.admin.http import HttpServer
     from netserver.admin.served import Served
-    from netserver.http.records import RecordsApi
+    from netserver.http.records_api import RecordsApi
 
 log = logging.getLogger(__name__)
 

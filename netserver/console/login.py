@@ -23,7 +23,7 @@ from netserver.console.limits import (
 
 if TYPE_CHECKING:
     from netserver.access.access import Access
-    from netserver.access.identity import Identity
+    from netserver.access.rights import Identity
     from netserver.admin.callers import Known
 
 

@@ -10,7 +10,7 @@ from engine.formats.bundle_encode import encode_bundle
 from netserver.blipmq import codec as blipmq
 from netserver.figg import codec as figg
 from netserver.fujin import codec as fujin
-from netserver.http.rows import line_of
+from netserver.http.json_lines import line_of
 from netserver.reliably.topic_stream import record_line
 
 if TYPE_CHECKING:

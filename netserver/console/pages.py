@@ -14,7 +14,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from netserver.access.identity import Role
+from netserver.access.rights import Role
 from netserver.admin.slices import sliced
 from netserver.config.console import FULL
 from netserver.console import formatting

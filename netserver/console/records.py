@@ -31,10 +31,10 @@ from netserver.http.reading import Reader, Remark
 
 if TYPE_CHECKING:
     from engine.formats.record import Record
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
     from netserver.admin.api import Api
     from netserver.admin.served import Served
-    from netserver.http.records import RecordsApi
+    from netserver.http.records_api import RecordsApi
 
 VIEWS: Final = ("text", "json", "hex")
 ASKED: Final = ("from", "to", "partition", "key", "contains", "where")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from netserver.access.identity import Role
+from netserver.access.rights import Role
 from netserver.config.sections import DEFAULT, RELOADABLE, sections, values
 from netserver.console.limits import CONSOLE_ROWS
 from netserver.console.pages import Answer, Page, Visit

@@ -18,7 +18,7 @@ from netserver.console.pages import Answer, GoTo, Page, Visit
 from netserver.http.errors import BadRequest
 
 if TYPE_CHECKING:
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
     from netserver.admin.api import Api, Document
     from netserver.admin.served import Served
 

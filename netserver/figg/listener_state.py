@@ -15,8 +15,8 @@ from netserver.figg.subscription import SharedFrames, Subscription
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.state.catalog import Change
-    from engine.state.topics import Topic
+    from engine.state.topic_catalog import Change
+    from engine.state.topic_entries import Topic
     from netserver.figg.session import FiggSession
     from netserver.shell.connection import Services
 

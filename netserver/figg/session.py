@@ -43,7 +43,7 @@ from netserver.shell.outstanding import Outstanding, Released
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from netserver.access.identity import Right
+    from netserver.access.rights import Right
     from netserver.shell.connection import Connection, Services, SessionFactory
 
 PUBLISH_RIGHT = right_of("figg", "PUBLISH")

@@ -14,8 +14,8 @@ from netserver.fujin.limits import CLIENT_RECEIVE_BYTES_MAX
 from netserver.quic.client import QuicDialer, Trust, addresses
 from netserver.quic.peer import QuicPeer
 from netserver.quic.stream import Bounds, QuicStream, StreamSession
-from netserver.shell.backpressure import PublishPressure, ReceiveBudget
 from netserver.shell.counters import Counters
+from netserver.shell.input_pressure import PublishPressure, ReceiveBudget
 
 ALPN = "fujin"
 UNLIMITED_BYTES = 1 << 50

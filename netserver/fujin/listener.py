@@ -18,6 +18,7 @@ from netserver.fujin.listener_state import ListenerState
 from netserver.fujin.session import FujinStream
 from netserver.limits import PEER_WINDOW_BYTES, QUIC_CLOSE_S, QUIC_DATAGRAM_BYTES, STREAM_WINDOW_BYTES
 from netserver.quic import certificates
+from netserver.quic.bounded import QuicConfiguration
 from netserver.quic.client_certificates import (
     BAD_CERTIFICATE,
     CERTIFICATE_REQUIRED,
@@ -25,7 +26,6 @@ from netserver.quic.client_certificates import (
     authorities,
     names_of,
 )
-from netserver.quic.core import QuicConfiguration
 from netserver.quic.endpoint import QuicEndpoint
 from netserver.quic.peer import QuicPeer
 from netserver.quic.stream import Bounds, QuicStream, StreamSession
@@ -33,7 +33,7 @@ from netserver.quic.stream import Bounds, QuicStream, StreamSession
 if TYPE_CHECKING:
     from OpenSSL.crypto import X509Store
 
-    from netserver.access.identity import Identity
+    from netserver.access.rights import Identity
     from netserver.config.sections import ServerConfig
     from netserver.shell.services import Services
 

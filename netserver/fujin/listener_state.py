@@ -21,7 +21,7 @@ from netserver.fujin.limits import (
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.state.catalog import Change, Topic
+    from engine.state.topic_catalog import Change, Topic
     from netserver.access.access import Visitor
     from netserver.config.fujin import FujinSection
     from netserver.config.sections import ServerConfig

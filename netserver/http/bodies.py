@@ -1,6 +1,6 @@
 """Bodies of publishes on their way into the log, taken as they come: lines of JSON, values after their lengths, others.
 
-The hot loops take what is of the usual form; what they leave is decoded one by one (``rows``, ``splitting``).
+The hot loops take what is of the usual form; what they leave is decoded one by one (``json_lines``, ``splitting``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 from netserver.client.partitioning import partition_of
 from netserver.http.dispatch import pack_lengths, pack_lines
 from netserver.http.errors import BadRequest
+from netserver.http.json_lines import Row, Rows, gather, read_lines
 from netserver.http.limits import HTTP_LINE_BYTES_MAX, HTTP_PIECE_BYTES, HTTP_RECORDS_PIECE
-from netserver.http.rows import Row, Rows, gather, read_lines
 from netserver.http.splitting import LENGTH, LENGTHS, Splitter
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from netserver.http.json_lines import line_of
 from netserver.http.limits import HTTP_PROGRESS_S
 from netserver.http.reading import Item
-from netserver.http.rows import line_of
 
 if TYPE_CHECKING:
     from netserver.http.query import Read

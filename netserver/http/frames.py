@@ -2,7 +2,7 @@
 """Hot loops of records over HTTP: bodies into the log, stored batches into lines of JSON and lengths with values.
 
 Compiled; the twin is ``frames_pure``, ``dispatch`` chooses. Each loop takes what is whole and of the usual form and
-stops before the first record that is not: ``rows`` and ``splitting`` know all forms, and what is wrong.
+stops before the first record that is not: ``json_lines`` and ``splitting`` know all forms, and what is wrong.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A publish over HTTP: records are appended as they come, and the answer says which numbers they have on disk.
 
-What is not yet on disk counts with the publishes of all protocols (``netserver.shell.backpressure``): above its share a
-request is not read on. A request that fails in its midst says how many of its records are stored.
+What is not yet on disk counts with the publishes of all protocols (``netserver.shell.input_pressure``): above its share
+a request is not read on. A request that fails in its midst says how many of its records are stored.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from engine.errors import EngineError
 from engine.limits import RECORD_OVERHEAD_BYTES
 from engine.segments.batches import COMMITTED, PENDING, outcome
 from netserver.access.access import Forbidden
+from netserver.http.json_lines import Rows
 from netserver.http.limits import HTTP_RECORDS_PIECE
-from netserver.http.rows import Rows
 from netserver.http.sender import Sender
-from netserver.shell.backpressure import PublishPressure
+from netserver.shell.input_pressure import PublishPressure
 
 if TYPE_CHECKING:
     from engine.formats.batch import BatchWriter

@@ -5,7 +5,7 @@
 ``lines``    each line is one, without its newline (a last line without one counts)
 ``nul``      the same with zero bytes
 ``length``   each is preceded by its length: 4 bytes, big-endian
-``jsonl``    each line is a JSON object (``rows``); not split here
+``jsonl``    each line is a JSON object (``json_lines``); not split here
 ===========  ==================================================================================
 
 Bytes in, records out; nothing here reads or writes anything.

@@ -24,7 +24,7 @@ from netserver.limits import (
     QUIC_UNSENT_DATAGRAMS,
     STREAM_WINDOW_BYTES,
 )
-from netserver.quic.core import BoundedQuic
+from netserver.quic.bounded import BoundedQuic
 from netserver.quic.inside import QuicConfiguration
 from netserver.quic.peer import QuicPeer
 from netserver.quic.stream import Bounds, PeerHandler

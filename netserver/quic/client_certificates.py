@@ -1,6 +1,6 @@
 """Certificates that clients show over QUIC: are they of an authority of ours, and which names have they.
 
-aioquic asks for one when told to (see `netserver.quic.core`), and checks that the client has its key; whose it is
+aioquic asks for one when told to (see `netserver.quic.bounded`), and checks that the client has its key; whose it is
 nobody checks but this module, before the first byte of a stream is looked at.
 """
 

@@ -32,7 +32,7 @@ from netserver.limits import (
     QUIC_TURN_S,
     QUIC_UNSENT_DATAGRAMS,
 )
-from netserver.quic.core import BoundedQuic, OutOfOrder, QuicConfiguration
+from netserver.quic.bounded import BoundedQuic, OutOfOrder, QuicConfiguration
 from netserver.quic.datagrams import LONG_HEADER, ResetTokens, parse_long_header
 from netserver.quic.handshakes import Handshakes
 from netserver.quic.inside import (

@@ -1,10 +1,11 @@
 """All that is used of aioquic beyond its documented interface, and what each thing is.
 
-aioquic's documented interface is its configuration, its events, and `QuicConnection` with some ten methods. The bounds
-and the speed that a server needs are not to be had with that (see `netserver.quic.core`, `netserver.quic.receive`), so
-both are subclasses that reach further in. Only these two do, and only to what is named here; the other modules import
-the rest from here. All of it is the same from version 1.7.0 to the last 1.7; the next minor version may change any of
-it, so it is refused until somebody has compared (tests/unit/netserver/quic/test_inside.py says what to look at).
+aioquic's documented interface is its configuration, its events, and `QuicConnection` with some ten methods. The
+bounds and the speed that a server needs are not to be had with that (see `netserver.quic.bounded`,
+`netserver.quic.receive`), so both are subclasses that reach further in. Only these two do, and only to what is named
+here; the other modules import the rest from here. All of it is the same from version 1.7.0 to the last 1.7; the next
+minor version may change any of it, so it is refused until somebody has compared
+(tests/unit/netserver/quic/test_inside.py says what to look at).
 
 What is missing is told when this is imported, not at the first packet that meets it.
 """

@@ -33,7 +33,7 @@ from netserver.limits import (
     STREAM_WINDOW_BYTES,
     UNCOUNTED_BYTES,
 )
-from netserver.quic.core import GONE, BoundedQuic, PacketDropped
+from netserver.quic.bounded import GONE, BoundedQuic, PacketDropped
 from netserver.quic.stream import OVER, Bounds, Host, PeerHandler, QuicStream, StreamSession
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from netserver.limits import (
     STREAM_WINDOW_BYTES,
     UNCOUNTED_BYTES,
 )
-from netserver.quic.core import GONE, BoundedQuic
+from netserver.quic.bounded import GONE, BoundedQuic
 from netserver.quic.udp import Datagram
-from netserver.shell.backpressure import PublishPressure, ReceiveBudget
 from netserver.shell.counters import Counters
+from netserver.shell.input_pressure import PublishPressure, ReceiveBudget
 from netserver.shell.makers import maker_of
 from netserver.shell.pacing import Brakes
 
@@ -147,7 +147,7 @@ class QuicStream:
         held: the session does not parse (see ``hold``).
         closed: nothing can be written any more.
         received_at: monotonic seconds of the latest bytes.
-        charged, retained, reserved: see ``netserver.shell.backpressure``.
+        charged, retained, reserved: see ``netserver.shell.input_pressure``.
     """
 
     session: StreamSession

@@ -54,7 +54,7 @@ from netserver.reliably.values import NumbersState
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from netserver.access.identity import Right
+    from netserver.access.rights import Right
     from netserver.shell.connection import Connection, Services, SessionFactory
 
 START: Final = right_of("reliably", "StartRequest")

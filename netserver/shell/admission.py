@@ -10,7 +10,7 @@ from netserver.limits import REFUSED_LINGER_S
 
 if TYPE_CHECKING:
     from netserver.access.access import Visitor
-    from netserver.access.identity import Identity
+    from netserver.access.rights import Identity
     from netserver.shell.counters import Counters
 
 TURNED_AWAY: Final = "it is not let in"

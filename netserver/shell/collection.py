@@ -9,7 +9,8 @@ look through all objects, while everybody waits: 40 to 400 ms with 10,000 topics
 - The interpreter looks at young objects by itself, twice, which takes some milliseconds; at old ones it does not.
 - All are looked at when memory has grown by so many objects that circles would matter, and nobody is in a hurry: few
   turns of the event loop in the last second, and next to no work in them. If there is no such second, then when it has
-  grown several times over. A server whose topics are its memory does that a few times in its life; one with a leak stays bounded.
+  grown several times over. A server whose topics are its memory does that a few times in its life; one with a leak
+  stays bounded.
 """
 
 from __future__ import annotations

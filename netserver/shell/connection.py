@@ -45,7 +45,7 @@ from netserver.limits import (
     UNCOUNTED_BYTES,
 )
 from netserver.shell.admission import admit, rights_changed
-from netserver.shell.backpressure import RECEIVE
+from netserver.shell.input_pressure import RECEIVE
 from netserver.shell.makers import maker_of
 from netserver.shell.pacing import Pacing
 from netserver.shell.services import GONE, Services, Session, SessionFactory, Shell
@@ -71,7 +71,7 @@ class Connection(Pacing, asyncio.BufferedProtocol):
         closed: the connection is closing or gone; writes are ignored.
         on_narrowed: set by a session that itself ends what its client may no longer do.
         received_at: monotonic seconds of the latest read.
-        charged: publish bytes that are not yet on disk (see ``netserver.shell.backpressure``).
+        charged: publish bytes that are not yet on disk (see ``netserver.shell.input_pressure``).
         retained, reserved: bytes of receive memory that are counted in the budget.
     """
 

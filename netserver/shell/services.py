@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from netserver.access.access import Access, Door
 from netserver.limits import FRAME_PROGRESS_BYTES, FRAME_STALL_S, FRAME_STALL_SHORT_S, READ_BUFFER_BYTES
-from netserver.shell.backpressure import PublishPressure, ReceiveBudget
 from netserver.shell.counters import Counters
+from netserver.shell.input_pressure import PublishPressure, ReceiveBudget
 from netserver.shell.turns import Turns
 
 if TYPE_CHECKING:

@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
     from engine.partitions.partition import Partition
     from engine.segments.batches import ReadBatch
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
     from netserver.shell.connection import Connection
 
-    from .longpoll import Waiting
+    from .waiting_bounds import Waiting
 
 SUBSCRIBE: Final = right_of("tank", "CONSUME")
 

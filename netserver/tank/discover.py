@@ -10,7 +10,7 @@ from .responses import discovered_frame, encode_range
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
 
     from .listener_state import ListenerState
 

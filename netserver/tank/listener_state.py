@@ -12,7 +12,6 @@ from engine.errors import EngineError, InvalidConfig, NotStored, ReadOnly, Topic
 from netserver.errors import ProtocolError
 
 from .limits import PARTITIONS_PER_REQUEST, SILENT_CONNECTION_S, SILENT_CONNECTIONS_MAX
-from .longpoll import WaitingRequests
 from .messages import (
     ConsumeRequest,
     CreateCode,
@@ -25,12 +24,13 @@ from .messages import (
 )
 from .responses import encode_response, encode_topic, topics_frame
 from .topic_config import topic_settings
+from .waiting_bounds import WaitingRequests
 
 if TYPE_CHECKING:
     import asyncio
 
     from engine.partitions.partition import Partition
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
     from netserver.shell.connection import Connection, Services
 
 NODE_VERSION: Final = 400

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from engine.partitions.partition import Partition
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
     from netserver.shell.connection import Connection
     from netserver.shell.outstanding import Outstanding
 

@@ -27,7 +27,6 @@ from .discover import DiscoverJob
 from .errors import FormatError
 from .limits import BUSY_REQUESTS_MAX, CHECKED_AT_ONCE_BYTES, DEFERRED_REQUESTS_MAX, FRAME_BYTES_MAX
 from .listener_state import ListenerState, is_topic_name
-from .longpoll import Waiting
 from .messages import (
     ConsumeRequest,
     CreateCode,
@@ -51,6 +50,7 @@ from .messages import (
 from .produce import Answer, Part, Prepared, Producer, Run
 from .requests import REQUEST_IDS
 from .responses import PING_FRAME, discovered_frame
+from .waiting_bounds import Waiting
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition

@@ -31,15 +31,15 @@ import engine.commit.transactions
 from engine.repair import Repair
 from netserver import blipmq, figg, fujin
 from netserver.admin.api import Api
-from netserver.admin.staging import Batch, Staging
+from netserver.admin.staged_commits import Batch, Staging
 from netserver.app import Server
 from netserver.client import blocking
 from netserver.config import loading
 from netserver.testing import ServerProcess
 from tests.echo import until
 from tests.unit.conftest import Logtool
-from tests.unit.netserver.admin.test_staging import values
-from tools.logtool.lib import copying
+from tests.unit.netserver.admin.test_staged_commits import values
+from tools.logtool.lib import backup_copy
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 BACKUPS = int(os.environ.get("QUINTLOG_BACKUPS", "500" if NIGHTLY else "6"))
@@ -373,14 +373,14 @@ def test_backups_under_load(tmp_path: Path, logtool: Logtool, monkeypatch: pytes
             await one_round(logtool, load, tmp_path, figures)
 
     dice = random.Random()
-    copy_file, take_state = copying.copy_file, copying.Backup._take_state
+    copy_file, take_state = backup_copy.copy_file, backup_copy.Backup._take_state
 
     async def main(process: ServerProcess, count: int) -> None:
         process.admin("POST", "/v1/topics", {"name": "plain", "config": {"retention_bytes": "512KiB"}})
         load = Load(process)
         wrapped = held_up(load, dice)
-        monkeypatch.setattr(copying, "copy_file", wrapped(copy_file, False))
-        monkeypatch.setattr(copying.Backup, "_take_state", wrapped(take_state, True))
+        monkeypatch.setattr(backup_copy, "copy_file", wrapped(copy_file, False))
+        monkeypatch.setattr(backup_copy.Backup, "_take_state", wrapped(take_state, True))
         await load.run(rounds(load, count))
 
     while figures.backups < BACKUPS:
@@ -429,7 +429,7 @@ class Steps:
 
 @pytest.mark.parametrize("name", ["transaction", "deletion", "trim"])
 def test_between_any_two_steps(name: str, tmp_path: Path, logtool: Logtool, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy_file, take_state = copying.copy_file, copying.Backup._take_state
+    copy_file, take_state = backup_copy.copy_file, backup_copy.Backup._take_state
     with ServerProcess(tmp_path / "data", SMALL) as process:
         steps = Steps(process)
         process.admin("POST", "/v1/topics/gone0/records", {"records": [{"value": "x"}] * 3})
@@ -452,8 +452,8 @@ def test_between_any_two_steps(name: str, tmp_path: Path, logtool: Logtool, monk
             left, count, deleted = at, steps.count, steps.deleted
             out, restored = tmp_path / f"out{at}", tmp_path / f"restored{at}"
             with monkeypatch.context() as patch:
-                patch.setattr(copying, "copy_file", stepped(copy_file))
-                patch.setattr(copying.Backup, "_take_state", stepped(take_state))
+                patch.setattr(backup_copy, "copy_file", stepped(copy_file))
+                patch.setattr(backup_copy.Backup, "_take_state", stepped(take_state))
                 code, text, err = logtool("--data-dir", str(process.data_dir), "backup", str(out))
             assert code == 0, text + err
             check_sound(logtool, out)

@@ -19,10 +19,10 @@ from engine.files.descriptors import Handles
 from engine.formats.batch_header import HEADER_BYTES as BATCH_HEADER_BYTES
 from engine.formats.batch_header import read_header
 from engine.formats.segment import HEADER_BYTES, parse_header
+from engine.segments.damage import Damage, Found, walk
 from engine.segments.discovery import PartitionLocation
 from engine.segments.recovery import SET_ASIDE, Recovered, recover_partition
 from engine.segments.recovery_hints import RecoveryHints
-from engine.segments.scan import Damage, Found, walk
 from tests.damage import UnsyncedFiles
 from tests.disks import memory_directory
 from tests.engine_log import EngineLog, segments

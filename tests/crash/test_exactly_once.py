@@ -21,11 +21,11 @@ import pytest
 import engine.commit.transactions
 from engine.state.writer_ledger import Ledger
 from netserver.admin.api import Api
-from netserver.admin.staging import DIRECTORY, Batch, Staging
+from netserver.admin.staged_commits import DIRECTORY, Batch, Staging
 from netserver.config import loading as config_reading
 from tests.crash.test_transactions import FATES, Image, SimulatedServer
 from tests.simulated_files import disk_with
-from tests.unit.netserver.admin.test_staging import stored
+from tests.unit.netserver.admin.test_staged_commits import stored
 
 TOPICS = (b"a", b"b")
 ROWS = [(TOPICS[number % 2], b"%d" % number + b"." * 900) for number in range(40)]

@@ -17,8 +17,8 @@ import pytest
 
 from engine.config import EngineConfig
 from engine.errors import Corrupt, DiskFull, EngineError, ReadOnly
-from engine.state.catalog import Catalog
 from engine.state.store import Delete, Op, Put, StateStore
+from engine.state.topic_catalog import Catalog
 from tests.crash.sim_state import MemoryState
 from tests.lmdb_state import opened
 

@@ -27,7 +27,7 @@ from netserver import blipmq
 from netserver.client import blocking
 from netserver.testing import Settings
 from tests.stepped_server import COMPILER, WAIT_S, Life, SteppedClock
-from tests.unit.netserver.admin.test_staging import stored
+from tests.unit.netserver.admin.test_staged_commits import stored
 from tests.wrong_clock import DAY, HOUR, SECOND, YEAR
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")

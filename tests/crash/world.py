@@ -28,7 +28,7 @@ from engine.log import Log
 from engine.partitions.partition import Partition
 from engine.segments.batches import COMMITTED, PENDING, WriteBatch
 from engine.state.index import Index
-from engine.state.topics import Topic
+from engine.state.topic_entries import Topic
 from tests.simulated_files import SimulatedFiles
 from tests.simulated_state import SimulatedState
 

@@ -8,8 +8,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from engine.cursors.entries import Entry, put_entry
-from engine.cursors.store import NEXT_CURSOR_ID
+from engine.cursors.stored_cursors import Entry, put_entry
+from engine.cursors.table import NEXT_CURSOR_ID
 from engine.state.store import Put
 from netserver.blipmq import codec
 from netserver.testing import server

@@ -73,7 +73,7 @@ MUTANTS = (
         "engine/formats/batch_header.py::check_body",
         "return int(xxhash.xxh3_64_intdigest(body, segment_id)) == header.body_hash",
         "return True",
-        "tests/unit/engine/segments/test_scan.py tests/unit/engine/formats/test_batch_reading.py",
+        "tests/unit/engine/segments/test_damage.py tests/unit/engine/formats/test_batch_reading.py",
     ),
     Mutant(
         "skip the checksum of headers",
@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     Mutant(
         "take numbers for records that damage took",
-        "engine/segments/gaps.py::Gaps.most",
+        "engine/segments/missing_numbers.py::Gaps.most",
         "return sum([self.count(first, last).most for first, last in ranges])",
         "return sum([last - first + 1 for first, last in ranges])",
         "tests/unit/engine/segments/test_lost_counts.py -k told_records",
@@ -269,7 +269,7 @@ MUTANTS = (
     ),
     Mutant(
         "stop at a sector that cannot be read",
-        "engine/segments/scan.py::careful_read.read",
+        "engine/segments/damage.py::careful_read.read",
         "if note is not None:",
         "raise OSError(errno.EIO, path)\nif note is not None:",
         RECOVERY_DAMAGE,
@@ -290,7 +290,7 @@ MUTANTS = (
     ),
     Mutant(
         "let one maker use up the room for topics",
-        "engine/state/catalog.py::Catalog._check_room",
+        "engine/state/topic_catalog.py::Catalog._check_room",
         "self._shares.check(maker, partition_count, topics_left, partitions_left)",
         "pass",
         f"{SHARES} -k requests",
@@ -307,7 +307,7 @@ MUTANTS = (
         "engine/state/environment.py::Environment.read",
         'raise DataDirectoryError(f"cannot read {self.path}: {error}") from error',
         "raise",
-        "tests/unit/netserver/admin/test_staging.py -k cannot_be_written",
+        "tests/unit/netserver/admin/test_staged_commits.py -k cannot_be_written",
     ),
     Mutant(
         "never forget what a maker took",

@@ -42,7 +42,7 @@ MUTANTS = (
     ),
     Mutant(
         "forget what a segment follows",
-        "engine/commit/rounds.py::RoundSteps._roll",
+        "engine/commit/rolling.py::roll",
         "follows=old.last_seq + 1",
         "follows=0",
         f"{REMOVAL} -k gap_before_the_oldest",
@@ -157,21 +157,21 @@ MUTANTS = (
     ),
     Mutant(
         "remove subscriptions by the system's clock",
-        "engine/cursors/store.py::CursorStore._expire",
+        "engine/cursors/table.py::CursorTable._expire",
         "self.context.clock.age_ms(entry.used_ms) > expiry_ms",
         '__import__("engine.state.clock", fromlist=["x"]).wall_ms() - entry.used_ms > expiry_ms',
         f"{CURSORS} -k wrong_clock",
     ),
     Mutant(
         "give ids of subscriptions again in an older copy",
-        "engine/cursors/store.py::CursorStore._scan",
+        "engine/cursors/table.py::CursorTable._scan",
         "self._next_id += secrets.randbelow(CURSOR_ID_LEAP)",
         "pass",
         f"{CURSORS} -k not_given_again",
     ),
     Mutant(
         "compare a cursor with the end that was found each time it is loaded",
-        "engine/cursors/store.py::CursorStore._load",
+        "engine/cursors/table.py::CursorTable._load",
         "cursor.check_end = cursor_id in self._unchecked",
         "cursor.check_end = True",
         f"{CURSORS} -k before_a_cursor_beyond",

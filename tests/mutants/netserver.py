@@ -21,7 +21,7 @@ FIGG_CLIENT = "tests/unit/netserver/figg/test_figg_client.py"
 FUJIN_READER = "tests/unit/netserver/fujin/test_fujin_reader.py"
 QUIC_HOSTILE = "tests/unit/netserver/quic/test_quic_hostile.py"
 QUIC_STRANGERS = "tests/unit/netserver/quic/test_quic_strangers.py"
-STAGING = "tests/unit/netserver/admin/test_staging.py"
+STAGING = "tests/unit/netserver/admin/test_staged_commits.py"
 
 MUTANTS = (
     Mutant(
@@ -54,7 +54,7 @@ MUTANTS = (
     ),
     Mutant(
         "leave connections to those who may do less",
-        "netserver/access/identity.py::Identity.loses_by",
+        "netserver/access/rights.py::Identity.loses_by",
         "return True",
         "continue",
         f"{REVOCATION} -k narrowed",
@@ -131,7 +131,7 @@ MUTANTS = (
     ),
     Mutant(
         "take the beginning of a name for the whole",
-        "netserver/access/identity.py::_pattern",
+        "netserver/access/rights.py::_pattern",
         "translate(glob)",
         'translate(glob).removesuffix("\\\\Z")',
         f"{WAYS_ROUND} -k whole_name",
@@ -208,14 +208,14 @@ MUTANTS = (
     ),
     Mutant(
         "go on with a batch from any file that was staged anew",
-        "netserver/admin/staging.py::_with_staged_anew",
+        "netserver/admin/staged_commits.py::_with_staged_anew",
         "if content_hash(name) not in anew:",
         "if not anew:",
         f"{STAGING} -k same_content",
     ),
     Mutant(
         "do not sync the directory that a first staged file makes",
-        "netserver/admin/staging.py::_store",
+        "netserver/admin/staged_commits.py::_store",
         "files.sync_dir(directory.parent)",
         "pass",
         f"{STAGING} -k with_its_name",
@@ -229,28 +229,28 @@ MUTANTS = (
     ),
     Mutant(
         "leave what was staged in vain for a batch that is in the log",
-        "netserver/admin/staging.py::Staging.commit",
+        "netserver/admin/staged_commits.py::Staging.commit",
         "await self._remove(self._in_commit) await self._remove_leftovers(entry)",
         "await self._remove(self._in_commit)",
         f"{STAGING} -k staged_in_vain",
     ),
     Mutant(
         "let leftovers take room from others",
-        "netserver/admin/staging.py::Staging.stage",
+        "netserver/admin/staged_commits.py::Staging.stage",
         "await self._sweep(STAGED_FULL_SWEEP_S)",
         "pass",
         f"{STAGING} -k take_no_room",
     ),
     Mutant(
         "take what an incomplete batch was repeated with for a leftover",
-        "netserver/admin/staging.py::Staging._needed",
+        "netserver/admin/staged_commits.py::Staging._needed",
         "entry.batch - (not entry.is_complete)",
         "entry.batch",
         f"{STAGING} -k incomplete_batch_needs",
     ),
     Mutant(
         "leave the system's time on staged files",
-        "netserver/admin/staging.py::Staging._store",
+        "netserver/admin/staged_commits.py::Staging._store",
         "os.utime(self._directory / name, ns=(1_000_000 * self._server.log.now_ms(),) * 2)",
         "pass",
         f"{STAGING} -k ahead",
@@ -390,21 +390,21 @@ MUTANTS = (
     ),
     Mutant(
         "keep every gap of a QUIC stream",
-        "netserver/quic/core.py::BoundedQuic._may_gap",
+        "netserver/quic/bounded.py::BoundedQuic._may_gap",
         ">= QUIC_GAPS_MAX",
         "< 0",
         f"{QUIC_HOSTILE} --timeout 60 -k gaps_in_a_stream",
     ),
     Mutant(
         "take acknowledgements of what was never sent",
-        "netserver/quic/core.py::BoundedQuic._handle_ack_frame",
+        "netserver/quic/bounded.py::BoundedQuic._handle_ack_frame",
         ">= self._packet_number",
         "< 0",
         f"{QUIC_STRANGERS} -k never_sent",
     ),
     Mutant(
         "take a handshake of any length",
-        "netserver/quic/core.py::BoundedQuic._handle_crypto_frame",
+        "netserver/quic/bounded.py::BoundedQuic._handle_crypto_frame",
         "offset + size > QUIC_CRYPTO_BYTES_MAX",
         "False",
         f"{QUIC_HOSTILE} --timeout 60 -k handshake_is_short",
@@ -453,10 +453,10 @@ MUTANTS = (
     ),
     Mutant(
         "answer all that wait for a deleted topic in one turn",
-        "netserver/tank/longpoll.py::WaitingRequests.expire",
+        "netserver/tank/waiting_bounds.py::WaitingRequests.expire",
         'self._slices.call_each("the end of a wait", (job.expire for job in jobs))',
         "[job.expire() for job in jobs]",
-        "tests/unit/netserver/tank/test_tank_longpoll.py -k in_turns",
+        "tests/unit/netserver/tank/test_tank_waiting_bounds.py -k in_turns",
     ),
     Mutant(
         "end all subscriptions of a connection in one turn",

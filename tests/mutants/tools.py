@@ -56,7 +56,7 @@ MUTANTS = (
     ),
     Mutant(
         "keep what is left of a topic that was deleted while it was copied",
-        "tools/logtool/lib/copying.py::Backup.run",
+        "tools/logtool/lib/backup_copy.py::Backup.run",
         "self._take_out_deleted(topics)",
         "pass",
         f"{BACKUPS} -k deletion",

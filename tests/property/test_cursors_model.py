@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from engine.cursors.deliveries import NEVER_MS, Deliveries, DeliveryPolicy, load
 from engine.limits import OVERTAKEN_MAX
-from engine.segments.gaps import Gaps
+from engine.segments.missing_numbers import Gaps
 
 pytestmark = pytest.mark.checked
 

@@ -118,7 +118,7 @@ def test_damage_and_loss_are_told_when_they_are_met(tmp_path: Path) -> None:
 
 def test_archives(tmp_path: Path) -> None:
     from tools.spark.archive.archiving import archive
-    from tools.spark.archive.tiering import Place
+    from tools.spark.archive.manifest import Place
 
     log, place = tmp_path / "log", tmp_path / "archive"
     partition = example(log)

@@ -76,7 +76,7 @@ def test_options_as_they_are_typed(tmp_path: Path) -> None:
 def test_paths(tmp_path: Path) -> None:
     require_spark()
     from tools.spark.archive.archiving import archive
-    from tools.spark.archive.tiering import Place
+    from tools.spark.archive.manifest import Place
     from tools.spark.source.options import located
 
     log, place = tmp_path / "a log", tmp_path / "archive"

@@ -14,7 +14,7 @@ import pytest
 
 from netserver.testing import ServerProcess, server
 from tests.spark.conftest import require_spark
-from tests.unit.netserver.admin.test_staging import stored
+from tests.unit.netserver.admin.test_staged_commits import stored
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,7 +15,7 @@ from tests.spark.conftest import require_spark
 from tests.spark.sink_relay import relayed
 from tests.spark.standalone import standalone
 from tests.stored_log import NOW_MS, StoredPartition, make_directory
-from tests.unit.netserver.admin.test_staging import stored
+from tests.unit.netserver.admin.test_staged_commits import stored
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROWS, ROWS_PER_TRIGGER, DRIVERS_KILLED = (500_000, 20_000, 15) if NIGHTLY else (3_000, 1_000, 1)

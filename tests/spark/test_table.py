@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import quintlog
-from tests.spark.test_tiering import bucket, refusing
+from tests.spark.test_manifest import bucket, refusing
 from tests.stored_log import NOW_MS, StoredPartition, example, make_directory
 
 pytest.importorskip("deltalake", reason="DELTA LAKE IS NOT TESTED: pip install -e '.[delta]'")

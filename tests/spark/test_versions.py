@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.skipif(os.environ.get("QUINTLOG_NIGHTLY") != "1", reason="installs Spark, 400 MB for each version"),
     pytest.mark.timeout(3600),
 ]
-READING = ("test_found.py", "test_source.py", "test_options.py", "test_tiering.py")
+READING = ("test_found.py", "test_source.py", "test_options.py", "test_manifest.py")
 WRITING = ("test_sink.py",)
 STREAMING = ("test_stream.py",)
 VERSIONS = {

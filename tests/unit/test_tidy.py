@@ -58,7 +58,7 @@ NETSERVER_PUBLIC = frozenset(
     f"netserver.{name}"
     for name in (
         "figg", "tank", "blipmq", "fujin", "errors", "client.base", "client.partitioning",
-        "client.recognition", "client.tls", "access.identity", "access.key_file",
+        "client.recognition", "client.tls", "access.key_file", "access.rights",
         "admin.metrics", "admin.names", "http.query", "reliably.applications", "reliably.describe",
         "app", "config.loading", "config.sections", "contract", "logs", "malloc", "shell.collection",
         "shell.watched_loop", "testing", "version",
@@ -74,13 +74,13 @@ ENGINE_PUBLIC = frozenset(
         "config", "errors", "limits", "positions", "partitions.extent",
         # bytes on disk
         "directory_layout", "formats.batch", "formats.batch_header", "formats.batch_pure", "formats.bundle",
-        "formats.bundle_encode", "formats.record", "formats.segment", "segments.gaps", "segments.scan",
-        "segments.watermarks",
+        "formats.bundle_encode", "formats.record", "formats.segment", "segments.damage",
+        "segments.missing_numbers", "segments.watermarks",
         # files and whole directories
         "files.lock", "files.owners", "files.system", "reader", "repair",
         # entries of the state
-        "state.markers", "state.store", "state.topics", "state.writer_ledger",
-        "cursors.documents", "cursors.entries", "cursors.groups", "sessions.store", "sessions.types",
+        "state.markers", "state.store", "state.topic_entries", "state.writer_ledger",
+        "cursors.documents", "cursors.groups", "cursors.stored_cursors", "sessions.store", "sessions.types",
     )
 )  # fmt: skip
 # Modules of netserver that run in a client, where there is no log.
@@ -100,7 +100,7 @@ WALL_TIME = frozenset(
         "netserver/access/audit.py",
         "netserver/access/key_file.py",
         "netserver/admin/metrics.py",
-        "netserver/admin/staging.py",
+        "netserver/admin/staged_commits.py",
         "netserver/app.py",
         "netserver/client/tls.py",
         "netserver/logs.py",
@@ -110,7 +110,7 @@ WALL_TIME = frozenset(
         "netserver/tank/publisher.py",
         "tools/engine_server.py",
         "tools/logtool/lib/authority.py",
-        "tools/logtool/lib/copying.py",
+        "tools/logtool/lib/backup_copy.py",
         "tools/logtool/lib/stored_subscriptions.py",
         "tools/logtool/debug.py",
         "tools/logtool/repair.py",
@@ -477,7 +477,7 @@ BAD: dict[str, tuple[str, str]] = {
         '"""D."""\nfrom engine.commit.rounds import Round\n',
     ),
     "written_partitions": ("netserver/x.py", '"""D."""\n\ndef _f(partition):\n    partition.last_seq += 1\n'),
-    "engine_order": ("engine/state/x.py", '"""D."""\nfrom engine.segments import scan\n'),
+    "engine_order": ("engine/state/x.py", '"""D."""\nfrom engine.segments import damage\n'),
     "codec_imports": ("netserver/figg/codec.py", '"""D."""\nfrom netserver.shell.connection import Connection\n'),
     "stray_wall_time": ("engine/x.py", '"""D."""\nimport time\nprint(time.gmtime(5), time.monotonic(), time.time())\n'),
     "stray_file_calls": ("engine/x.py", '"""D."""\nimport os\nos.rename("a", "b")\n'),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools import signals
+from tools import early_signals as signals
 
 __all__ = ["main"]
 

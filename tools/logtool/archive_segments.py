@@ -32,7 +32,7 @@ def archive_segments(settings: Settings, uri: str) -> None:
     """
     try:
         from tools.spark.archive.archiving import archive
-        from tools.spark.archive.tiering import Place
+        from tools.spark.archive.manifest import Place
     except ImportError as problem:
         raise Failure(
             USAGE,

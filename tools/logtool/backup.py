@@ -57,7 +57,7 @@ def backup(settings: Settings, out: Path) -> None:
     checked on the way: damage is copied as it is, named on stderr, and the exit code is 1. OUT is a data directory
     that cat, verify and a server can use as it is; `logtool restore` compares every byte with what was written.
     """
-    from tools.logtool.lib.copying import Backup
+    from tools.logtool.lib.backup_copy import Backup
 
     data_dir, output = settings.need_directory(), settings.output
     if out.absolute().is_relative_to(data_dir.absolute()):
@@ -90,7 +90,7 @@ def restore(settings: Settings, source: Path, target: Path) -> None:
     DIR must be empty or not be there. When a file of the backup is damaged or missing, DIR is left as it was and the
     exit code is 1. Then start a server on it: engine-server --data-dir DIR.
     """
-    from tools.logtool.lib.copying import manifest_of, restored
+    from tools.logtool.lib.backup_copy import manifest_of, restored
 
     output = settings.output
     total_bytes = sum(size_bytes for _, size_bytes, _ in manifest_of(source))

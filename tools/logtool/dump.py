@@ -14,7 +14,7 @@ from engine.files.system import SystemFiles
 from engine.formats.batch import records
 from engine.formats.batch_header import QOS0_ATTRIBUTE, BatchHeader
 from engine.reader import DirectoryReader, PartitionReader, Segment, headers_of, read_segment, walk_segment
-from engine.segments.scan import Found
+from engine.segments.damage import Found
 from tools.logtool.cli import Group, Settings
 from tools.logtool.lib.completing import complete_topic
 from tools.logtool.lib.errors import Finding

@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import click
 
-from netserver.access.identity import QUOTA_NAMES, Right, Role
 from netserver.access.key_file import LISTENERS
+from netserver.access.rights import QUOTA_NAMES, Right, Role
 from tools.logtool.cli import Group, Settings
 from tools.logtool.lib import errors
 from tools.logtool.lib.address import Admin, need_admin

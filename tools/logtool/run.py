@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import click
 
+from tools.early_signals import Ended
 from tools.logtool.cli import COMPLETION_VARIABLE, Settings, root
 from tools.logtool.lib import errors
 from tools.logtool.lib.output import say
-from tools.signals import Ended
 
 
 def run(args: Sequence[str] | None = None) -> int:

@@ -31,7 +31,7 @@ from tools.logtool.lib.watching import watchable
 from tools.logtool.topics import confirm, extent, topic_of
 
 if TYPE_CHECKING:
-    from engine.cursors.entries import Entry
+    from engine.cursors.stored_cursors import Entry
 
 
 def _known(value: Any) -> str:

@@ -12,7 +12,7 @@ from engine.errors import Corrupt
 from engine.files.system import SystemFiles
 from engine.formats.record import BatchError, Record
 from engine.reader import DirectoryReader, Loss, PartitionReader, read_segment
-from engine.segments.scan import Damage
+from engine.segments.damage import Damage
 from tests.engine_log import EngineLog, segments
 
 SMALL = TopicConfig(segment_bytes=64 << 10)

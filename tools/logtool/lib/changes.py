@@ -25,7 +25,7 @@ from tools.logtool.lib.output import bytes_fields
 if TYPE_CHECKING:
     from engine import Partition
     from engine.positions import Position
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
 
 
 def topic_path(name: bytes) -> str:

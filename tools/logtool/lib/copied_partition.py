@@ -22,7 +22,7 @@ from engine.errors import EngineError
 from engine.files.system import SystemFiles
 from engine.formats.segment import HEADER_BYTES, parse_segment_name
 from engine.reader import Segment, headers_of, read_segment, walk_segment
-from engine.segments.scan import Damage, Found
+from engine.segments.damage import Damage, Found
 from engine.segments.watermarks import Watermark
 from tools.logtool.lib.limits import COPIES_OF_DAMAGED
 

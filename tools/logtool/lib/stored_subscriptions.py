@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.cursors.documents import entry_item, oldest_seq, reset_item, stored_entries
-from engine.cursors.entries import read_paused
+from engine.cursors.stored_cursors import read_paused
 from engine.directory_layout import STATE
 from engine.reader import DirectoryReader, headers_of
-from engine.segments.scan import Damage
+from engine.segments.damage import Damage
 from engine.state.store import StateReader
 from tools.logtool.lib.stored import stored_topics
 
 if TYPE_CHECKING:
-    from engine.cursors.entries import Entry
+    from engine.cursors.stored_cursors import Entry
     from engine.reader import PartitionReader, StoredTopic
-    from engine.segments.gaps import Gaps
+    from engine.segments.missing_numbers import Gaps
     from engine.sessions.types import SessionInfo
     from netserver.reliably.applications import RecordsState, State
     from tools.logtool.cli import Settings

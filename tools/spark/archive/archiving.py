@@ -20,8 +20,8 @@ from engine.errors import Corrupt, DataDirectoryError, LogLocked
 from engine.files.system import SystemFiles
 from engine.formats.segment import parse_segment_name
 from engine.reader import DirectoryReader, PartitionReader, Segment, StoredTopic, opened, walk_segment
-from engine.segments.scan import Damage
-from tools.spark.archive.tiering import Archived, Manifest, Place, manifest_name, shown, told
+from engine.segments.damage import Damage
+from tools.spark.archive.manifest import Archived, Manifest, Place, manifest_name, shown, told
 from tools.spark.limits import ARCHIVE_BLOCK_BYTES, MANIFESTS_KEPT
 
 OBJECT_STORES = ("s3", "gcs", "abfs")

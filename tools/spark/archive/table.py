@@ -21,7 +21,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from engine.errors import DataDirectoryError, EngineError, UnknownTopic
 from engine.files.system import SystemFiles
 from engine.reader import read_version
-from tools.spark.archive.tiering import one_line, shown, told
+from tools.spark.archive.manifest import one_line, shown, told
 from tools.spark.source.arrow import TYPES, arrow_schema
 from tools.spark.source.options import Options
 from tools.spark.source.plan import Key, Planner

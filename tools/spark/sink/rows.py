@@ -1,4 +1,4 @@
-"""Rows of Arrow record batches as the server stages them (``netserver.admin.staging``): msgpack, one array a row."""
+"""Rows of Arrow record batches as they are staged (`netserver.admin.staged_commits`): msgpack, an array a row."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from engine.files.system import Files
 from engine.formats.segment import HEADER_BYTES
 from engine.reader import Segment, headers_of, opened
-from engine.segments.scan import Found, careful_read, walk
+from engine.segments.damage import Found, careful_read, walk
 
 
 class Runs:

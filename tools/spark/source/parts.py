@@ -18,12 +18,12 @@ from engine.formats.batch_header import read_header
 from engine.formats.segment import HEADER_BYTES, parse_segment_name
 from engine.limits import SCAN_BYTES
 from engine.reader import PartitionReader, Segment, StoredTopic, opened
-from engine.segments.scan import Found, careful_read, walk
+from engine.segments.damage import Found, careful_read, walk
 from tools.spark.source.counts import Counter, Runs
 
 if TYPE_CHECKING:
     from engine.errors import Corrupt
-    from tools.spark.archive.tiering import ArchivedPartition
+    from tools.spark.archive.manifest import ArchivedPartition
 
 
 @dataclass(frozen=True, slots=True)

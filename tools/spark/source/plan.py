@@ -21,7 +21,7 @@ from tools.spark.source.options import EARLIEST, LATEST, Bound, OptionError, Opt
 from tools.spark.source.parts import Part, Range
 
 if TYPE_CHECKING:
-    from tools.spark.archive.tiering import ArchivedPartition, Manifest
+    from tools.spark.archive.manifest import ArchivedPartition, Manifest
 
 LOG = logging.getLogger("quintlog.spark")
 
@@ -149,7 +149,7 @@ class Planner:
 
     def _refresh_archive(self, uri: str, directory: DirectoryReader | None, readers: Iterable[PartitionReader]) -> None:
         """Asks for a newer manifest only if the directory lacks what the known one does not have."""
-        from tools.spark.archive.tiering import archived_partitions, place_of, shown
+        from tools.spark.archive.manifest import archived_partitions, place_of, shown
 
         place = place_of(uri)
         if self._manifest is not None:

@@ -14,7 +14,7 @@ from engine.formats.record import BatchError, BundleError
 from engine.formats.segment import HEADER_BYTES, parse_header
 from engine.limits import SCAN_BYTES
 from engine.reader import Loss, headers_of, opened
-from engine.segments.scan import Damage, Found, careful_read, walk
+from engine.segments.damage import Damage, Found, careful_read, walk
 from tools.spark.limits import ARCHIVE_BLOCK_BYTES, RECORD_BATCH_BYTES, RECORD_BATCH_ROWS
 from tools.spark.source.arrow import record_batches
 from tools.spark.source.columns import ColumnsFull
@@ -96,7 +96,7 @@ class TaskReader:
     def _files(self, place: Range) -> Files:
         if not place.archived:
             return SystemFiles()
-        from tools.spark.archive.tiering import place_of
+        from tools.spark.archive.manifest import place_of
 
         assert self.options.archive is not None
         return place_of(self.options.archive).files
@@ -105,7 +105,7 @@ class TaskReader:
         """Where a segment is that retention has removed from the directory in the meantime."""
         if self.options.archive is None or place.archived:
             return None
-        from tools.spark.archive.tiering import find_segment
+        from tools.spark.archive.manifest import find_segment
 
         return find_segment(self.options.archive, place.segment_id)
 

@@ -11,9 +11,9 @@ import pytest
 
 from engine.config import TopicConfig
 from engine.cursors.deliveries import DeliveryPolicy
-from engine.cursors.entries import Entry
 from engine.cursors.policies import CursorPolicy
-from engine.cursors.store import IDLE_MS, SWEEP_MS
+from engine.cursors.stored_cursors import Entry
+from engine.cursors.table import IDLE_MS, SWEEP_MS
 from engine.errors import InvalidConfig
 from tests.cursor_log import OWNER, CursorLog, numbered
 from tests.engine_log import segments

@@ -12,9 +12,9 @@ import pytest
 
 from engine.cursors.cursor import Cursor
 from engine.cursors.deliveries import DeliveryPolicy, load
-from engine.cursors.entries import CURSOR, JOURNAL, PAUSED, entry_key, id_of, put_entry
 from engine.cursors.policies import CursorPolicy
-from engine.cursors.store import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS
+from engine.cursors.stored_cursors import CURSOR, JOURNAL, PAUSED, entry_key, id_of, put_entry
+from engine.cursors.table import IDLE_MS, NEXT_CURSOR_ID, SWEEP_MS
 from engine.cursors.writer import REWRITE_MS
 from engine.errors import Corrupt, DiskFull
 from engine.state.clock import steady_ms
@@ -155,7 +155,7 @@ def test_very_many_cursors_of_a_deleted_topic_go_in_turns(
     cursor_log: CursorLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
-    monkeypatch.setattr("engine.cursors.store.WALK_KEYS", 7)
+    monkeypatch.setattr("engine.cursors.table.WALK_KEYS", 7)
     store, engine = cursor_log.store, cursor_log.engine
     cursors = [cursor_log.subscribe(name=b"g%d" % number if number % 2 else b"") for number in range(50)]
     other = cursor_log.store.create(OWNER, engine.partition("other"), after_seq=0)
@@ -189,7 +189,7 @@ def test_a_cursor_whose_topic_is_gone_is_removed_and_one_of_a_damaged_topic_stay
 
 def test_cursors_expire_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A store of many is looked through over several ticks, whatever is deleted meanwhile."""
-    monkeypatch.setattr("engine.cursors.store.EXPIRY_SLICE", 2)
+    monkeypatch.setattr("engine.cursors.table.EXPIRY_SLICE", 2)
     cursor_log = CursorLog(tmp_path / "d", policy=CursorPolicy(expiry_ms=60_000))
     cursors = [cursor_log.subscribe() for _ in range(10)]
     unload(cursor_log)

@@ -14,7 +14,7 @@ from engine.cursors.cursor import Cursor
 from engine.cursors.dead_letters import DeadLetters, Job, dead_letter_topic
 from engine.cursors.deliveries import DeliveryPolicy
 from engine.cursors.policies import CursorPolicy
-from engine.cursors.store import IDLE_MS, SWEEP_MS
+from engine.cursors.table import IDLE_MS, SWEEP_MS
 from engine.errors import ReadOnly
 from engine.files.system import SystemFiles
 from engine.formats.record import Record

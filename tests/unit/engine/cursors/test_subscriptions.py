@@ -20,8 +20,8 @@ from engine.cursors.documents import (
     reset,
     stored_entries,
 )
-from engine.cursors.entries import entry_key
 from engine.cursors.policies import CursorPolicy
+from engine.cursors.stored_cursors import entry_key
 from engine.errors import Corrupt, DiskFull, EngineError
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from engine.commit import rounds
-from engine.commit.rounds import segment_age_ms, segment_bytes
+from engine.commit.rolling import segment_age_ms, segment_bytes
 from engine.config import TopicConfig
 from engine.errors import DataDirectoryError, DiskFull, NotStored, ReadOnly, TooLarge
 from engine.files.system import SystemFiles

@@ -16,7 +16,7 @@ from engine.positions import Position
 from engine.reader import DirectoryReader
 from netserver.testing import server
 from tests.engine_log import EngineLog, segments
-from tools.logtool.lib.copying import Backup
+from tools.logtool.lib.backup_copy import Backup
 from tools.logtool.lib.errors import Failure
 from tools.logtool.topics import ServerExtent
 

@@ -18,7 +18,7 @@ from engine.limits import LOST_RESERVATION
 from engine.reader import DirectoryReader
 from engine.state.environment import DATA_FILE
 from engine.state.markers import PREFIX
-from engine.state.topics import reserved_key
+from engine.state.topic_entries import reserved_key
 from tests.crash.world import Life
 from tests.engine_log import EngineLog, segments
 from tests.simulated_files import SimulatedFiles, disk_with

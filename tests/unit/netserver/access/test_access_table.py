@@ -8,7 +8,7 @@ from typing import Any, Final, get_args
 
 import pytest
 
-from netserver.access.identity import Right, Role
+from netserver.access.rights import Right, Role
 from netserver.access.table import PUBLIC, REQUESTS, ROUTES, route_of
 from netserver.blipmq.codec import FrameType
 from netserver.figg import codec as figg

@@ -12,7 +12,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from netserver.access.identity import Right
+from netserver.access.rights import Right
 from netserver.limits import ADMIN_CONNECTIONS_MAX, QUOTA_BURST_S, QUOTA_WAIT_MAX_S, QUOTA_WAITING_MAX, WRONG_KEYS_FREE
 from tests.access_place import Place, https, key_of, place
 

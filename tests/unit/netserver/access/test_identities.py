@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from netserver.access.identities import Identities
-from netserver.access.identity import ANYBODY, Identity
 from netserver.access.key_file import add_key, read_key_file, revoke_key
+from netserver.access.rights import ANYBODY, Identity
 from netserver.errors import ConfigError
 
 

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from engine.errors import LimitReached
-from netserver.access.identity import Quotas, Right
 from netserver.access.quotas import Meter, Pace
+from netserver.access.rights import Quotas, Right
 from netserver.blipmq import codec as blipmq
 from netserver.fujin import codec as fujin
 from netserver.fujin.codec import PULL

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from netserver.access.identity import Right
+from netserver.access.rights import Right
 from netserver.blipmq import codec as blipmq
 from netserver.blipmq.codec import FrameType
 from netserver.fujin import codec as fujin

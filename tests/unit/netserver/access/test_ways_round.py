@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from netserver.access.guard import Guard
-from netserver.access.identity import Identity, Right
+from netserver.access.rights import Identity, Right
 from netserver.blipmq import codec as blipmq
 from netserver.limits import WRONG_KEY_DELAY_MAX_S
 from netserver.tank import messages as tank

@@ -16,8 +16,8 @@ import pytest
 from netserver.access.audit import Audit
 from netserver.access.guard import Guard
 from netserver.access.identities import Identities
-from netserver.access.identity import Right
 from netserver.access.key_file import add_identity, add_key, digest_of, read_key_file, rotate_key
+from netserver.access.rights import Right
 from netserver.blipmq import codec as blipmq
 from netserver.blipmq.codec import FrameType
 from netserver.errors import ConfigError

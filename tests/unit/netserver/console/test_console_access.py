@@ -10,7 +10,7 @@ from typing import Any, Final
 import aiohttp
 import pytest
 
-from netserver.access.identity import Right, Role
+from netserver.access.rights import Right, Role
 from netserver.access.table import PAGES
 from netserver.admin.callers import OPERATOR, Known
 from netserver.admin.names import TOKEN_FILE

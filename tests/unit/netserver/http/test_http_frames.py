@@ -10,7 +10,7 @@ import pytest
 
 from engine.formats.batch import BatchWriter, records
 from netserver.http import frames, frames_pure
-from netserver.http.rows import line_of, read_lines
+from netserver.http.json_lines import line_of, read_lines
 from netserver.http.splitting import LENGTH, Splitter
 
 BOTH = pytest.mark.parametrize("hot", [frames, frames_pure], ids=["frames", "twin"])

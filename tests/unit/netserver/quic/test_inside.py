@@ -1,7 +1,7 @@
 """What of aioquic's inside is used is named in one place, is there, and is told when it is not.
 
 Who allows another version: read what aioquic has changed in connection, recovery, stream and crypto, compare
-the methods that `netserver.quic.core` and `netserver.quic.receive` override or take over, then run what
+the methods that `netserver.quic.bounded` and `netserver.quic.receive` override or take over, then run what
 `test_the_first_version_does` runs with the first and with the last version.
 """
 
@@ -20,13 +20,13 @@ from aioquic.quic.connection import QuicConnection
 
 import netserver
 from netserver.errors import ServerError
-from netserver.quic.core import BoundedQuic
+from netserver.quic.bounded import BoundedQuic
 from netserver.quic.inside import INSIDE, OVERRIDDEN, VERSIONS, UnsupportedAioquic, check
 
 TREE = Path(__file__).resolve().parents[4]
 PACKAGE = Path(netserver.__file__).parent
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-REACHING = ("core", "receive")
+REACHING = ("bounded", "receive")
 """Modules of `netserver.quic` that reach in."""
 DOCUMENTED = "aioquic.quic.events"
 

@@ -17,7 +17,7 @@ from netserver.fujin.codec import Answer, Op
 from netserver.fujin.limits import COMMANDS_TURN_MAX
 from netserver.fujin.listener import FujinListener
 from netserver.limits import OUTPUT_HIGH_BYTES, QUIC_CRYPTO_BYTES_MAX, QUIC_GAPS_MAX, STREAM_WINDOW_BYTES
-from netserver.quic import core as quic_core
+from netserver.quic import bounded as quic_bounded
 from netserver.quic import handshakes
 from netserver.testing import running
 from tests.echo import until
@@ -84,7 +84,7 @@ def test_gaps_in_a_stream_are_few_and_what_was_dropped_is_taken_later() -> None:
 
 def test_gaps_of_all_connections_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte at the end of a window takes room for the whole of it: 100 connections took 100 MB with 400 bytes."""
-    monkeypatch.setattr(quic_core, "QUIC_GAPS_BYTES_MAX", 3 * STREAM_WINDOW_BYTES)
+    monkeypatch.setattr(quic_bounded, "QUIC_GAPS_BYTES_MAX", 3 * STREAM_WINDOW_BYTES)
 
     async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
         attackers: list[Attacker] = []
@@ -212,7 +212,7 @@ def test_answers_that_are_not_read_end_the_reading_of_commands(commands: bytes) 
 
 
 def test_acknowledgements_that_are_not_acknowledged_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quic_core, "QUIC_SENT_MAX", 20)
+    monkeypatch.setattr(quic_bounded, "QUIC_SENT_MAX", 20)
 
     async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
         with await in_thread(lambda: Attacker(address).handshake()) as attacker:

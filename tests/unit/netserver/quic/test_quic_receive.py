@@ -12,8 +12,8 @@ from aioquic.quic import events
 from aioquic.quic.connection import QuicConnection
 from aioquic.quic.recovery import MAX_ACK_RANGES
 
+from netserver.quic.bounded import BoundedQuic, PacketDropped, QuicConfiguration
 from netserver.quic.certificates import own_certificate
-from netserver.quic.core import BoundedQuic, PacketDropped, QuicConfiguration
 from netserver.quic.receive import QuickReceiving
 from tests.fujin_peer import client_configuration
 from tests.quic_attacker import number, reset_frame, stream_frame

@@ -19,7 +19,7 @@ from netserver.app import Server
 from netserver.fujin import codec
 from netserver.fujin.listener import FujinListener
 from netserver.quic import certificates, handshakes
-from netserver.quic.core import BoundedQuic, QuicConfiguration
+from netserver.quic.bounded import BoundedQuic, QuicConfiguration
 from netserver.quic.datagrams import ResetTokens, network_of, parse_long_header
 from netserver.quic.handshakes import Handshakes
 from netserver.testing import running

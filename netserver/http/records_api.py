@@ -39,7 +39,7 @@ from netserver.http.splitting import JSONL, LENGTH, LENGTHS, NONE, Splitter
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
     from netserver.admin.api import Api
     from netserver.admin.served import Served
 

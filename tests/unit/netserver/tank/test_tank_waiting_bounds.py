@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from netserver.tank import longpoll, messages
+from netserver.tank import messages, waiting_bounds
 from netserver.tank.messages import SEQ_END, ConsumeCode
 from tests.echo import until
 from tests.tank_peer import Place, bundle, consume, produce, values, with_server
@@ -163,8 +163,8 @@ def test_very_many_that_wait_end_in_turns(how: str, monkeypatch: pytest.MonkeyPa
 
 
 def test_too_many_waiting_requests_answer_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(longpoll, "WAITING_PARTITIONS_PER_CONNECTION_MAX", 10)
-    monkeypatch.setattr(longpoll, "WAITING_PARTITIONS_MAX", 15)
+    monkeypatch.setattr(waiting_bounds, "WAITING_PARTITIONS_PER_CONNECTION_MAX", 10)
+    monkeypatch.setattr(waiting_bounds, "WAITING_PARTITIONS_MAX", 15)
 
     async def test(place: Place) -> None:
         peer, other = await place.peer(), await place.peer()

@@ -33,7 +33,7 @@ def _installed() -> None:
 
 def archived(data_dir: Path, place: Path) -> Any:
     from tools.spark.archive.archiving import archive
-    from tools.spark.archive.tiering import Place
+    from tools.spark.archive.manifest import Place
 
     return archive(data_dir, Place(str(place)))
 
@@ -80,7 +80,7 @@ def test_only_what_is_new_is_copied(tmp_path: Path) -> None:
 
 def test_how_far_it_is_told(tmp_path: Path) -> None:
     from tools.spark.archive.archiving import archive
-    from tools.spark.archive.tiering import Place
+    from tools.spark.archive.manifest import Place
 
     example(tmp_path / "log")
     sizes: list[int] = []
@@ -181,7 +181,7 @@ def test_damage_is_archived_as_it_is_and_told(tmp_path: Path) -> None:
 
 def test_manifests(tmp_path: Path) -> None:
     from engine.errors import Corrupt, DataDirectoryError
-    from tools.spark.archive.tiering import Place
+    from tools.spark.archive.manifest import Place
 
     partition = example(tmp_path / "log")
     place = tmp_path / "archive"

@@ -19,8 +19,8 @@ from engine.formats.bundle_encode import encode_bundle
 from engine.limits import STRETCHES_MAX
 from engine.positions import parse
 from engine.reader import DirectoryReader
-from engine.segments import gaps as gaps_module
-from engine.segments.gaps import Gaps
+from engine.segments import missing_numbers
+from engine.segments.missing_numbers import Gaps
 from tests.cursor_log import CursorLog
 
 pytestmark = pytest.mark.checked
@@ -40,7 +40,7 @@ def test_counts(rows: list[tuple[int, int]], is_sparse: list[bool], joined: bool
     """Exact where single gaps are known, else bounds that hold, and are exact around what is known in sum."""
     gaps, numbers, edges, last = Gaps(), list[int](), [0], 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(gaps_module, "STRETCHES_MAX", 6 if joined else STRETCHES_MAX)
+        patch.setattr(missing_numbers, "STRETCHES_MAX", 6 if joined else STRETCHES_MAX)
         for (gap, count), sparse in zip(rows, is_sparse, strict=False):
             first = last + 1
             inner = [first + gap + row for row in range(count)]

@@ -13,7 +13,7 @@ from .limits import WAITING_PARTITIONS_MAX, WAITING_PARTITIONS_PER_CONNECTION_MA
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.slices import Slices
-    from engine.state.topics import Topic
+    from engine.state.topic_entries import Topic
 
     from .consume import ConsumeJob, Fetch, Unwritten
 

@@ -40,7 +40,7 @@ from engine.reader import DirectoryReader, PartitionReader, StoredTopic
 from engine.segments.watermarks import Owner, Watermarks
 from engine.state.markers import is_committed, read_markers
 from engine.state.store import StateReader, change_stored, copy_stored
-from engine.state.topics import Stored, Topic, put_tombstone
+from engine.state.topic_entries import Stored, Topic, put_tombstone
 from engine.state.writer_ledger import STAGED, Entry, read_entries, unusable
 from tools.logtool.lib.copied_partition import NOTHING, PartitionCopy, Settled
 from tools.logtool.lib.errors import CONFLICT, FINDING, UNREACHABLE, Failure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from netserver.limits import SHARE_MIN_BYTES
-from netserver.shell.backpressure import SHARE, TOTAL, PublishPressure, ReceiveBudget
+from netserver.shell.input_pressure import SHARE, TOTAL, PublishPressure, ReceiveBudget
 
 MIB = 1 << 20
 

@@ -21,9 +21,9 @@ from engine.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from engine.state.catalog import Catalog, Change
 from engine.state.store import Delete, Put, pack_value
-from engine.state.topics import NEXT_TOPIC_ID, Topic
+from engine.state.topic_catalog import Catalog, Change
+from engine.state.topic_entries import NEXT_TOPIC_ID, Topic
 from tests.cpu import cpu_seconds
 from tests.lmdb_state import Owner, data_file_replaced, opened, writing_held_up
 

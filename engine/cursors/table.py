@@ -8,10 +8,10 @@ Stored entries (layout of values and keys: engine/state/store.py)::
 
     c/next_cursor_id   the id that the next new cursor gets; ids are never used again, and leap at each opening by a
                        random number: nor are those that were given after a copy was made which is put back
-    u/, v/             the cursors, see engine.cursors.entries
+    u/, v/             the cursors, see engine.cursors.stored_cursors
 
 Entries of cursors that moved are written together, in one submission about every 100 ms, or at once when somebody
-wants to know them durable (:meth:`CursorStore.flush`). A crash loses at most the last ones, which brings records
+wants to know them durable (:meth:`CursorTable.flush`). A crash loses at most the last ones, which brings records
 again, never loses one. Positions are those that the cursor had when its entry was written, in flight included: after a
 restart what was in flight is pending again.
 
@@ -32,7 +32,11 @@ from engine.context import EngineContext
 from engine.cursors.cursor import Cursor
 from engine.cursors.dead_letters import DeadLetters
 from engine.cursors.deliveries import Deliveries, load
-from engine.cursors.entries import (
+from engine.cursors.lags import Lags, Standing
+from engine.cursors.names import CursorKey, CursorNames
+from engine.cursors.policies import CursorPolicies, CursorPolicy, CursorTotals
+from engine.cursors.reader import ReadBatchCache
+from engine.cursors.stored_cursors import (
     CURSOR,
     Entry,
     delete_entry,
@@ -44,18 +48,14 @@ from engine.cursors.entries import (
     put_paused,
     read_paused,
 )
-from engine.cursors.lags import Lags, Standing
-from engine.cursors.names import CursorKey, CursorNames
-from engine.cursors.policies import CursorPolicies, CursorPolicy, CursorTotals
-from engine.cursors.reader import ReadBatchCache
 from engine.cursors.writer import CursorWriter
 from engine.errors import Corrupt, EngineError, InvalidConfig
 from engine.limits import CURSOR_NAME_BYTES_MAX, CURSORS_LOADED_MAX, WALK_KEYS
 from engine.partitions.partition import Partition
 from engine.partitions.table import PartitionTable
 from engine.reports import report, report_exception
-from engine.state.catalog import Change, Topic
 from engine.state.store import COUNTER, OnDone, Op, Put
+from engine.state.topic_catalog import Change, Topic
 
 log = logging.getLogger("quintlog.cursors")
 
@@ -75,7 +75,7 @@ EXPIRY_SLICE = 256
 """Entries looked at for expiry in one turn: each is a read of ``state``."""
 
 
-class CursorStore:
+class CursorTable:
     """All cursors of a log. Owner's thread only; call :meth:`tick` about every 100 ms."""
 
     def __init__(

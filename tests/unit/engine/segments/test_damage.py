@@ -11,7 +11,7 @@ from engine.files.system import SystemFiles
 from engine.formats.batch import BatchWriter, seal
 from engine.formats.batch_header import HEADER_BYTES, MAGIC_BYTES
 from engine.limits import SCAN_BYTES
-from engine.segments.scan import Damage, Found, careful_read, find, highest_seq, walk
+from engine.segments.damage import Damage, Found, careful_read, find, highest_seq, walk
 
 SEGMENT_ID = 77
 

@@ -22,7 +22,7 @@ from engine.files.system import Files, SystemFiles
 from engine.formats.record import Record
 from engine.reader import DirectoryReader, Loss
 from engine.state.writer_ledger import Entry, Ledger
-from netserver.admin import staging
+from netserver.admin import staged_commits
 from netserver.admin.api import Api
 from netserver.testing import running, server
 from tests.echo import ALONE, run
@@ -90,7 +90,7 @@ class Writer:
         return document
 
     def files(self) -> set[str]:
-        return set(os.listdir(self.data_dir / staging.DIRECTORY))
+        return set(os.listdir(self.data_dir / staged_commits.DIRECTORY))
 
 
 def with_writer(
@@ -237,18 +237,18 @@ def test_a_batch_that_is_partly_there_is_finished_with_its_first_files(
 
     async def first(writer: Writer) -> None:
         kept.extend([await writer.stage(*rows[:30]), await writer.stage(*rows[30:])])
-        append, calls = staging._Commit._append, 0
+        append, calls = staged_commits._Commit._append, 0
 
         async def stop_after_two(self: Any, *args: Any, **named: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls == 3:
-                raise staging.NotStored("stopped")
+                raise staged_commits.NotStored("stopped")
             return await append(self, *args, **named)
 
-        monkeypatch.setattr(staging._Commit, "_append", stop_after_two)
+        monkeypatch.setattr(staged_commits._Commit, "_append", stop_after_two)
         assert (await writer.try_commit(4, *kept))[0] == 503
-        monkeypatch.setattr(staging._Commit, "_append", append)
+        monkeypatch.setattr(staged_commits._Commit, "_append", append)
 
     async def second(writer: Writer) -> None:
         there = values(writer.data_dir)
@@ -277,18 +277,18 @@ def partly(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     async def test(writer: Writer) -> None:
         kept.extend([await writer.stage(*ROWS[:20], batch=4), await writer.stage(*ROWS[20:], batch=4)])
-        append, calls = staging._Commit._append, 0
+        append, calls = staged_commits._Commit._append, 0
 
         async def stop_after_two(self: Any, *args: Any, **named: Any) -> Any:
             nonlocal calls
             calls += 1
             if calls == 3:
-                raise staging.NotStored("stopped")
+                raise staged_commits.NotStored("stopped")
             return await append(self, *args, **named)
 
-        monkeypatch.setattr(staging._Commit, "_append", stop_after_two)
+        monkeypatch.setattr(staged_commits._Commit, "_append", stop_after_two)
         assert (await writer.try_commit(4, *kept))[0] == 503
-        monkeypatch.setattr(staging._Commit, "_append", append)
+        monkeypatch.setattr(staged_commits._Commit, "_append", append)
 
     with_writer(test, path=path)
     return kept
@@ -299,7 +299,7 @@ def test_a_lost_file_is_replaced_by_one_of_the_same_content(
     is_missing: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     kept = partly(tmp_path, monkeypatch)
-    lost = tmp_path / staging.DIRECTORY / kept[1]
+    lost = tmp_path / staged_commits.DIRECTORY / kept[1]
     lost.unlink()
     if not is_missing:
         lost.write_bytes(b"damaged")
@@ -321,7 +321,7 @@ def test_a_lost_file_is_replaced_by_one_of_the_same_content(
 
 def test_the_rest_of_a_batch_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kept = partly(tmp_path, monkeypatch)
-    (tmp_path / staging.DIRECTORY / kept[1]).unlink()
+    (tmp_path / staged_commits.DIRECTORY / kept[1]).unlink()
 
     async def test(writer: Writer) -> None:
         call, before = writer.call, values(writer.data_dir)
@@ -351,7 +351,7 @@ def test_commits_on_the_command_line(
 ) -> None:
     path = tmp_path / "data"
     kept = partly(path, monkeypatch)
-    (path / staging.DIRECTORY / kept[1]).unlink()
+    (path / staged_commits.DIRECTORY / kept[1]).unlink()
     place = ("--data-dir", str(path))
     code, out, err = logtool(*place, "verify")
     assert (code, kept[1] in err) == (1, True), "verify finds it"
@@ -366,7 +366,7 @@ def test_commits_on_the_command_line(
         code, out, _ = logtool(*place, "commits", "list")
         assert out.splitlines()[1].split()[:3] == ["query", "4", "abandoned"]
         assert logtool(*place, "commits", "abandon", "query", "--yes")[0] == 6
-    assert list((path / staging.DIRECTORY).iterdir()) == []
+    assert list((path / staged_commits.DIRECTORY).iterdir()) == []
     code, out, err = logtool(*place, "verify")
     assert code == 0, out + err
 
@@ -394,7 +394,7 @@ def test_commits_on_the_command_line(
 )
 def test_what_is_no_file_of_rows_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        staging.read_rows(content)
+        staged_commits.read_rows(content)
 
 
 def test_what_is_refused() -> None:
@@ -419,7 +419,7 @@ def test_what_is_refused() -> None:
             assert await call.error("POST", "/v1/commits", good | change) == (400, "bad_request"), change
         missing = "0" * 16 + "-" + "0" * 16
         assert await call.error("POST", "/v1/commits", good | {"names": [name, missing]}) == (404, "not_found")
-        (writer.data_dir / staging.DIRECTORY / name).write_bytes(packed(row(b"other")))
+        (writer.data_dir / staged_commits.DIRECTORY / name).write_bytes(packed(row(b"other")))
         assert await call.error("POST", "/v1/commits", good) == (503, "not_stored")
         assert (await call("POST", "/v1/staged/drop", {"names": [name, missing]}))[1] == {"dropped": 2}
         assert writer.files() == set()
@@ -431,9 +431,9 @@ def test_what_is_refused() -> None:
 def test_abandoned_files_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(writer: Writer) -> None:
         old, young = await writer.stage(row(b"old")), await writer.stage(row(b"young"))
-        long_ago = time.time() - staging.STAGED_KEEP_S - 60
-        os.utime(writer.data_dir / staging.DIRECTORY / old, (long_ago, long_ago))
-        monkeypatch.setattr(staging, "STAGED_SWEEP_S", 0)
+        long_ago = time.time() - staged_commits.STAGED_KEEP_S - 60
+        os.utime(writer.data_dir / staged_commits.DIRECTORY / old, (long_ago, long_ago))
+        monkeypatch.setattr(staged_commits, "STAGED_SWEEP_S", 0)
         newest = await writer.stage(row(b"newest"))
         assert writer.files() == {young, newest}
 
@@ -443,7 +443,7 @@ def test_abandoned_files_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_clock_that_is_ahead_for_a_while_removes_no_staged_file(monkeypatch: pytest.MonkeyPatch) -> None:
     time = Time(monkeypatch)
     time.offset_ms = right_ms = START_MS + 10 * YEAR  # the file system's clock is behind it, for good
-    monkeypatch.setattr(staging, "STAGED_SWEEP_S", 0)
+    monkeypatch.setattr(staged_commits, "STAGED_SWEEP_S", 0)
 
     async def test(writer: Writer) -> None:
         names = set()
@@ -507,11 +507,11 @@ def test_leftovers_take_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> 
     content = packed(row(b"." * 100))
 
     async def test(writer: Writer) -> None:
-        monkeypatch.setattr(staging, "STAGING_BYTES_MAX", 3 * len(content))
+        monkeypatch.setattr(staged_commits, "STAGING_BYTES_MAX", 3 * len(content))
         await writer.commit(1, await writer.stage(row(b"." * 100), batch=1))
         for _ in range(3):
             await writer.stage(row(b"." * 100), batch=1)
-        monkeypatch.setattr(staging, "STAGED_FULL_SWEEP_S", 0)
+        monkeypatch.setattr(staged_commits, "STAGED_FULL_SWEEP_S", 0)
         name = await writer.stage(row(b"." * 100), batch=2)
         assert writer.files() == {name}
         waiting = {name, *[await writer.stage(row(b"." * 100), batch=2) for _ in range(2)]}
@@ -523,7 +523,7 @@ def test_leftovers_take_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_an_incomplete_batch_needs_is_no_leftover(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kept = partly(tmp_path, monkeypatch)
-    monkeypatch.setattr(staging, "STAGED_SWEEP_S", 0)
+    monkeypatch.setattr(staged_commits, "STAGED_SWEEP_S", 0)
 
     async def test(writer: Writer) -> None:
         await writer.stage(row(b"x"), batch=3)
@@ -542,7 +542,7 @@ def test_staged_files_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     content = packed(row(b"." * 100))
 
     async def test(writer: Writer) -> None:
-        monkeypatch.setattr(staging, "STAGING_BYTES_MAX", 3 * len(content))
+        monkeypatch.setattr(staged_commits, "STAGING_BYTES_MAX", 3 * len(content))
         names = [await writer.stage(row(b"." * 100)) for _ in range(3)]
         assert await writer.call.error("POST", "/v1/staged", content) == (409, "limit_reached")
         await writer.commit(1, *names[:2])
@@ -553,9 +553,9 @@ def test_staged_files_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_staged_file_is_on_disk_with_its_name_and_its_directory(tmp_path: Path) -> None:
     disk = disk_with(tmp_path)
-    name = staging._store(disk, tmp_path / staging.DIRECTORY, packed(row(b"v")), None)
+    name = staged_commits._store(disk, tmp_path / staged_commits.DIRECTORY, packed(row(b"v")), None)
     after = disk.after_power_cut(LoseAll())
-    assert after.list_dir(tmp_path / staging.DIRECTORY) == [name]
+    assert after.list_dir(tmp_path / staged_commits.DIRECTORY) == [name]
 
 
 def test_commits_of_many_writers_at_once_are_each_whole() -> None:

@@ -1,4 +1,4 @@
-"""The catalog of topics: held in memory, stored in ``state`` (forms: engine/state/topics.py).
+"""The catalog of topics: held in memory, stored in ``state`` (forms: engine/state/topic_entries.py).
 
 A topic stores only the settings that were made for it; the others follow the server's defaults.
 
@@ -24,10 +24,10 @@ from engine.callbacks import call_each
 from engine.config import UNSET, EngineConfig, TopicConfig, unknown_setting_text
 from engine.config import settings as topic_settings
 from engine.errors import EngineError, InvalidConfig, LimitReached, TopicExists, UnknownPartition, UnknownTopic
-from engine.state import topics
+from engine.state import topic_entries
 from engine.state.shares import Shares
 from engine.state.store import OnDone, Op, Put, StateStore
-from engine.state.topics import NEXT_TOPIC_ID, Stored, Topic, check_name, check_partition_count, title
+from engine.state.topic_entries import NEXT_TOPIC_ID, Stored, Topic, check_name, check_partition_count, title
 
 __all__ = ["Catalog", "Change", "Listener", "Topic"]
 
@@ -90,7 +90,7 @@ class Catalog:
     @staticmethod
     def describe(topic: Topic) -> dict[str, Any]:
         """What ``topic.json`` repeats of a topic; `adopt()` takes it back."""
-        return topics.describe(topic)
+        return topic_entries.describe(topic)
 
     # --- making ---
 
@@ -163,7 +163,7 @@ class Catalog:
             InvalidConfig: the description is not one of `describe()`, or the topic was deleted.
             TopicExists: the id, or the name, belongs to another topic.
         """
-        topic = topics.from_description(description)
+        topic = topic_entries.from_description(description)
         if topic.id in self.tombstones:
             raise InvalidConfig(f"{topic} was deleted")
         if topic.name in self._topics or topic.id in self._by_id:
@@ -203,7 +203,7 @@ class Catalog:
             number = topic.numbers[index] = self._new_number(wanted)
             self._unsettled.add((topic.id, index))
         self._state.submit(
-            [topics.put_number(topic, index, number)],
+            [topic_entries.put_number(topic, index, number)],
             lambda error: self._numbered(topic, index, error, on_durable),
         )
         return number
@@ -263,7 +263,7 @@ class Catalog:
             if on_durable is not None:
                 on_durable(error)
 
-        ops: list[Op] = [*topics.put_tombstone(topic, self._now_ms())]
+        ops: list[Op] = [*topic_entries.put_tombstone(topic, self._now_ms())]
         if not topic.durable:  # its making was refused, and with it the note that its id is taken
             ops.append(Put(NEXT_TOPIC_ID, self._next_id))
         self._state.submit(ops, done)
@@ -282,7 +282,7 @@ class Catalog:
             if on_durable is not None:
                 on_durable(error)
 
-        self._state.submit([topics.delete_tombstone(topic_id)], done)
+        self._state.submit([topic_entries.delete_tombstone(topic_id)], done)
 
     # --- inside ---
 
@@ -318,7 +318,7 @@ class Catalog:
         if topic.deleting:
             done(UnknownTopic(f"topic {title(topic.name)} is being deleted"))
             return
-        ops: list[Op] = [topics.put_topic(topic, settings)]
+        ops: list[Op] = [topic_entries.put_topic(topic, settings)]
         if not topic.durable:
             ops.append(Put(NEXT_TOPIC_ID, self._next_id))
         self._state.submit(ops, done)
