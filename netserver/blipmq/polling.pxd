@@ -44,7 +44,7 @@ cdef class ConsumingSession:
     cpdef answer_later(self, frame)
     cpdef flush(self)
     cpdef stop_reading(self)
-    @cython.locals(kind=int, behind=Py_ssize_t, count=Py_ssize_t, cursor=Cursor)
+    @cython.locals(runs=Py_ssize_t, kind=int, behind=Py_ssize_t, count=Py_ssize_t, cursor=Cursor)
     cdef Py_ssize_t _run(self, data, Py_ssize_t position, Py_ssize_t length) except -1
     @cython.locals(cursor=Cursor)
     cdef Cursor _find(self, subscription_id)
