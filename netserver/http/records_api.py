@@ -243,7 +243,7 @@ async def _write_framed(response: web.StreamResponse, reader: Reader, asked: Rea
     async for framed in reader.frames(frame_lengths if is_raw else lines, limit, until_s(asked)):
         if not isinstance(framed, list):
             await response.write(framed)
-        elif framed or not is_raw:
+        elif framed or (asked.follow and not is_raw):
             await response.write(b"".join(map(shown, framed)) or b"\n")
 
 
@@ -256,7 +256,7 @@ async def _write(response: web.StreamResponse, reader: Reader, asked: Read) -> N
             out += shown(item)
             if len(out) < HTTP_WRITE_BYTES and not isinstance(item, Progress):
                 continue
-        elif not is_raw:
+        elif asked.follow and not is_raw:
             out += b"\n"  # whoever follows has all that there is now
         if out:
             await response.write(bytes(out))

@@ -41,7 +41,7 @@ COMMANDS = {
     "commits": ("tools.logtool.commits", "commits", "List batches of sinks, give up the rest of one."),
     "subscriptions": ("tools.logtool.subscriptions", "subscriptions", "List, show and change durable subscriptions."),
     "groups": ("tools.logtool.groups", "groups", "Durable positions by name, of all protocols and of HTTP consumers."),
-    "keys": ("tools.logtool.keys", "keys", "List, make and revoke API keys of BlipMQ clients."),
+    "keys": ("tools.logtool.keys", "keys", "Say who may do what: identities, their keys and rights."),
     "definitions": (
         "tools.logtool.definitions",
         "definitions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -44,7 +45,7 @@ class Records(Caller):
             content = await answer.read()
             assert answer.status == 200, content
             if answer.content_type == "application/x-ndjson":
-                return [json.loads(line) for line in content.splitlines() if line]
+                return [json.loads(line) for line in content.splitlines() if line or "follow" not in path]
             return [content]
 
     @property
@@ -81,6 +82,29 @@ def test_lines_are_published_and_read() -> None:
         assert [one["offset"] for one in json.loads(document)["items"]] == [1, 2, 3]
 
     with_records(test)
+
+
+def test_an_answer_with_an_end_has_no_empty_lines(tmp_path: Path) -> None:
+    """Also where records come from the disk, which is waited for."""
+    values = [f"{number:0500}" for number in range(5000)]
+
+    async def publish(call: Records) -> None:
+        body = "".join(f'{{"value":"{value}"}}\n' for value in values).encode()
+        assert (await call.publish("t/records", body))[0] == 200
+
+    def forget() -> None:
+        for path in tmp_path.rglob("*.log"):
+            with path.open("rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    async def read(call: Records) -> None:
+        for query in ("", "&contains=0", "&from=2500"):
+            forget()
+            found = [one["value"] for one in await call.read(f"t/records?limit=1000000{query}")]
+            assert found == values[-len(found) :]
+
+    with_records(publish, tmp_path)
+    with_records(read, tmp_path)
 
 
 def test_raw_values() -> None:
