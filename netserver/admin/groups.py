@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from multidict import MultiDict, MultiMapping
+
 from engine.cursors import documents as subscriptions
 from engine.cursors.cursor import Cursor
 from engine.cursors.deliveries import Plan
@@ -33,8 +35,6 @@ from netserver.reliably.applications import RecordsState
 from netserver.reliably.describe import session_group
 
 if TYPE_CHECKING:
-    from multidict import MultiMapping
-
     from engine.partitions.partition import Partition
     from engine.positions import Position
     from engine.sessions.types import SessionInfo
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 Route = Callable[[], Awaitable[Document]]
 SESSIONS: Final = "reliably"
+_ONLY_OURS: Final = MultiDict({"protocol": OWNER})
 
 
 class UnknownGroup(Exception):
@@ -147,23 +148,29 @@ class GroupsApi:
     # --- changing
 
     async def create(self, body: Document) -> Document:
-        """A group of HTTP consumers: a position in each partition of a topic, or in those that are named."""
+        """A group of HTTP consumers: a position in each partition of a topic, or in those that are named.
+
+        Each position is durable by itself. Asked again, the group gets the positions that it lacks: a crash amid the
+        first time may have left it some.
+        """
         name, wanted = bytes_field(body, "name"), bytes_field(body, "topic")
         if not name or not wanted:
             raise BadRequest("name and topic are missing" if not wanted else "name is missing")
         if name.isdigit():
             raise BadRequest("a name of digits alone is that of a subscription; take another one")
         topic = self._api.find(wanted)
-        indexes = _indexes(body, topic)
+        indexes = set(_indexes(body, topic))
         start = _position(body, "from") if "from" in body else EARLIEST
         cursors = self._server.log.cursors
-        if any(key.owner == OWNER for key in cursors.names.of(name)):
+        there = {key.partition: key.topic_id for key in cursors.names.of(name) if key.owner == OWNER}
+        lacking = sorted(indexes - there.keys())
+        if there and (not lacking or topic.id not in there.values()):
             raise Conflict(f"there is a group {_readable(name)!r} of HTTP consumers")
-        if cursors.names.counts[OWNER] + len(indexes) > HTTP_GROUPS_POSITIONS_MAX:
+        if cursors.names.counts[OWNER] + len(lacking) > HTTP_GROUPS_POSITIONS_MAX:
             raise LimitReached(
                 f"HTTP consumers have {HTTP_GROUPS_POSITIONS_MAX} positions together; delete some groups"
             )
-        opened = [await self._api.opened(topic, index) for index in indexes]
+        opened = [await self._api.opened(topic, index) for index in lacking]
         made: list[Cursor] = []
         try:
             for partition in opened:
@@ -174,8 +181,9 @@ class GroupsApi:
             for cursor in made:
                 cursors.delete(cursor)
             raise
-        described = await self._described([cursor.id for cursor in made])
-        assert described is not None
+        described = await self._described([cursor.id for cursor in self._cursors(name, _ONLY_OURS)])
+        if described is None:
+            raise _unknown(name)
         return described
 
     async def commit(self, name: bytes, query: MultiMapping[str], body: Document) -> Document:
@@ -184,7 +192,7 @@ class GroupsApi:
         protocol = next(iter(by_index.values())).owner
         if protocol != OWNER:
             raise Conflict(f"positions of a {protocol} group move as its readers acknowledge; reset sets them")
-        wanted: list[tuple[Cursor, int]] = []
+        wanted: dict[Cursor, int] = {}
         positions = body.get("positions")
         if not isinstance(positions, list) or not positions or not all(isinstance(one, dict) for one in positions):
             raise BadRequest("positions must be a list of objects with partition and next_offset, at least one")
@@ -192,9 +200,12 @@ class GroupsApi:
             cursor = by_index.get(int_field(one, "partition", 0))
             if cursor is None:
                 raise BadRequest(f"the group has no position in partition {one.get('partition', 0)}")
-            wanted.append((cursor, int_field(one, "next_offset")))
-        for cursor, next_seq in wanted:
-            end = (await self._opened(cursor)).committed_seq + 1
+            if cursor in wanted:
+                raise BadRequest(f"partition {cursor.partition.index} is named twice")
+            wanted[cursor] = int_field(one, "next_offset")
+        partitions = await self._all_opened(name, list(wanted))  # from here on nothing is waited for
+        for partition, (cursor, next_seq) in zip(partitions, wanted.items(), strict=True):
+            end = partition.committed_seq + 1
             if next_seq > end:
                 raise BadRequest(
                     f"next_offset of partition {cursor.partition.index} is {next_seq}; the log ends at {end}"
@@ -202,13 +213,13 @@ class GroupsApi:
             if next_seq < cursor.deliveries.next_seq:
                 text = f"partition {cursor.partition.index} is at {cursor.deliveries.next_seq} already; reset goes back"
                 raise Conflict(text)
-        for cursor, next_seq in wanted:
+        for cursor, next_seq in wanted.items():
             first = cursor.deliveries.next_seq
-            if cursor.alive and next_seq > first:
+            if next_seq > first:
                 cursor.totals.acknowledged += cursor.partition.gaps.count(first, next_seq - 1).most
                 cursor.finished(Plan(first, next_seq - 1, False), next_seq - 1)
         await self._api.durable(self._server.log.cursors.flush)
-        return {"positions": [{"partition": one.partition.index, "next_offset": seq} for one, seq in wanted]}
+        return {"positions": [{"partition": one.partition.index, "next_offset": seq} for one, seq in wanted.items()]}
 
     async def reset(self, name: bytes, query: MultiMapping[str], body: Document) -> Document:
         """Let a group go on somewhere else, or say what that would mean."""
@@ -220,14 +231,13 @@ class GroupsApi:
         if not cursors:
             raise BadRequest(f"the group has no position in partition {index}")
         positions = []
-        for cursor in cursors:
-            partition = await self._opened(cursor)
+        partitions = await self._all_opened(name, cursors)  # from here on nothing is waited for
+        for partition, cursor in zip(partitions, cursors, strict=True):
             next_seq = min(to.resolve(Extent(partition)), partition.committed_seq + 1)
             positions.append(subscriptions.reset_item(cursor.entry(), next_seq, partition.gaps))
         if not dry_run:
             for cursor, item in zip(cursors, positions, strict=True):
-                if cursor.alive:
-                    cursor.reset(item["next_offset"] - 1)
+                cursor.reset(item["next_offset"] - 1)
             await self._api.durable(self._server.log.cursors.flush)
         return {
             "dry_run": dry_run,
@@ -296,6 +306,13 @@ class GroupsApi:
 
     async def _opened(self, cursor: Cursor) -> Partition:
         return await self._api.opened(cursor.partition.topic, cursor.partition.index)
+
+    async def _all_opened(self, name: bytes, cursors: Sequence[Cursor]) -> list[Partition]:
+        """Their partitions. Raises UnknownGroup: one of the positions was deleted meanwhile."""
+        opened = [await self._opened(cursor) for cursor in cursors]
+        if not all(cursor.alive for cursor in cursors):
+            raise _unknown(name)
+        return opened
 
     async def _described(self, ids: Sequence[int]) -> Document | None:
         """A group; None: it is gone, or damaged."""

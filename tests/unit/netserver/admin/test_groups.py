@@ -7,8 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from multidict import MultiDict
 
+from engine.cursors.cursor import Cursor
 from engine.cursors.deliveries import Plan
+from engine.partitions.partition import Partition
 from netserver.admin import groups
 from netserver.testing import server
 from tests.blipmq_peer import Peer
@@ -76,6 +79,7 @@ def test_what_cannot_be_committed(monkeypatch: pytest.MonkeyPatch) -> None:
             ({"positions": [{"partition": 0}]}, (400, "bad_request")),
             ({"positions": [{"partition": 2, "next_offset": 9}]}, (400, "bad_request")),
             ({"positions": [{"partition": 0, "next_offset": 12}]}, (400, "bad_request")),
+            ({"positions": [{"next_offset": 9}, {"partition": 0, "next_offset": 10}]}, (400, "bad_request")),
             ({"positions": [{"partition": 1, "next_offset": 9}, {"next_offset": 7}]}, (409, "conflict")),
         ):
             assert await call.error("POST", f"{GROUP}/positions", body) == expected, body
@@ -99,6 +103,41 @@ def test_what_cannot_be_committed(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(groups, "HTTP_GROUPS_POSITIONS_MAX", 3)
         assert await call.error("POST", "/v1/groups", {"name": "a", "topic": "orders"}) == (409, "limit_reached")
         assert (await call("POST", "/v1/groups", {"name": "a", "topic": "orders", "partitions": [1]}))[0] == 201
+
+    with_records(test)
+
+
+def test_what_a_crash_left_of_a_group_is_completed() -> None:
+    async def test(call: Records) -> None:
+        await with_topic(call, partitions=3)
+        part = {"name": "billing", "topic": "orders", "partitions": [1], "from": -3}
+        assert len((await call("POST", "/v1/groups", part))[1]["positions"]) == 1
+        assert (await call("POST", f"{GROUP}/positions", {"positions": [{"partition": 1, "next_offset": 9}]}))[0] == 200
+        status, whole = await call("POST", "/v1/groups", {"name": "billing", "topic": "orders"})
+        assert (status, [one["next_offset"] for one in whole["positions"]]) == (201, [1, 9, 1])
+        await call("POST", "/v1/topics", {"name": "other"})
+        for again in ({"name": "billing", "topic": "orders"}, {"name": "billing", "topic": "other"}):
+            assert await call.error("POST", "/v1/groups", again) == (409, "conflict")
+
+    with_records(test)
+
+
+def test_nothing_is_answered_for_a_group_that_is_deleted_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While its partitions are opened, which a start leaves to the first use."""
+
+    async def test(call: Records) -> None:
+        await with_topic(call)
+        opened = groups.GroupsApi._opened
+        for path, body in (("positions", {"positions": [{"next_offset": 5}]}), ("reset", {"to": "2"})):
+            assert (await call("POST", "/v1/groups", {"name": "billing", "topic": "orders"}))[0] == 201
+
+            async def and_deleted(self: groups.GroupsApi, cursor: Cursor) -> Partition:
+                monkeypatch.setattr(groups.GroupsApi, "_opened", opened)
+                await self.delete(b"billing", MultiDict())
+                return await opened(self, cursor)
+
+            monkeypatch.setattr(groups.GroupsApi, "_opened", and_deleted)
+            assert await call.error("POST", f"{GROUP}/{path}", body) == (404, "unknown_group")
 
     with_records(test)
 
