@@ -68,6 +68,15 @@ class Refused(QuintlogError):
         self.records = records
 
 
+class PublishRefused(Refused):
+    """A server without words for it does not take what is published here: no right to, or a topic or record that it
+    does not take. The client is over, and nothing that was waiting is stored.
+    """
+
+    def __init__(self, text: str) -> None:
+        super().__init__("not_taken", text)
+
+
 class Unknown(QuintlogError):
     """Records were sent and no acknowledgement was seen: they may or may not be stored.
 

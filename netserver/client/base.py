@@ -169,6 +169,10 @@ class ClientBase:
     def _lost(self, reason: QuintlogError) -> None:
         """The connection is gone."""
 
+    async def _refusal(self) -> QuintlogError | None:
+        """Whether the ends of the connections so far mean no: the error to end with. For protocols without errors."""
+        return None
+
     def _proved(self, connected_s: float) -> bool:
         """Whether the connection just lost was a good one, so that the next dial need not wait."""
         return connected_s >= PROVEN_S
@@ -345,6 +349,9 @@ class ClientBase:
             wrong = self.proof.judge(reason)
             if wrong is not None:
                 return await self._better(wrong)
+            refused = await self._refusal()
+            if refused is not None:
+                return refused
             if isinstance(reason, TlsFailed) and not settled and lost_at - connected_at < PROVEN_S:
                 return reason  # with QUIC a server tells after the handshake that it does not take the client
             settled = True
@@ -370,7 +377,9 @@ class ClientBase:
                 left_s = lost_at + self.give_up_after_s - loop.time()
                 if left_s <= 0:
                     if problem is None and not self.proof.given:
-                        return await self._better(self.proof.missing(f"{reason}, before it answered"))
+                        return await self._better(
+                            self.proof.missing(f"{reason}, before it answered; it may not let this client in")
+                        )
                     # Whatever it is now: what was sent before may be stored.
                     return ConnectionFailed(str(problem) if problem is not None else f"{self.where}: {reason}")
                 wait_s = min(wait_s, left_s)

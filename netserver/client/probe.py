@@ -93,5 +93,7 @@ class Proof:
         if isinstance(reason, ConnectionFailed):
             self._silent_closes += 1
             if self._silent_closes >= SILENT_CLOSES_MAX:
-                return self.missing("it closes each connection without an answer; it may also have no room for more")
+                return self.missing(
+                    "it closes each connection without an answer; it may have no room for more, or not let in this one"
+                )
         return None

@@ -79,6 +79,13 @@ async def recognise(host: str, port: int, tls: ClientTls | None) -> Found:
     return Found(speaks_tls)
 
 
+async def answers_as(protocol: str, host: str, port: int, tls: ClientTls | None) -> bool:
+    """Whether a server of this protocol answers there now; takes ``RECOGNITION_S`` at most."""
+    question = next(question for question in _questions() if question.protocol == protocol)
+    data = await _answer(host, port, question.ask, tls)
+    return bool(data) and question.fits(data or b"")
+
+
 async def _answer(host: str, port: int, ask: bytes, tls: ClientTls | None) -> bytes | None:
     """The first bytes that come; empty: none; None: there is no connection."""
     writer: asyncio.StreamWriter | None = None

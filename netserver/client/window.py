@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from netserver.errors import QuintlogError, TlsFailed, Unknown, WrongServer
+from netserver.errors import PublishRefused, QuintlogError, TlsFailed, Unknown, WrongServer
 
 __all__ = ["Entry", "Window", "partly_sent"]
 
@@ -250,7 +250,8 @@ class Window:
         """No acknowledgement can come any more: what is in the window is unknown, and nothing more is accepted.
 
         The futures of the entries and those who wait in :meth:`flushed` get :class:`Unknown`, later callers ``reason``;
-        when there never was a server of the protocol (:class:`WrongServer`, :class:`TlsFailed`), all get that.
+        when there never was a server of the protocol (:class:`WrongServer`, :class:`TlsFailed`), or one that takes
+        nothing (:class:`PublishRefused`), all get that.
         """
         if self.error is not None:
             return
@@ -278,18 +279,24 @@ class Window:
             entry.future.exception()  # the application may rely on flush() alone: no "never retrieved" in its log
 
 
+NOTHING_STORED = (WrongServer, TlsFailed, PublishRefused)
+"""Ends of a client before which nothing of its window was stored."""
+
+
 def partly_sent(futures: Sequence[asyncio.Future[Any]], reason: QuintlogError) -> QuintlogError:
     """What to raise when a call ends early, because the window failed, that has put entries into it: that nothing of it
     was stored would be wrong. ``futures`` are those of its entries."""
     if not futures:
         return reason
     problems = [future.exception() for future in futures if future.done() and not future.cancelled()]
+    if len(problems) == len(futures) and all(isinstance(problem, NOTHING_STORED) for problem in problems):
+        return reason
     records = [record for problem in problems if isinstance(problem, Unknown) for record in problem.records]
     text = f"the first records were sent, {len(records)} of them were not acknowledged, the others were not sent"
     return Unknown(f"{text}: {reason}", records)
 
 
 def _unknown(records: Sequence[Any], reason: QuintlogError) -> QuintlogError:
-    if isinstance(reason, WrongServer | TlsFailed):
+    if isinstance(reason, NOTHING_STORED):
         return reason
     return Unknown(f"{len(records)} records sent but not acknowledged: {reason}", records)

@@ -12,6 +12,9 @@
 A lost connection is made again; subscriptions go on after the last record received, and what was not acknowledged is
 sent again in the old order before anything new. So a record may be stored twice when an acknowledgement was lost, and
 never not at all. (Specification: "Connection", "Topic", "Publish".)
+
+The protocol has no errors. A server that does not take a publish closes the connection; one that does so again and
+again, and acknowledges nothing, ends the client with :class:`netserver.errors.PublishRefused`.
 """
 
 from __future__ import annotations
@@ -25,9 +28,10 @@ from pathlib import Path
 from typing import Final
 
 from netserver.client.base import Backoff, ClientBase, ClientEvent, LinkLike, parse_address
+from netserver.client.recognition import answers_as
 from netserver.client.tls import ClientTls, client_tls
 from netserver.client.window import Entry, partly_sent
-from netserver.errors import ProtocolError, QuintlogError, Refused, TooLarge
+from netserver.errors import ConnectionFailed, ProtocolError, PublishRefused, QuintlogError, Refused, TooLarge
 from netserver.figg import codec
 from netserver.figg.dispatch import pack_values, take_data
 from netserver.figg.limits import (
@@ -38,6 +42,8 @@ from netserver.figg.limits import (
     PREFETCH_BYTES,
     PREFETCH_RECORDS,
     TOPIC_BYTES_MAX,
+    UNACKNOWLEDGED_CONNECTIONS,
+    UNACKNOWLEDGED_S,
     VALUE_BYTES_MAX,
     WINDOW_BYTES,
 )
@@ -101,6 +107,9 @@ class Client(ClientBase):
         self._detaching: set[bytes] = set()
         self._awaited: dict[bytes, int] = {}  # ATTACHED that must still come on this connection, by topic
         self._paused = False  # nothing is read because a prefetch is full
+        self._unacknowledged_since: float | None = None  # publishes are on this connection, and no ACK came since
+        self._turned_away = 0  # connections in a row that the server closed on such publishes
+        self._maybe_stored = -1  # the last number that was on a connection which ended in another way
         self._ping_interval_s = ping_interval_s
         self._pings_max = pings_max
         self._pings = 0  # sent since anything was last received
@@ -114,6 +123,7 @@ class Client(ClientBase):
 
         Raises:
             TooLarge: nothing was sent
+            PublishRefused: the server does not take it
             Unknown: the client gave up, or was closed, before the acknowledgement
         """
         await (await self.send(topic, value))
@@ -205,6 +215,8 @@ class Client(ClientBase):
     def _add(self, entry: Entry) -> None:
         if self._paused:
             self._make_way()
+        if self._unacknowledged_since is None:
+            self._unacknowledged_since = asyncio.get_running_loop().time()
         super()._add(entry)
         if not self.proof.given:
             self._expect_answer()
@@ -299,6 +311,7 @@ class Client(ClientBase):
         self._awaited.clear()
         self._paused = False
         self._pings = 0
+        self._unacknowledged_since = asyncio.get_running_loop().time() if len(self.window) else None
         if not self.proof.given:  # a server that cannot store at the moment answers this; an old one all else
             link.write(codec.ping(time.monotonic_ns()))
             if len(self.window):
@@ -326,6 +339,11 @@ class Client(ClientBase):
 
     def _lost(self, reason: QuintlogError) -> None:
         now = asyncio.get_running_loop().time()
+        if self._is_turned_away(reason, now):
+            self._turned_away += 1
+        else:
+            self._turned_away = 0
+            self._maybe_stored = self.window.last_taken
         for topic, subscription in list(self._subscriptions.items()):
             if self._awaited.get(topic) and subscription.unanswered(now):
                 del self._subscriptions[topic]
@@ -334,6 +352,28 @@ class Client(ClientBase):
         self._awaited.clear()
         if self._ping_timer is not None:
             self._ping_timer.cancel()
+
+    def _is_turned_away(self, reason: QuintlogError, now: float) -> bool:
+        """Whether the server itself has ended the connection, after having had publishes for a while."""
+        is_closed = isinstance(reason, ConnectionFailed) and reason.__cause__ is None
+        since = self._unacknowledged_since
+        return is_closed and len(self.window) > 0 and since is not None and now - since >= UNACKNOWLEDGED_S
+
+    async def _refusal(self) -> QuintlogError | None:
+        """A server that is there, and has closed often enough; a client that never redials asks whether it is there."""
+        if not self._turned_away:
+            return None
+        if self._turned_away < UNACKNOWLEDGED_CONNECTIONS:
+            redials = self.give_up_after_s is None or self.give_up_after_s > 0
+            if redials or not await answers_as(self.protocol, self.host, self.port, self._tls):
+                return None
+        text = (
+            "the server closes the connection when this is published: there is no right to publish to the topic, or it "
+            "does not take such a topic or record; its log tells why"
+        )
+        self._trim()
+        oldest = next(iter(self.window))
+        return PublishRefused(text) if oldest.first > self._maybe_stored else Refused("not_taken", text)
 
     def _ended(self, error: QuintlogError) -> None:
         if self._ping_timer is not None:
@@ -389,7 +429,9 @@ class Client(ClientBase):
             raise codec.FiggError(f"ACK of publish {number}, which was not sent")
         if number > self._acknowledged:
             self._acknowledged = number
+            self._turned_away = 0
         self.window.ack_through(number)
+        self._unacknowledged_since = asyncio.get_running_loop().time() if len(self.window) else None
 
     def _data(self, chunk: bytes, position: int, length: int, start: int, end: int) -> int:
         topic = codec.read_topic(chunk, start, end)

@@ -45,8 +45,9 @@ RETRY_LATEST_S: Final = 30.0
 of the disk; its client redials at once, so this is the rate of fruitless attempts."""
 
 RESENT_S: Final = 1.0
-"""A connection is closed so long after a frame above a limit. Its client has no error to read: it redials at once and
-sends the frame again, so this is the rate of fruitless attempts (and of warnings in the log)."""
+"""A connection is closed so long after a frame above a limit, or a publish without the right. Its client has no error
+to read: it redials at once and sends the frame again, so this is the rate of fruitless attempts (and of warnings in the
+log)."""
 
 UNREADABLE_S: Final = 5.0
 """A connection with a subscription whose topic cannot be opened or read is closed after this time: the protocol has no
@@ -56,6 +57,12 @@ UNANSWERED_S: Final = 2.0
 UNANSWERED_CONNECTIONS: Final = 2
 """So many connections in a row that a server closed after having left an ATTACH unanswered for so long mean that it
 cannot read the topic: the client ends the subscription."""
+
+UNACKNOWLEDGED_S: Final = 0.5
+UNACKNOWLEDGED_CONNECTIONS: Final = 3
+"""So many connections in a row that a server closed, after having had publishes for so long and without an ACK, mean
+that it does not take them: the client ends. A server that stops acknowledges first, and one that dies is not there
+again so soon."""
 
 SPACE_BYTES: Final = 16 << 20
 """So much free space means that a full disk has ended: some rounds fit."""

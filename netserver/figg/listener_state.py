@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
-from engine.errors import DiskFull, EngineError, ReadOnly, UnknownTopic
+from engine.errors import DiskFull, EngineError, LimitReached, ReadOnly, UnknownTopic
 from netserver.access.access import Forbidden
 from netserver.figg.limits import RETRY_LATEST_S, RETRY_S, SPACE_BYTES, UNREADABLE_S
 from netserver.figg.subscription import SharedFrames, Subscription
@@ -98,9 +98,13 @@ class ListenerState:
         self._loop.call_later(UNREADABLE_S, self._give_up, subscription, problem)
 
     def _give_up(self, subscription: Subscription, problem: EngineError) -> None:
-        """The protocol has no error: a client learns from a closed connection that there is something wrong."""
+        """The protocol has no error: a client learns from a closed connection that there is something wrong.
+
+        A topic that is only not there yet is no reason.
+        """
         session = self._waiting.get(subscription)
-        if session is not None and self._log.catalog.get(subscription.topic) is not None:
+        is_refused = isinstance(problem, Forbidden | LimitReached)
+        if session is not None and (is_refused or self._log.catalog.get(subscription.topic) is not None):
             session.connection.close(f"a subscription cannot be served: {problem}", "unreadable")
 
     def forget(self, subscription: Subscription) -> None:
@@ -147,7 +151,8 @@ class ListenerState:
         for session, refusal in list(self._refusals.items()):
             if self._may_store(refusal, now):
                 del self._refusals[session]
-                session.connection.close("its publishes may be stored now; the client sends them again", "retry")
+                text = f"its publishes were not stored, the client is to send them again: {refusal.problem}"
+                session.connection.close(text, "retry")
         if self._waiting and now >= self._retry_at:
             self._retry_at = now + RETRY_LATEST_S
             self._retry_all(list(self._waiting))
@@ -159,8 +164,7 @@ class ListenerState:
         topic = self._log.catalog.get(refusal.topic)
         partition = refusal.partition
         if partition is None:
-            is_there = topic is not None and not isinstance(refusal.problem, Forbidden)
-            return is_there or now - refusal.since >= RETRY_LATEST_S
+            return topic is not None or now - refusal.since >= RETRY_LATEST_S
         if topic is not partition.topic:
             return True  # it was deleted: the next publish makes it again, or is refused for that reason
         if isinstance(partition.error, ReadOnly):

@@ -11,7 +11,8 @@
   closed one without pause. Further publishes are read and dropped (the client has them until they are acknowledged),
   everything else goes on. When the topic takes records again the connection is closed: the client redials and resends.
 - A frame that is too large for us closes the connection too, a second later: its client redials a closed one without
-  pause and sends the same frame again, for ever.
+  pause and sends the same frame again, for ever. So does a publish that its client may not make (no right, no room for
+  one more topic): waiting would not help, and the reason is in the log.
 - A subscription of a topic that is there and cannot be read (its partition is offline) closes the connection after some
   seconds, with the reason in the log: the protocol has no error, and silence would look like a topic without records.
 """
@@ -23,7 +24,8 @@ from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from engine.errors import EngineError, NotStored, too_large
+from engine.errors import EngineError, InvalidConfig, LimitReached, NotStored, UnknownTopic, too_large
+from netserver.access.access import Forbidden
 from netserver.access.table import right_of
 from netserver.errors import ProtocolError
 from netserver.figg import codec
@@ -55,7 +57,9 @@ RUN_BYTES = 256
 """What a run of publishes takes besides its data. With more than `RUNS_FREE` of them outstanding it is charged, so that
 a flood of empty ones, to many topics by turns, reaches the connection's bound too."""
 RUNS_FREE = 64
-RESENT = frozenset(("frame_size", "record_size", "topic_size", "subscriptions"))
+DEFINITE = (Forbidden, InvalidConfig, LimitReached, UnknownTopic)
+"""Why there is no topic to publish to, where the same publish is not better off a little later."""
+RESENT = frozenset(("frame_size", "record_size", "topic_size", "subscriptions", "refused"))
 """What a sane client may send, and sends again on its next connection: see `limits.RESENT_S`."""
 
 
@@ -171,6 +175,8 @@ class FiggSession:
                 return None
             self._demand("PUBLISH", PUBLISH_RIGHT, topic)
             partition = self._shared.partition(topic, self.connection.maker)
+        except DEFINITE as problem:
+            raise codec.FiggError(f"its publishes are refused: {problem}", "refused") from None
         except EngineError as problem:
             self._refuse(problem, topic, None, number)
             return None

@@ -333,6 +333,20 @@ MUTANTS = (
         "tests/e2e/test_fairness.py -k new_topics_of_figg",
     ),
     Mutant(
+        "dial again for ever where nothing is taken",
+        "netserver/figg/client.py::Client._lost",
+        "self._turned_away += 1",
+        "pass",
+        "tests/unit/netserver/figg/test_figg_refused.py -k ends_with_an_error",
+    ),
+    Mutant(
+        "call refused what may be stored",
+        "netserver/figg/client.py::Client._refusal",
+        "oldest.first > self._maybe_stored",
+        "True",
+        "tests/unit/netserver/figg/test_figg_refused.py -k connection_that_broke",
+    ),
+    Mutant(
         "begin elsewhere than the application asked for without a word",
         "netserver/figg/subscriber.py::Subscription.attached",
         "or bool(self.tracked)",

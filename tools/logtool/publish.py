@@ -93,6 +93,8 @@ class Progress:
         self.acknowledged = 0
         self.problem: BaseException | None = None
         """Why the first record that was refused was."""
+        self.is_uncertain = False
+        """Of some record nobody can know whether it is stored."""
         self.pending: set[asyncio.Future[Any]] = set()
         self.shown = sys.stderr.isatty() and not output.quiet
         self._next = 0.0
@@ -105,11 +107,14 @@ class Progress:
         def done(future: asyncio.Future[Any]) -> None:
             self.pending.discard(future)
             if future.cancelled():
+                self.is_uncertain = True
                 return
             error = future.exception()
             if error is None:
                 self.acknowledged += count
-            elif self.problem is None:
+                return
+            self.is_uncertain = self.is_uncertain or getattr(error, "stored", None) is None
+            if self.problem is None:
                 self.problem = error
 
         future.add_done_callback(done)
@@ -259,14 +264,34 @@ def why_nothing_is_stored(settings: Settings, topic: bytes, partition: int | Non
     return None
 
 
-def refusal(error: Exception, protocol: str, topic: str) -> Failure | None:
-    """What TANK's codes for topics mean here: not found, with what to do about it; None for any other error."""
+def is_there(settings: Settings, topic: bytes) -> bool | None:
+    """Whether the server says that there is this topic; None when it cannot be asked."""
+    from tools.logtool.lib.changes import topic_path
+
+    try:
+        admin = admin_of(settings)
+        return None if admin is None else bool(admin.call("GET", topic_path(topic)))
+    except Failure as failure:
+        return False if failure.exit_code == errors.NOT_FOUND else None
+    except OSError:
+        return None
+
+
+def refusal(error: Exception, protocol: str, topic: str, settings: Settings) -> Failure | None:
+    """What TANK's codes for topics mean here: not found or no right, and what to do about it; None for any other error.
+
+    TANK says the same of a topic that is not there and of one that this client may not publish to.
+    """
     if protocol != "tank" or not isinstance(error, Refused):
         return None
     name = shlex.quote(topic_and_partition(topic)[0].decode("utf-8", "surrogateescape"))
     if error.code == TANK_UNKNOWN_TOPIC:
+        known = is_there(settings, topic_and_partition(topic)[0])
+        if known:
+            return Failure(errors.REFUSED, "refused", f"no right to publish to {name}", "docs/access.md has the rights")
+        text = f"no topic {name}" if known is False else f"no topic {name}, or no right to publish to it"
         hint = f"TANK makes no topics by itself: `logtool topics create {name} --partitions N` does"
-        return Failure(errors.NOT_FOUND, "unknown_topic", f"no topic {name}", hint)
+        return Failure(errors.NOT_FOUND, "unknown_topic", text, hint)
     if error.code == TANK_UNKNOWN_PARTITION:
         hint = f"`logtool topics show {name}` says how many it has; they are counted from 0"
         return Failure(errors.NOT_FOUND, "unknown_partition", f"no partition {topic}", hint)
@@ -366,7 +391,7 @@ def publish(
         progress.tick(last=True)
         if not progress.sent or isinstance(error, WrongServer | TlsFailed):
             raise
-        failure = refusal(error, protocol, topic) or errors.explain(error)
+        failure = refusal(error, protocol, topic, settings) or errors.explain(error)
         if failure is None:
             raise
         if failure.exit_code == errors.NOT_FOUND and not progress.acknowledged:
@@ -374,7 +399,8 @@ def publish(
         lost = failure.code in ("unreachable", "unacknowledged", "closed") and not retry
         reason = "the connection broke" if lost else failure
         text = f"{progress.acknowledged} of {progress.sent} records were acknowledged, then: {reason}"
-        hint = "; ".join(filter(None, ("" if lost else failure.hint, "those after them may be stored or not")))
+        uncertain = "those after them may be stored or not" if progress.is_uncertain or progress.pending else ""
+        hint = "; ".join(filter(None, ("" if lost else failure.hint, uncertain)))
         raise Failure(failure.exit_code, failure.code, text, hint) from error
     progress.tick(last=True)
     _report(output, name, partition, progress, started)
