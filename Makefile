@@ -3,7 +3,7 @@
 #   make serve      set up, compile, run the server on ./data with all protocols; the last line of its start is "ready"
 #   make test       set up, compile, run the tests            (TESTS="tests/unit -k bundle" picks some)
 #   make lint       ruff, mypy --strict, the tidy test         make format  puts the code into the one format
-#   make docs       renews the pages that are made from the code
+#   make docs       renews the pages that are made from the code, and makes a site of all in build/site
 #   make bench      loads over TCP beside other servers, and what the codecs cost  (ARGS="--seconds 2 --only 'figg*'")
 #                   with ARGS=--docs the figures go into docs/benchmarks.md, its chart and the README
 #   make coverage   lines and branches of the engine and the codecs that tests reach, without compiled modules; fails
@@ -73,13 +73,17 @@ format:
 	$(PY) -m ruff format .
 
 docs:
-	@.ci/venv $(VENV) editable base
+	@.ci/venv $(VENV) editable test
 	@sed '/^```toml$$/q' docs/configuration.md >docs/configuration.md.new
 	@env -i $(VENV)/bin/engine-server --print-config | sed '/^data_dir/s/=.*/= ""/; $${/^$$/d}' >>docs/configuration.md.new
 	@echo '```' >>docs/configuration.md.new
 	@mv docs/configuration.md.new docs/configuration.md
 	@$(PY) -m tools.limits_page >docs/limits.md.new && mv docs/limits.md.new docs/limits.md
 	@$(PY) -m tools.metrics_page >docs/metrics.md.new && mv docs/metrics.md.new docs/metrics.md
+	@$(PY) -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/site
+	@cp build/site/README.html build/site/index.html
+	@$(PY) -m tools.one_page >build/quintlog.md
+	@echo "docs: build/site/index.html, build/quintlog.md"
 
 bench: build
 	@.ci/venv $(VENV) editable test
