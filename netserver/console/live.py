@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import WSMsgType, web
 
+from engine.errors import EngineError
 from netserver.access.access import Forbidden
 from netserver.console.formatting import count_text, name_text, size_text, text_of, time_text
 from netserver.console.limits import CONSOLE_LIVE_RECORDS, CONSOLE_LIVE_S
 from netserver.console.searching import Row, Search
-from netserver.http.limits import HTTP_HEARTBEAT_S, HTTP_SOCKET_MESSAGE_BYTES
-from netserver.http.socket import Credit
+from netserver.http.socket import Credit, open_socket
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
@@ -60,14 +60,11 @@ class Live:
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
         """Until the page goes."""
-        socket = web.WebSocketResponse(
-            heartbeat=HTTP_HEARTBEAT_S, max_msg_size=HTTP_SOCKET_MESSAGE_BYTES, compress=False
-        )
-        await socket.prepare(request)
+        socket = await open_socket(request)
         credit = Credit(1)
         listening = asyncio.create_task(_listen(socket, credit))
         try:
-            with suppress(ConnectionError, Forbidden):
+            with suppress(ConnectionError, EngineError):  # it may be deleted, or the right be taken away
                 while await credit.wait():
                     message = await self._message()
                     if message is not None:

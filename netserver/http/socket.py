@@ -7,10 +7,18 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
-from aiohttp import WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 
+from engine.errors import EngineError
 from netserver.http.choosing import Line, line_of_item
-from netserver.http.limits import HTTP_CREDIT_MAX, HTTP_HEARTBEAT_S, HTTP_RECORDS_PIECE, HTTP_SOCKET_MESSAGE_BYTES
+from netserver.http.errors import BadRequest
+from netserver.http.limits import (
+    HTTP_CREDIT_MAX,
+    HTTP_HEARTBEAT_S,
+    HTTP_RECORDS_PIECE,
+    HTTP_SOCKET_MESSAGE_BYTES,
+    HTTP_WRITE_BYTES,
+)
 
 
 class Credit:
@@ -39,15 +47,31 @@ class Credit:
         return self._is_open
 
 
-async def serve_socket(request: web.BaseRequest, credit: int, items: AsyncIterator[Line | None]) -> web.StreamResponse:
-    """Send items until they end or the peer goes; ``{"credit": N}`` from it lets so many more records come."""
+async def open_socket(request: web.BaseRequest) -> web.WebSocketResponse:
+    """The WebSocket that a request asks for. Raises BadRequest: it asks in another way than RFC 6455 says."""
     socket = web.WebSocketResponse(heartbeat=HTTP_HEARTBEAT_S, max_msg_size=HTTP_SOCKET_MESSAGE_BYTES, compress=False)
-    await socket.prepare(request)
+    try:
+        await socket.prepare(request)
+    except web.HTTPBadRequest as error:
+        raise BadRequest(f"no WebSocket: {error.text}") from None
+    return socket
+
+
+async def serve_socket(request: web.BaseRequest, credit: int, items: AsyncIterator[Line | None]) -> web.StreamResponse:
+    """Send items until they end or the peer goes; ``{"credit": N}`` from it lets so many more records come.
+
+    When reading fails the last message is ``{"error": ...}``.
+    """
+    socket = await open_socket(request)
     left = Credit(credit)
     listening = asyncio.create_task(_listen(socket, left))
     try:
         with suppress(ConnectionError):  # the peer is gone
-            await _send(socket, left, items)
+            try:
+                await _send(socket, left, items)
+            except EngineError as error:
+                await socket.send_json({"error": str(error)})
+                await socket.close(code=WSCloseCode.INTERNAL_ERROR)
             await socket.close()
     finally:
         listening.cancel()
@@ -55,20 +79,24 @@ async def serve_socket(request: web.BaseRequest, credit: int, items: AsyncIterat
 
 
 async def _send(socket: web.WebSocketResponse, credit: Credit, items: AsyncIterator[Line | None]) -> None:
-    lines: list[bytes] = []
+    lines = bytearray()
+    count = 0
     if not await credit.wait():
         return
     async for item in items:
         if item is not None:
-            lines.append(line_of_item(item))
+            lines += line_of_item(item)
+            count += 1
             credit.left -= 1
-        if lines and (item is None or credit.left <= 0 or len(lines) >= HTTP_RECORDS_PIECE):
-            await socket.send_str(b"".join(lines).decode())
+        is_full = count >= HTTP_RECORDS_PIECE or len(lines) >= HTTP_WRITE_BYTES
+        if lines and (item is None or credit.left <= 0 or is_full):
+            await socket.send_frame(bytes(lines), WSMsgType.TEXT)
             lines.clear()
+            count = 0
         if not await credit.wait():
             return
     if lines:
-        await socket.send_str(b"".join(lines).decode())
+        await socket.send_frame(bytes(lines), WSMsgType.TEXT)
 
 
 async def _listen(socket: web.WebSocketResponse, credit: Credit) -> None:

@@ -13,6 +13,7 @@ QUOTAS = "tests/unit/netserver/access/test_quotas.py"
 REVOCATION = "tests/unit/netserver/access/test_revocation.py"
 WAYS_ROUND = "tests/unit/netserver/access/test_ways_round.py"
 WRONG_KEYS = "tests/unit/netserver/access/test_wrong_keys.py"
+HTTP_RECORDS = "tests/unit/netserver/http/test_http_records.py"
 ADMIN_HTTP = "tests/unit/netserver/admin/test_admin_http.py"
 BLIPMQ_GONE = "tests/unit/netserver/blipmq/test_blipmq_gone.py"
 BLIPMQ_V2 = "tests/unit/netserver/blipmq/test_blipmq_v2.py"
@@ -79,6 +80,13 @@ MUTANTS = (
         "end()",
         "pass",
         f"{HTTP_ACCESS} -k websocket",
+    ),
+    Mutant(
+        "gather as many records for one message of a WebSocket as it has credit for",
+        "netserver/http/socket.py::_send",
+        "or len(lines) >= HTTP_WRITE_BYTES",
+        "",
+        f"{HTTP_RECORDS} -k one_by_one",
     ),
     Mutant(
         "take a body over HTTP as fast as it comes",

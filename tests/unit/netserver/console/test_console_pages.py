@@ -298,6 +298,7 @@ def test_live_records() -> None:
             assert message["passed"] == "451"
             assert message["rows"][-1]["value"] == "later"
         assert "WebSocket" in await visitor.get("/console/topics/t/live", 400)
+        assert "no WebSocket" in await visitor.get("/console/topics/t/live", 400, Upgrade="websocket")
 
     visit(test)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import aiohttp
 import pytest
 
 from netserver.http import choosing
-from netserver.http.limits import HTTP_RECORDS_PIECE
+from netserver.http.limits import HTTP_RECORDS_PIECE, HTTP_WRITE_BYTES
 from netserver.http.splitting import LENGTH
 from netserver.testing import running
 from tests.echo import ALONE, Echo, run
@@ -236,6 +237,63 @@ def test_a_websocket_gets_what_it_has_credit_for() -> None:
             assert json.loads(await socket.receive_str())["value"] == "new"
             await socket.send_str('{"credit": -1}')
             assert (await socket.receive()).type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
+
+    with_records(test)
+
+
+def test_a_websocket_gets_large_records_one_by_one() -> None:
+    """Not as many as it has credit for in one message: that would be in memory, however large it is."""
+
+    async def test(call: Records) -> None:
+        for n in range(8):
+            await call.publish("t/records?split=none", b"%d" % n * HTTP_WRITE_BYTES, RAW)
+        url = f"{call.base}/v1/topics/t/records?from=earliest&credit=1000"
+        async with call.http.ws_connect(url, headers=call.bearer) as socket:
+            for n in range(8):
+                (line,) = (await socket.receive_str()).splitlines()
+                assert json.loads(line)["value"] == str(n) * HTTP_WRITE_BYTES
+            assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE
+
+    with_records(test)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Connection": "keep-alive"},
+        {"Sec-WebSocket-Version": "99"},
+        {"Sec-WebSocket-Key": "not base64"},
+    ],
+)
+def test_a_handshake_that_is_none_is_refused(headers: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    right = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+    }
+
+    async def test(call: Records) -> None:
+        await call.publish("t/records", b'{"value":"a"}\n')
+        url = f"{call.base}/v1/topics/t/records"
+        async with call.http.get(url, headers=call.bearer | right | headers) as answer:
+            assert answer.status == 400
+            assert json.loads(await answer.read())["code"] == "bad_request"
+
+    with_records(test)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def test_a_deleted_topic_ends_its_websockets() -> None:
+    async def test(call: Records) -> None:
+        await call.publish("t/records", b'{"value":"a"}\n')
+        url = f"{call.base}/v1/topics/t/records?from=earliest&follow=true&credit=10"
+        async with call.http.ws_connect(url, headers=call.bearer) as socket:
+            await socket.receive_str()
+            await call("DELETE", "/v1/topics/t")
+            assert "deleted" in json.loads(await socket.receive_str())["error"]
+            assert (await socket.receive()).type is aiohttp.WSMsgType.CLOSE
+            assert socket.close_code == aiohttp.WSCloseCode.INTERNAL_ERROR
 
     with_records(test)
 
