@@ -21,10 +21,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from bench import figg_loads, machine, peer_loads, report, targets
+from bench import figg_loads, http_loads, machine, peer_loads, report, targets
 from bench.harness import Bench
 
-PROTOCOLS = ("figg", "tank", "blipmq", "fujin")
+PROTOCOLS = ("figg", "tank", "blipmq", "fujin", "http")
 """Those whose loads are run, if there is a module of them."""
 TURNS = 2
 """How often the loads of the summary are run, by turns with the other servers'; the better figure of each counts."""
@@ -59,6 +59,7 @@ def run_all(bench: Bench) -> None:
     measure_limits(bench)
     for turn in range(TURNS):
         part(bench, "figg, summary", lambda turn=turn: figg_loads.headline(bench, turn))  # type: ignore[misc]
+        part(bench, "http, summary", lambda turn=turn: http_loads.headline(bench, turn))  # type: ignore[misc]
         part(bench, "others, summary", lambda: peer_loads.headline(bench))
     for protocol in PROTOCOLS:
         if importlib.util.find_spec(f"bench.{protocol}_loads") is not None:

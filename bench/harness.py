@@ -21,7 +21,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class Row:
     Attributes:
         stall_ms: the longest time for which the server's loop did not look at its timers (wall clock).
         stall_cpu_ms: the most CPU time that it took between two looks.
+        client_share: of a CPU, that the load client took: near 1 it is what was measured.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Row:
     p99_us: float = 0.0
     stall_ms: float | None = None
     stall_cpu_ms: float | None = None
+    client_share: float = 0.0
 
     @property
     def bytes_per_second(self) -> float:
@@ -109,6 +111,7 @@ class Bench:
             self.miss(f"{name} ({durability}, {size} B)", problem)
             return None
         row = Row(name, durability, size, load.messages, load.per_second, load.per_cpu_second, load.p50_us, load.p99_us)
+        row.client_share = load.client_share
         if stalls is not None:
             row.stall_ms, row.stall_cpu_ms = stalls.longest_ms()
         self._keep(row)
@@ -196,10 +199,11 @@ class Bench:
 def format_row(row: Row) -> str:
     """A row for a terminal."""
     stall = f" stall {row.stall_ms:6.1f} ms" if row.stall_ms is not None else ""
+    client = f" client {row.client_share:4.0%}" if row.client_share else ""
     return (
         f"{row.name:42} {row.durability:8} {row.size:5d} B {row.per_second / 1e3:10.1f} k/s "
         f"{row.bytes_per_second / 1e6:7.1f} MB/s {row.per_cpu_second / 1e6:7.3f} M/cpu-s "
-        f"p50 {row.p50_us:7.0f} us p99 {row.p99_us:7.0f} us{stall}"
+        f"p50 {row.p50_us:7.0f} us p99 {row.p99_us:7.0f} us{stall}{client}"
     )
 
 
@@ -211,6 +215,7 @@ def load_of(output: str, cpu: float) -> Load:
 
 def run_client(command: list[object], pid: int, timeout_s: float = 120) -> Load:
     """Runs a load client; CPU time is that of the server `pid` meanwhile."""
-    before = machine.cpu_seconds(pid)
+    before, clients_before = machine.cpu_seconds(pid), machine.cpu_seconds_of_ended()
     run = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=True, timeout=timeout_s)
-    return load_of(run.stdout, machine.cpu_seconds(pid) - before)
+    load = load_of(run.stdout, machine.cpu_seconds(pid) - before)
+    return replace(load, client_share=(machine.cpu_seconds_of_ended() - clients_before) / load.seconds)

@@ -23,13 +23,14 @@ GO_INSTALL_S = 240
 
 @dataclass(frozen=True)
 class Load:
-    """One measured load."""
+    """One measured load; ``client_share``: of a CPU, that the load client took (0: not known)."""
 
     messages: int
     seconds: float
     cpu_seconds: float
     p50_us: float = 0.0
     p99_us: float = 0.0
+    client_share: float = 0.0
 
     @property
     def per_second(self) -> float:

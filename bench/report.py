@@ -41,9 +41,10 @@ def page(bench: Bench) -> str:
     lines += [f"| {name} | {value:,.1f} |" for name, value in {**bench.limits, **bench.facts}.items()]
     lines += [
         "",
-        "| load | acknowledged | size | messages/s | MB/s | per server CPU second | p50 | p99 | stall | (CPU) |",
+        "| load | acknowledged | size | messages/s | MB/s | per server CPU second | p50 | p99 | stall | (CPU) "
+        "| client |",
     ]
-    lines.append("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    lines.append("|---|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     lines += [_line(row) for row in bench.rows]
     if bench.missing:
         lines += ["", "Not run:", "", *(f"- {what}" for what in bench.missing)]
@@ -52,10 +53,11 @@ def page(bench: Bench) -> str:
 
 def _line(row: Row) -> str:
     latency = [f"{value:,.0f} us" if value else "" for value in (row.p50_us, row.p99_us)]
+    client = f"{row.client_share:.0%}" if row.client_share else ""
     stalls = [f"{value:.1f} ms" if value is not None else "" for value in (row.stall_ms, row.stall_cpu_ms)]
     return (
         f"| {row.name} | {row.durability} | {row.size} B | {row.per_second:,.0f} | {row.bytes_per_second / 1e6:,.1f} "
-        f"| {row.per_cpu_second:,.0f} | {' | '.join(latency)} | {' | '.join(stalls)} |"
+        f"| {row.per_cpu_second:,.0f} | {' | '.join(latency)} | {' | '.join(stalls)} | {client} |"
     )
 
 

@@ -35,7 +35,7 @@ def best(bench: Bench, name: str, durability: str, size: int) -> Row | None:
 
 def aims(bench: Bench) -> list[Aim]:
     """All aims for which this run has the figures."""
-    return [*_publishing(bench), *_reading(bench), *_latency(bench), *_blipmq(bench), *_rest(bench)]
+    return [*_publishing(bench), *_reading(bench), *_latency(bench), *_blipmq(bench), *_http(bench), *_rest(bench)]
 
 
 def _ratio(text: str, ours: Row | None, theirs: Row | None, least: float) -> Iterator[Aim]:
@@ -63,7 +63,8 @@ def _publishing(bench: Bench) -> Iterator[Aim]:
 def _rate(bench: Bench, text: str, name: str, durability: str, least: float) -> Iterator[Aim]:
     row = bench.row(name, durability)
     if row is not None:
-        yield Aim(text, f"{row.per_second / 1e6:.2f} M/s", row.per_second >= least)
+        per_cpu = f"{row.per_cpu_second / 1e6:.2f} M a CPU second"
+        yield Aim(text, f"{row.per_second / 1e6:.2f} M/s, {per_cpu}", row.per_second >= least)
 
 
 def _reading(bench: Bench) -> Iterator[Aim]:
@@ -99,6 +100,20 @@ def _blipmq(bench: Bench) -> Iterator[Aim]:
     if delivery is not None and sync is not None:
         text = f"BlipMQ, publish to delivery, p50: {DELIVERY_US:.0f} us more than write + fdatasync"
         yield Aim(text, f"{delivery.p50_us:.0f} us, bare {sync:.0f} us", delivery.p50_us <= sync + DELIVERY_US)
+
+
+def _http(bench: Bench) -> Iterator[Aim]:
+    yield from _rate(bench, "HTTP, lines of JSON by 20,000: 0.3 M/s", "http publish lines 1 x 20000", "always", 0.3e6)
+    yield from _rate(bench, "HTTP, raw values by 20,000: 1 M/s", "http publish raw 1 x 20000", "always", 1e6)
+    yield from _rate(bench, "HTTP, reading lines of JSON: 0.5 M/s", "http read lines", "-", 0.5e6)
+    yield from _rate(bench, "HTTP, reading raw values: 2 M/s", "http read raw", "-", 2e6)
+    for count in (1, 32):
+        name = f"http publish single {count}"
+        text = f"HTTP, single publishes on {count} connections: half of bare aiohttp, which stores nothing"
+        ours, bare = bench.row(name, "always"), bench.row(f"{name}, bare aiohttp", "-")
+        if ours is not None and bare is not None:
+            figure = f"{ours.per_second / bare.per_second:.2f}, by CPU {ours.per_cpu_second / bare.per_cpu_second:.2f}"
+            yield Aim(text, figure, ours.per_second >= bare.per_second / 2)
 
 
 def _rest(bench: Bench) -> Iterator[Aim]:
