@@ -130,6 +130,9 @@ EXACT_S: Final = 1.0
 ADMIN_BODY_BYTES: Final = 32 * MIB
 """A request to the admin API: one record of the default limit (16 MiB) in base64 fits."""
 
+ADMIN_REQUESTS_REMEMBERED: Final = 256
+"""Paths and Host headers of which is kept what they mean: clients send the same ones again. Each has 8 KiB at most."""
+
 ADMIN_JSON_AT_ONCE_BYTES: Final = 256 * KIB
 """A JSON body up to this size is decoded in the event loop: 6 ms when it consists of the smallest values; a larger one
 on a thread."""

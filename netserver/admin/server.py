@@ -83,7 +83,8 @@ import json
 import logging
 import re
 import secrets
-from functools import cache, partial
+from contextlib import suppress
+from functools import cache, lru_cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -117,7 +118,7 @@ from netserver.console.limits import CONSOLE_LOGIN_S
 from netserver.errors import ServerError
 from netserver.http.openapi import openapi, operation_of
 from netserver.http.records_api import RecordsApi, streams_in
-from netserver.limits import ADMIN_BODY_BYTES
+from netserver.limits import ADMIN_BODY_BYTES, ADMIN_REQUESTS_REMEMBERED
 
 if TYPE_CHECKING:
     from netserver.admin.served import Served
@@ -126,6 +127,7 @@ log = logging.getLogger(__name__)
 
 HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[\w.-]+))(?::[0-9]{1,5})?", re.ASCII)
 """A Host header: a name or an address, and perhaps a port."""
+JSON: Final = "application/json; charset=utf-8"
 
 
 def read_token(data_dir: Path) -> str:
@@ -270,22 +272,21 @@ class AdminServer:
         return _error(404, "not_found", f"no {path[:200]}")
 
     async def _call_api(self, request: web.BaseRequest, path: str, caller: Caller, seat: Seat) -> web.StreamResponse:
-        parts = [unquote_to_bytes(part) for part in path.removeprefix("/v1/").split("/")]
-        entry = route_of(request.method, parts)
+        parts, entry = found(request.method, path)
         if entry is None:
             return _error(404, "not_found", f"no {request.method} {path[:200]}")
         if not caller.may_begin(entry, parts):
             return _error(403, "forbidden", caller.why_not)
         topic = self._topic_of(entry, parts, request)
-        if parts[2:] == [b"records"] and (request.method == "GET" or streams_in(request)):
+        if parts[2:] == (b"records",) and (request.method == "GET" or streams_in(request)):
             return await self._call_records(request, parts, topic, caller, entry, seat)
         content = await request.read() if request.method in ("POST", "PATCH") else b""
-        body = await read_document(content) if parts != [b"staged"] else {}
+        body = await read_document(content) if parts != (b"staged",) else {}
         records = body.get("records")
         caller.received(len(content), len(records) if isinstance(records, list) else 0)
         if not caller.may(entry, topic, body, self._server.log.catalog):
             return _error(403, "forbidden", caller.why_not)
-        if parts == [b"openapi.json"]:
+        if parts == (b"openapi.json",):
             return web.Response(body=openapi_json(), content_type="application/json")
         answer = await self._operations[entry.name](Call(caller, parts, request.query, body, content))
         content = await json_bytes(self._server.log.slices, answer)
@@ -297,7 +298,7 @@ class AdminServer:
     async def _call_records(
         self,
         request: web.BaseRequest,
-        parts: list[bytes],
+        parts: tuple[bytes, ...],
         topic: bytes | None,
         caller: Caller,
         entry: Route,
@@ -314,9 +315,9 @@ class AdminServer:
                 return await self._records.read(request, parts[1], caller, may)
         answer = await self._records.publish(request, parts[1], caller, may)
         caller.done()
-        return web.json_response(answer)
+        return web.Response(body=json.dumps(answer).encode(), headers={"Content-Type": JSON})
 
-    def _topic_of(self, route: Route, parts: list[bytes], request: web.BaseRequest) -> bytes | None:
+    def _topic_of(self, route: Route, parts: tuple[bytes, ...], request: web.BaseRequest) -> bytes | None:
         """The topic that a request is about, as far as its path tells."""
         if route.path[:2] == ("groups", "NAME"):
             return self._groups.topic_of(parts[1], request.query)
@@ -330,17 +331,8 @@ class AdminServer:
         return {"path": self.console.login_path(known), "expires_seconds": CONSOLE_LOGIN_S}
 
     def _host_allowed(self, headers: list[str]) -> bool:
-        found = HOST.fullmatch(headers[0]) if len(headers) == 1 else None
-        if found is None:
-            return False
-        host = (found["six"] or found["name"]).lower()
-        if host == "localhost" or host in self._server.config.admin.hosts:
-            return True
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            return False
-        return True
+        host = host_named(headers[0]) if len(headers) == 1 else None
+        return host is not None and (not host or host in self._server.config.admin.hosts)
 
 
 def _cut_off(request: web.BaseRequest) -> None:
@@ -354,6 +346,26 @@ def _is_of_here(request: web.BaseRequest) -> bool:
         return ipaddress.ip_address(str(request.remote)).is_loopback
     except ValueError:
         return False
+
+
+@lru_cache(ADMIN_REQUESTS_REMEMBERED)
+def host_named(header: str) -> str | None:
+    """The name that a Host header gives a server; empty: an address, or this machine's name; None: it is no header."""
+    match = HOST.fullmatch(header)
+    if match is None:
+        return None
+    host = (match["six"] or match["name"]).lower()
+    with suppress(ValueError):
+        ipaddress.ip_address(host)
+        return ""
+    return "" if host == "localhost" else host
+
+
+@lru_cache(ADMIN_REQUESTS_REMEMBERED)
+def found(method: str, path: str) -> tuple[tuple[bytes, ...], Route | None]:
+    """The parts of a path after ``/v1/``, decoded, and its route; None: there is no such route."""
+    parts = tuple(unquote_to_bytes(part) for part in path.removeprefix("/v1/").split("/"))
+    return parts, route_of(method, parts)
 
 
 @cache

@@ -138,6 +138,7 @@ class Lines:
 
 async def _append(values: list[bytes], partition: Partition, key: bytes, publishing: Publishing) -> None:
     for at in range(0, len(values), HTTP_RECORDS_PIECE):
+        if at:
+            await asyncio.sleep(0)
         piece = values[at : at + HTTP_RECORDS_PIECE]
         await publishing.append(partition, Rows(piece, [key] * len(piece) if key else None))
-        await asyncio.sleep(0)
