@@ -305,9 +305,11 @@ def _fetched(
 
 
 def _rest_is_lost(partition: Partition, request: Request) -> ReadBatch:
-    """An empty read batch: everything from the wanted number to the last one that the segment held is damaged."""
-    last_seq = max(request.last_seq, request.seq)
-    return ReadBatch(memoryview(b""), request.seq, last_seq, ((request.seq, last_seq),))
+    """An empty read batch: all that the segment held from the wanted number on is damaged. Numbers before its first one
+    were left out, and are not lost."""
+    first_seq = max(request.seq, request.expected_seq)
+    last_seq = max(request.last_seq, first_seq)
+    return ReadBatch(memoryview(b""), first_seq, last_seq, ((first_seq, last_seq),))
 
 
 def report_damage(context: EngineContext, partition: Partition, path: Path, segment_id: int, damage: Damage) -> None:

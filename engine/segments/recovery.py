@@ -211,6 +211,8 @@ class _Recovery:
     """Highest number met in what is no longer part of the log."""
     begins: int = 1
     """Where the log begins, by its oldest segment."""
+    acknowledged_seq: int = 0
+    """The highest number that was committed, as far as the hints know."""
 
     def run(self) -> Recovered:
         """All steps."""
@@ -223,6 +225,7 @@ class _Recovery:
             return self._empty()
         self._hold_place_of_missing(found)
         self.begins = found[0][1].begins
+        self.acknowledged_seq = self._acknowledged(found)
         sealed: list[SealedSegment] = []
         for at, (path, header) in enumerate(found):
             self._hold_place_before(header, sealed)
@@ -239,7 +242,9 @@ class _Recovery:
     def _result(self, sealed: list[SealedSegment], active: ActiveSegment | None) -> Recovered:
         """Numbers and limits; begins a new segment when the last one is sealed, or says another partition number."""
         last_seq = max((segment.last_seq for segment in sealed), default=0)
-        committed_seq = last_seq
+        # A segment without records may stand behind numbers that were reserved and given to nobody.
+        with_records = (segment.last_seq for segment in sealed if segment.first_seq <= segment.last_seq)
+        committed_seq = max(with_records, default=self.begins - 1)
         if active is not None:
             last_seq = max(last_seq, active.last_seq, active.header.first_seq - 1)
             committed_seq = active.last_seq if active.position > HEADER_BYTES else committed_seq
@@ -265,10 +270,10 @@ class _Recovery:
             self._lose(
                 self.location.directory, 0, 0, mark.log_start, self.begins - 1, "their segment files are missing"
             )
-        gap = self.hints.highest_seq - committed_seq
+        gap = self.acknowledged_seq - committed_seq
         if gap > 0 and not self.report.set_aside_bytes and committed_seq + 1 >= log_start:
             self.report.notes.append(
-                f"{active.path}: records {committed_seq + 1} to {self.hints.highest_seq} were acknowledged, but are "
+                f"{active.path}: records {committed_seq + 1} to {self.acknowledged_seq} were acknowledged, but are "
                 "not in the files: their durability was below always, or files were taken away"
             )
         return Recovered(sealed, active, log_start, committed_seq, next_seq, self.report)
@@ -277,6 +282,15 @@ class _Recovery:
         if last_seq < first_seq:
             return
         self.report.lost.append(Lost(path, position, end, first_seq, last_seq, why))
+
+    def _acknowledged(self, found: Segments) -> int:
+        """See `acknowledged_seq`. The watermark of a segment without records names the number before it, which may be
+        one of those that were left out."""
+        seq = self.hints.highest_seq
+        for _, header in reversed(found):
+            if header.begins <= seq < header.first_seq:
+                seq = header.begins - 1
+        return seq
 
     # --- which segments there are
 

@@ -233,6 +233,20 @@ MUTANTS = (
         RECOVERY_FILES,
     ),
     Mutant(
+        "take an empty segment for the end of what was committed",
+        "engine/segments/recovery.py::_Recovery._result",
+        " if segment.first_seq <= segment.last_seq",
+        "",
+        f"{RECOVERY_FILES} -k power_cut_took",
+    ),
+    Mutant(
+        "take the watermark of an empty segment for records before it",
+        "engine/segments/recovery.py::_Recovery._acknowledged",
+        "seq = header.begins - 1",
+        "pass",
+        f"{RECOVERY_FILES} -k power_cut_took",
+    ),
+    Mutant(
         "go on in a segment that a failed roll left",
         "engine/segments/recovery.py::_Recovery.run",
         "self._drop_unused(found)",

@@ -373,6 +373,13 @@ MUTANTS = (
         f"{RECOVERY_FILES} -k in_the_middle_is_no_loss",
     ),
     Mutant(
+        "tell numbers that were left out before a damaged segment as lost",
+        "engine/partitions/reads.py::_rest_is_lost",
+        "max(request.seq, request.expected_seq)",
+        "request.seq",
+        f"{RECOVERY_FILES} -k left_out_before",
+    ),
+    Mutant(
         "remove files before the raised start is on disk",
         "engine/partitions/removal.py::remove_files",
         "context.watermarks.sync()",

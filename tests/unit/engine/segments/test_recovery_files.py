@@ -158,6 +158,65 @@ def test_numbers_that_were_reserved_for_nothing_are_no_loss(tmp_path: Path, apar
     life.close()
 
 
+def test_numbers_that_were_reserved_for_records_that_a_power_cut_took_are_no_loss(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Twice the only record of a segment behind reserved numbers was not synced: none of it is known to readers."""
+    life = Life(tmp_path, random.Random(1), disk_with(tmp_path), {})
+    life.put(life.partition(b"never"), b"kept")
+    life.settle()
+    life = after_kill(life)
+    firsts = []
+    for _ in range(2):
+        firsts.append(life.partition(b"never").last_seq + 1)
+        life.put(life.partition(b"never"), b"gone")
+        life.settle()
+        life = after_power_cut(life)
+        partition = life.partition(b"never")
+        assert told(life, partition) == ([], [1])
+        assert partition.committed_seq == 1
+    assert firsts[0] > SEQ_RESERVATION
+    assert firsts[1] > firsts[0] + SEQ_RESERVATION // 2
+    assert [(segment.first_seq, segment.records) for segment in partition.sealed] == [(1, 1), (firsts[0], 0)]
+    life.log.committer.request_watermark(partition)
+    life.settle()
+    life.close()
+    life = Life(tmp_path, random.Random(1), life.files, life.state.durable)
+    partition = life.partition(b"never")
+    first = partition.last_seq + 1
+    life.put(partition, b"stays")
+    life.settle()
+    assert told(life, partition) == ([], [1, first])
+    assert "were acknowledged" not in caplog.text
+    life.close()
+
+
+def test_damage_to_all_of_a_segment_takes_no_numbers_that_were_left_out_before_it(tmp_path: Path) -> None:
+    life = Life(tmp_path, random.Random(1), disk_with(tmp_path), {})
+    life.put(life.partition(b"never"), b"1")
+    life.settle()
+    life = after_kill(life)
+    partition = life.partition(b"never")
+    first = partition.last_seq + 1
+    for value in (b"damaged", b"whole"):
+        life.put(partition, value)
+        life.settle()
+        life.log.committer.roll_next(partition)
+    life.close()
+    assert [segment.first_seq for segment in partition.sealed] == [1, first]
+    damage_first_batch(life.files, partition.sealed[1].path)
+    life = Life(tmp_path, random.Random(1), life.files, life.state.durable)
+    assert told(life, life.partition(b"never")) == ([(first, first)], [1, first + 1])
+    life.close()
+
+
+def after_kill(life: Life) -> Life:
+    """The next life, which finds what the kernel knew."""
+    files, state = life.files.after_kill(), dict(life.state.durable)
+    life.close()
+    return Life(life.path, random.Random(1), files, state)
+
+
 def after_power_cut(life: Life) -> Life:
     """The next life, of which nothing is left that was not synced."""
     files, state = life.files.after_power_cut(LoseAll()), dict(life.state.durable)
