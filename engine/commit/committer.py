@@ -72,6 +72,8 @@ class Committer:
         for partition in transaction.partitions:  # what waited after the transaction
             if partition.has_pending and partition.has_files and partition.error is None:
                 self.add(partition)
+        if self._transactions and not self._in_flight:
+            self._start()  # the next one may have waited for this one alone
         self._context.call_soon_threadsafe(lambda: transaction.finish(error))
 
     def request_watermark(self, partition: CommitTarget) -> None:

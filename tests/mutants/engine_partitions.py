@@ -83,6 +83,13 @@ MUTANTS = (
         f"{RACES} -k behind_it_hangs --timeout 10",
     ),
     Mutant(
+        "let a transaction hold up the one behind it",
+        "engine/commit/committer.py::Committer.fail_transaction",
+        "if self._transactions and not self._in_flight:",
+        "if False:",
+        "tests/unit/engine/commit/test_engine_transactions.py -k behind_one_that_fails --timeout 10",
+    ),
+    Mutant(
         "stop all commits for a defect in one partition",
         "engine/commit/committer.py::Committer._settle",
         "self._give_outcome(part)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import time
 from pathlib import Path
 
@@ -151,6 +152,22 @@ def test_the_files_of_new_partitions_are_made_first(tmp_path: Path) -> None:
             transaction.append(engine.partition(topic), b"x")
         assert commit(engine, transaction) is None
         assert engine.values("new 1") == engine.values("new 2") == [b"x"]
+
+
+def test_one_behind_one_that_fails_before_its_turn_is_committed(tmp_path: Path) -> None:
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        engine.append([b"1"], topic="b")
+        outcomes: dict[str, EngineError | None] = {}
+        files.failing("create", ".log")
+        for topic in ("no files", "b"):
+            transaction = engine.log.transaction()
+            transaction.append(engine.partition(topic), b"x")
+            transaction.commit(functools.partial(outcomes.__setitem__, topic))
+        engine.inbox.run_until(lambda: len(outcomes) == 2)
+        assert isinstance(outcomes["no files"], NotStored)
+        assert outcomes["b"] is None
+        assert engine.values("b") == [b"1", b"x"]
 
 
 def test_an_epoch_ends_when_its_numbers_are_used_up() -> None:
