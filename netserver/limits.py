@@ -182,6 +182,13 @@ ADMIN_CONNECTIONS_MAX: Final = 96
 ADMIN_CONNECTIONS_FULL: Final = 80
 """Open connections to admin HTTP from which on a new one takes the place of the one that has been idle for longest."""
 
+ADMIN_REQUESTS_MAX: Final = 64
+"""Requests to admin HTTP that are in work at once, of those who are let in: they may last, as followers do. A health
+check and whoever logs in find a place beside them."""
+
+ADMIN_REQUESTS_OPERATORS: Final = 8
+"""Further ones of operators: so that somebody's key can be taken back who has all the others."""
+
 ADMIN_ACCEPT_BATCH: Final = 8
 """Connections to admin HTTP accepted in one turn of the loop: each is answered before so many others come that it would
 have to give way to them."""

@@ -5,6 +5,7 @@ Anybody who reaches the port may open connections and send bytes that are not HT
 - a connection that has not sent the head of a request within `ADMIN_KEEPALIVE_S` is closed;
 - from `ADMIN_CONNECTIONS_FULL` on, a new connection takes the place of the one that has had no request in work for
   longest, so that a health check always finds a place;
+- requests of those who are let in may last: so few of them are in work at once that a new connection has room;
 - bytes that are not a request are one line in the log, not a traceback;
 - bodies are not unpacked: 200 KiB can become 200 MiB.
 """
@@ -14,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Final
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -29,12 +31,23 @@ from netserver.limits import (
     ADMIN_CONNECTIONS_FULL,
     ADMIN_CONNECTIONS_MAX,
     ADMIN_KEEPALIVE_S,
+    ADMIN_REQUESTS_MAX,
+    ADMIN_REQUESTS_OPERATORS,
     ADMIN_SHUTDOWN_S,
 )
 from netserver.shell.listener import ConnectionGate, Lost, TcpListener
 
 Tls = Callable[[], ssl.SSLContext | None]
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+BUSY_RETRY_S: Final = 1
+
+
+class Busy(Exception):
+    """There are as many requests in work as there may be."""
+
+    retry_after_s = BUSY_RETRY_S
 
 
 class HttpServer(web.Server):
@@ -56,6 +69,7 @@ class HttpServer(web.Server):
         self._paused: dict[RequestHandler, asyncio.Future[None]] = {}
         self._seats: dict[RequestHandler, Seat] = {}
         self._listener: TcpListener | None = None
+        self._in_work = 0  # of those who are let in
 
     def listen(self, address: Address, tls: Tls) -> Address:
         """Accept connections; the address that it really has.
@@ -97,16 +111,36 @@ class HttpServer(web.Server):
         over = self._running_loop.create_future()
         timer = self._running_loop.call_later(seconds, _set, over)
         self._paused[handler] = over
-        if gives_way:
-            self._idle[handler] = None
         try:
-            await over
+            with self.giving_way(request) if gives_way else nullcontext():
+                await over
         finally:
             timer.cancel()
             self._paused.pop(handler, None)
-            self._idle.pop(handler, None)
         if handler not in self._leave:
             raise ConnectionResetError
+
+    @contextmanager
+    def giving_way(self, request: web.BaseRequest) -> Iterator[None]:
+        """Meanwhile the connection of a request may be given up, as if it had none in work."""
+        handler = request.protocol
+        if handler in self._leave:
+            self._idle[handler] = None
+        try:
+            yield
+        finally:
+            self._idle.pop(handler, None)
+
+    @contextmanager
+    def in_work(self, *, is_operator: bool) -> Iterator[None]:
+        """Meanwhile a request of somebody who is let in is in work. Raises Busy: too many are."""
+        if self._in_work >= ADMIN_REQUESTS_MAX + (ADMIN_REQUESTS_OPERATORS if is_operator else 0):
+            raise Busy(f"{self._in_work} requests are in work, as many as may be at once; try again later")
+        self._in_work += 1
+        try:
+            yield
+        finally:
+            self._in_work -= 1
 
     def seat(self, request: web.BaseRequest) -> Seat:
         """Whose connection a request's is. Raises ConnectionError: it is gone."""

@@ -25,6 +25,7 @@ from netserver.admin.api import Conflict, NotFound
 from netserver.admin.bodies import TooManyValues
 from netserver.admin.globs import BadGlob
 from netserver.admin.groups import UnknownGroup
+from netserver.admin.http import Busy
 from netserver.errors import ConfigError
 from netserver.http.errors import BadRequest
 
@@ -48,6 +49,7 @@ STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (InvalidConfig, 400, "invalid_config"),
     (TooLarge, 413, "too_large"),
     (TooManyValues, 413, "too_large"),
+    (Busy, 503, "busy"),
     (DiskFull, 507, "disk_full"),
     (NotStored, 503, "not_stored"),
     (DataDirectoryError, 503, "unavailable"),
@@ -60,6 +62,6 @@ def problem_of(error: Exception) -> tuple[int, str, str, dict[str, str] | None] 
     """(status, code, text, headers) of an error; None: a defect of ours."""
     for kind, status, code in STATUS_OF_ERROR:
         if isinstance(error, kind):
-            headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, QuotaReached) else None
+            headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, QuotaReached | Busy) else None
             return status, code, "; ".join([str(error), *getattr(error, "__notes__", [])]), headers
     return None

@@ -97,6 +97,7 @@ from engine.files.system import SystemFiles, read_whole_file, write_new_file
 from engine.limits import SMALL_FILE_BYTES_MAX
 from netserver.access.exposed import warn_of_readers
 from netserver.access.quotas import Seat
+from netserver.access.rights import Role
 from netserver.access.table import Route, route_of, topic_of
 from netserver.admin.access import KeysApi, SubscriptionsApi
 from netserver.admin.api import Api, Conflict
@@ -222,7 +223,8 @@ class AdminServer:
             return await (self._public(request, path) if below is None else self.console.handle(request, below, http))
         caller = Caller(self._server.access, self._token, request, partial(http.pause, request))
         if caller.identity is None:
-            await http.pause(request, caller.refused_after_s, gives_way=True)
+            with suppress(ConnectionError):  # nobody waits for the answer any more
+                await http.pause(request, caller.refused_after_s, gives_way=True)
             text = f"needs Authorization: Bearer with the content of {TOKEN_FILE} in the data directory, or a key"
             return _error(401, "unauthorized", text, {"WWW-Authenticate": "Bearer"})
         if request.headers.get("Content-Encoding", "identity") != "identity":
@@ -230,10 +232,11 @@ class AdminServer:
         if (request.content_length or 0) > ADMIN_BODY_BYTES and not (path.endswith("/records") and streams_in(request)):
             return _too_large()
         try:
-            seat = http.seat(request)
-            caller.sit(seat)
-            await caller.wait_for_rate()
-            return await self._call_api(request, path, caller, seat)
+            with http.in_work(is_operator=caller.identity.has_role(Role.OPERATOR)):
+                seat = http.seat(request)
+                caller.sit(seat)
+                await caller.wait_for_rate()
+                return await self._call_api(request, path, caller, seat)
         except ConnectionError:  # the client went away in the middle of its body: nobody reads this answer
             return _error(400, "disconnected", "the request's body was cut short")
         except Exception as error:

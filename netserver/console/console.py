@@ -15,8 +15,10 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from aiohttp import web
 
+from netserver.access.rights import Role
 from netserver.access.table import PAGES, Route, route_of, topic_of
 from netserver.admin.callers import Caller, is_of_another_site
+from netserver.admin.http import Busy
 from netserver.admin.problems import problem_of
 from netserver.config.console import FULL, OFF
 from netserver.console.connections import ConnectionViews
@@ -126,6 +128,8 @@ class Console:
             refused = error
         except ConnectionError:
             refused = Refused(400, "The request was cut short.")
+        except Busy as error:
+            refused = Refused(503, f"{error}.")
         except Exception:
             log.exception("console: error in %s %s", request.method, request.path[:200])
             refused = Refused(500, "Internal error; the server's log tells more.")
@@ -141,26 +145,28 @@ class Console:
         parts = [name_of_part(unquote_to_bytes(part)) for part in below.split("/")]
         if parts[0] == b"static" and len(parts) == 2:
             return static_response(parts[1].decode("ascii", "replace"), request.query_string)
-        if request.method == "POST" or "Upgrade" in request.headers:
+        is_form = request.method == "POST"
+        if is_form or "Upgrade" in request.headers:
             _check_origin(request)
-        form = await _form(request) if request.method == "POST" else {}
         if parts[0] == b"login":
-            return await self._login(request, parts[1:], form, http)
+            return await self._login(request, parts[1:], http)
         cookie = request.cookies.get(self._cookie, "")
         session = self._logins.session(cookie) if cookie else None
         if session is None:
-            if request.method == "POST":
+            if is_form:
                 raise Refused(403, "You are not logged in any more; log in and try again.")
             return _redirect(link(self._base_path, "login", next=request.raw_path[:2000]))
-        if request.method == "POST" and not session.sent(form.pop("form_token", "")):
-            raise Refused(403, "This form is of another login; load its page again.")
-        if parts == [b"logout"] and request.method == "POST":
-            self._logins.end(cookie)
-            return self._forget(_redirect(link(self._base_path, "login")))
-        caller = self._caller(request, http, known=session.known)
-        query = {name: value for name, value in request.query.items() if value}
-        settings = self._server.config.console
-        return await self._view(Visit(request, session, caller, http.seat(request), settings, parts, query, form))
+        with http.in_work(is_operator=session.identity.has_role(Role.OPERATOR)):
+            form = await _form(request) if is_form else {}
+            if is_form and not session.sent(form.pop("form_token", "")):
+                raise Refused(403, "This form is of another login; load its page again.")
+            if parts == [b"logout"] and is_form:
+                self._logins.end(cookie)
+                return self._forget(_redirect(link(self._base_path, "login")))
+            caller = self._caller(request, http, known=session.known)
+            query = {name: value for name, value in request.query.items() if value}
+            settings = self._server.config.console
+            return await self._view(Visit(request, session, caller, http.seat(request), settings, parts, query, form))
 
     def _caller(self, request: web.BaseRequest, http: HttpServer, **how: Any) -> Caller:
         return Caller(self._server.access, self._token, request, partial(http.pause, request), base=f"/{PREFIX}", **how)
@@ -220,9 +226,9 @@ class Console:
 
     # --- logging in
 
-    async def _login(
-        self, request: web.BaseRequest, parts: list[bytes], form: dict[str, str], http: HttpServer
-    ) -> web.StreamResponse:
+    async def _login(self, request: web.BaseRequest, parts: list[bytes], http: HttpServer) -> web.StreamResponse:
+        with http.giving_way(request):  # nobody knows yet who sends it
+            form = await _form(request) if request.method == "POST" else {}
         home = link(self._base_path)
         wanted = form.get("next") or request.query.get("next", "")
         next_path = wanted if wanted.startswith(home) and wanted.isascii() and wanted.isprintable() else home

@@ -82,6 +82,20 @@ MUTANTS = (
         f"{HTTP_ACCESS} -k websocket",
     ),
     Mutant(
+        "let followers take all places of admin HTTP",
+        "netserver/admin/http.py::HttpServer.in_work",
+        "self._in_work += 1",
+        "pass",
+        f"{ADMIN_HTTP} -k leave_room",
+    ),
+    Mutant(
+        "keep the place of a form that somebody sends who has not logged in",
+        "netserver/console/console.py::Console._login",
+        "with http.giving_way(request):",
+        "if True:",
+        f"{ADMIN_HTTP} -k half",
+    ),
+    Mutant(
         "gather as many records for one message of a WebSocket as it has credit for",
         "netserver/http/socket.py::_send",
         "or len(lines) >= HTTP_WRITE_BYTES",
@@ -112,8 +126,8 @@ MUTANTS = (
     Mutant(
         "keep the places of those who wait for the answer to a wrong key",
         "netserver/admin/http.py::HttpServer.pause",
-        "if gives_way:",
-        "if False:",
+        "self.giving_way(request) if gives_way else nullcontext()",
+        "nullcontext()",
         f"{HTTP_ACCESS} -k nobodys_place",
     ),
     Mutant(

@@ -112,11 +112,19 @@ def test_who_says_nothing_is_closed_and_the_rest_waits_for_a_place(monkeypatch: 
 def held(kind: str) -> bytes:
     """What somebody sends who wants to keep a connection: nothing, half a head, a body that never comes, or a request
     whose answer nobody reads."""
-    head = b"POST /v1/topics HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n"
-    return {"silent": b"", "half a head": HEALTH[:-2], "half a body": head, "answered": HEALTH}[kind]
+    rest = b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
+    form = b"Content-Type: application/x-www-form-urlencoded\r\n\r\nkey="
+    return {
+        "silent": b"",
+        "half a head": HEALTH[:-2],
+        "half a body": b"POST /v1/topics" + rest + b"\r\n",
+        "half a login": b"POST /console/login" + rest + form,
+        "half a form": b"POST /console/topics" + rest + form,
+        "answered": HEALTH,
+    }[kind]
 
 
-@pytest.mark.parametrize("kind", ["silent", "half a head", "half a body", "answered"])
+@pytest.mark.parametrize("kind", ["silent", "half a head", "half a body", "half a login", "half a form", "answered"])
 def test_health_is_answered_however_many_connections_are_held(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_http, "ADMIN_KEEPALIVE_S", 1000.0)  # nobody's patience comes to an end
 
@@ -125,9 +133,61 @@ def test_health_is_answered_however_many_connections_are_held(kind: str, monkeyp
             _, writer = await place.connect()
             writer.write(held(kind))
             await writer.drain()
+            if kind.startswith("half a"):
+                await asyncio.sleep(0)  # it is in work before the next one comes
         assert await place.status(HEALTH) == 200
 
     with_place(test)
+
+
+def test_followers_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as may be are in work; one more is told to come later, an operator and a health check are answered."""
+    monkeypatch.setattr(admin_http, "ADMIN_REQUESTS_MAX", 3)
+    monkeypatch.setattr(admin_http, "ADMIN_REQUESTS_OPERATORS", 1)
+
+    async def test(place: Place) -> None:
+        admin = place.server.admin
+        assert admin is not None
+        place.server.log.catalog.create(b"t")
+        bearer = b" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + admin._token.encode() + b"\r\n\r\n"
+        follow = b"GET /v1/topics/t/records?follow=true" + bearer
+        followers = [await place.connect() for _ in range(4)]
+        for reader, writer in followers:
+            writer.write(follow)
+            assert (await reader.readline()).split()[1] == b"200"
+        assert await place.status(follow) == 503
+        assert await place.status(HEALTH) == 200
+        followers[0][1].transport.abort()
+        async with asyncio.timeout(20):
+            while await place.status(b"GET /v1/status" + bearer) == 503:
+                pass
+        with pytest.raises(admin_http.Busy), admin._http.in_work(is_operator=False):  # type: ignore[union-attr]
+            pass
+
+    with_place(test)
+
+
+def test_who_goes_while_a_refusal_waits_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    async def test(place: Place) -> None:
+        for _ in range(20):
+            place.server.access.guard.failed("127.0.0.1", "wrong")
+        _, writer = await place.connect()
+        writer.write(
+            HEALTH.replace(b"/healthz", b"/v1/status").replace(b"\r\n\r\n", b"\r\nAuthorization: wrong\r\n\r\n")
+        )
+        before = place.server.access.audit.refused
+        while place.server.access.audit.refused == before:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        writer.transport.abort()
+        admin = place.server.admin
+        assert admin is not None
+        async with asyncio.timeout(20):
+            while admin.connection_count:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert await place.status(HEALTH) == 200
+
+    with_place(test)
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_a_request_in_work_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
