@@ -1,7 +1,8 @@
 """Configuration of the engine: frozen dataclasses, and their reading from and writing to plain text.
 
-A setting is written as text, with or without a unit: ``segment_bytes = "128 MiB"``, ``retention_ms = "7d"``,
-``sync_interval_ms = "250"`` (a bare number counts in the unit of the setting's name).
+A setting is written as text with a unit: ``segment_bytes = "128MiB"``, ``retention = "7d"``. A bare number counts bytes
+or milliseconds. Users write a duration's name without the unit that the field has (`spelled`); both names are taken,
+and what is stored has the field's.
 
 ===========  ====================================================================================================
 sizes        ``b``; ``k kb kib``, ``m mb mib``, ``g gb gib``, ``t tb tib``: always powers of 1024
@@ -18,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Literal, TypeVar
@@ -127,8 +128,12 @@ class Setting:
             return str(value)
         for name, size in SIZE_NAMES if self.kind == "bytes" else DURATION_NAMES:
             if value % size == 0:
-                return f"{value // size} {name}" if self.kind == "bytes" else f"{value // size}{name}"
+                return f"{value // size}{name}"
         return str(value)
+
+    def native(self, value: int | str | bool) -> int | str | bool:
+        """The value as TOML has it: a boolean, a whole number, or a text (which durations and sizes are)."""
+        return self.text(value) if self.kind in ("bytes", "duration") and value else value
 
 
 def _setting(default: Any, kind: Kind, minimum: int = 0, maximum: int = 0, **details: Any) -> Any:
@@ -142,7 +147,7 @@ class TopicConfig:
     durability: Durability = _setting(  # noqa: RUF009  (returns a field(), which ruff cannot see)
         "always", "choice", choices=("always", "interval", "never"),
         help="When a record is acknowledged and readable: once synced to disk, or once written and synced every "
-        "sync_interval_ms, or once written and never synced by us.",
+        "sync_interval, or once written and never synced by us.",
     )  # fmt: skip
     sync_interval_ms: int = _setting(
         SECOND_MS, "duration", 1, limits.SYNC_INTERVAL_MS_MAX,
@@ -295,22 +300,40 @@ def settings(kind: type[TopicConfig] | type[EngineConfig]) -> dict[str, Setting]
     return _SETTINGS[kind]
 
 
+def spelled(name: str, how: object) -> str:
+    """A setting's name as users write it: that of a duration has no unit, its values have one."""
+    return name.removesuffix("_ms") if getattr(how, "kind", "") == "duration" else name
+
+
+def field_names(known: Mapping[str, object]) -> dict[str, str]:
+    """Every name that a setting may be given by -> the name of its field."""
+    return {spelled(name, how): name for name, how in known.items()} | {name: name for name in known}
+
+
+def spelled_settings(values: Mapping[str, str]) -> dict[str, str]:
+    """Settings of a topic by the names that users write."""
+    known = settings(TopicConfig)
+    return {spelled(name, known.get(name)): text for name, text in values.items()}
+
+
 def parse_settings(kind: type[TopicConfig] | type[EngineConfig], values: Mapping[str, str | int]) -> dict[str, Any]:
     """Field values from texts. Raises InvalidConfig."""
-    known = settings(kind)
+    known, fields = settings(kind), _FIELDS[kind]
     parsed = {}
     for name, text in values.items():
-        setting = known.get(name)
-        if setting is None:
-            raise InvalidConfig(unknown_setting_text(name, known))
+        if name not in fields:
+            raise InvalidConfig(unknown_setting_text(name, list(map(spelled, known, known.values()))))
         try:
-            parsed[name] = setting.parse(text)
+            parsed[fields[name]] = known[fields[name]].parse(text)
         except ValueError as error:
             raise InvalidConfig(f"{name} = {str(text)[:100]!r}: {error}") from None
     return parsed
 
 
-def unknown_setting_text(name: str, known: Mapping[str, object]) -> str:
+_FIELDS = {kind: field_names(known) for kind, known in _SETTINGS.items()}
+
+
+def unknown_setting_text(name: str, known: Collection[str]) -> str:
     """Message for an unknown setting that names the nearest known one (or all when none is near)."""
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
@@ -323,7 +346,7 @@ def _check(config: TopicConfig | EngineConfig) -> None:
         try:
             setting.check(value)
         except ValueError as error:
-            raise InvalidConfig(f"{name} = {str(value)[:100]!r}: {error}") from None
+            raise InvalidConfig(f"{spelled(name, setting)} = {str(value)[:100]!r}: {error}") from None
 
 
 def _to_mapping(config: AnyConfig, base: AnyConfig | None) -> dict[str, str]:

@@ -175,7 +175,7 @@ CLOCK_STEP_MS = 60_000
 """A jump of the clock by less than this is too small to make anything look too old: the ages go on."""
 
 CLOCK_DOUBT_MS = 3_600_000
-"""How long a jump of the system's clock has to last before it is believed, unless `clock_doubt_ms` says otherwise."""
+"""How long a jump of the system's clock has to last before it is believed, unless `clock_doubt` says otherwise."""
 
 CLOCK_OFF_MAX_MS = 400 * 86_400_000
 """A machine that seems to have been off for longer has a wrong clock, until it has lasted."""

@@ -29,9 +29,9 @@ from netserver.access.exposed import warn_of_writers
 from netserver.admin.metrics import Rounds
 from netserver.admin.names import SERVER_FILE
 from netserver.admin.server import AdminServer
-from netserver.config import sections as configuration
 from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
 from netserver.config.settings import Address
+from netserver.config.table import RELOADABLE, changes, reloaded
 from netserver.errors import CertificateError, ServerError
 from netserver.fresh_directory import FreshDirectory
 from netserver.limits import (
@@ -303,8 +303,8 @@ class Server:
             ServerError: nothing was changed.
         """
         new = _fitted(new, self.descriptors)
-        differing = configuration.changes(self.config, new)
-        merged = configuration.reloaded(self.config, new)
+        differing = changes(self.config, new)
+        merged = reloaded(self.config, new)
         contexts = self.tls.loaded(merged, TLS_SECTIONS - self.failed.keys())
         take_over_access = self.access.prepare(merged)
         prepared = [reloader(merged) for services in self.services.values() for reloader in services.reloaders]
@@ -323,7 +323,7 @@ class Server:
         self.gate.connections_max = self._connections_max(merged)
         self.gate.changed()
         set_level(merged.server.log_level)
-        self.restart_needed = sorted(name for name in differing if name not in configuration.RELOADABLE)
+        self.restart_needed = sorted(name for name in differing if name not in RELOADABLE)
         return self.restart_needed
 
     # --- inside

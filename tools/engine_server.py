@@ -16,15 +16,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import click
 
 from netserver.config import loading as config_reading
-from netserver.config import sections as configuration
-from netserver.config.sections import ServerConfig
+from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
+from netserver.config.table import SECTIONS, as_toml
 from netserver.contract import contract
 from netserver.errors import ConfigError, ServerError
 from netserver.logs import set_up
@@ -198,9 +198,10 @@ class Process:
         try:
             if isinstance(found, Exception):
                 raise found
+            tell_warnings(found)
             later = server.reload(found)
         except ServerError as error:
-            log.error("configuration not reloaded, nothing changed: %s", error)
+            log.error("configuration not reloaded, nothing changed: %s", str(error).replace("\n  ", "; "))
             return
         except Exception:
             log.exception("configuration not reloaded")
@@ -253,6 +254,9 @@ class ServerCommand(click.Command):
 @click.option("--blipmq", metavar=ADDRESS, help="BlipMQ listener.")
 @click.option("--fujin", metavar=ADDRESS, help="Fujin listener (UDP).")
 @click.option("--admin", metavar=ADDRESS, help="Health, metrics and admin API over HTTP.")
+@click.option("--port-offset", type=int, metavar="N", help="Add N to the ports of listeners that no option names.")
+@click.option("--ports", type=click.Choice(["auto"]), help="Free ports for them; logtool finds them by --data-dir.")
+@click.option("--set", "assignments", multiple=True, metavar="SECTION.NAME=VALUE", help="Any setting; repeatable.")
 @click.option("--insecure", is_flag=True, default=None, help="Let in anybody from other machines.")
 @click.option("--log-format", type=click.Choice(["text", "json"]), help="Form of the log on stderr.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="Least severe log lines.")
@@ -260,7 +264,16 @@ class ServerCommand(click.Command):
 @click.option("--print-config", is_flag=True, help="Print the whole configuration as TOML and end.")
 @click.option("--print-contract", is_flag=True, help="Print what an acknowledgement means and end.")
 @click.version_option(product_version(), prog_name="engine-server")
-def main(config_file: str | None, check_config: bool, print_config: bool, print_contract: bool, **flags: Any) -> None:
+def main(
+    config_file: str | None,
+    port_offset: int | None,
+    ports: Literal["auto"] | None,
+    assignments: tuple[str, ...],
+    check_config: bool,
+    print_config: bool,
+    print_contract: bool,
+    **flags: Any,
+) -> None:
     """Run the log server.
 
     It needs nothing but a directory. Settings come from defaults, then the TOML file, then the environment
@@ -268,14 +281,20 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
     """
 
     def load() -> ServerConfig:
-        return config_reading.load(Path(config_file) if config_file else None, os.environ, _layer(flags))
+        path = Path(config_file) if config_file else None
+        return config_reading.load(path, os.environ, _layer(flags, assignments), ports or port_offset)
 
     signals.KEPT.keep()  # unless the entry point has done it
     open_standard_streams()
     try:
+        if ports is not None and port_offset is not None:
+            raise ConfigError("--ports auto takes free ports, --port-offset moves them: give one of the two")
         config = load()
+        if print_config or print_contract or check_config:
+            for warning in config.warnings:
+                click.echo(f"engine-server: warning: {warning}", err=True)
         if print_config:
-            answer(configuration.as_toml(config))
+            answer(as_toml(config))
             return
         if print_contract:
             answer(contract(config))
@@ -286,6 +305,7 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         if not config.server.data_dir:
             raise ConfigError("no data directory: name one with --data-dir DIR or [server] data_dir")
         set_up(config.server.log_format, config.server.log_level)
+        tell_warnings(config)
         sys.setswitchinterval(SWITCH_INTERVAL_S)
         keep_freed_buffers()
         gc.disable()  # until the server is ready, see `netserver.shell.collection`
@@ -301,6 +321,12 @@ def main(config_file: str | None, check_config: bool, print_config: bool, print_
         sys.exit(failed(error))
 
 
+def tell_warnings(config: ServerConfig) -> None:
+    """Into the log."""
+    for warning in config.warnings:
+        log.warning("configuration: %s", warning)
+
+
 def failed(error: Exception) -> int:
     """Tells why the server does not run; the exit code."""
     if isinstance(error, ServerError):
@@ -313,14 +339,20 @@ def failed(error: Exception) -> int:
     return EXIT_BUG
 
 
-def _layer(flags: dict[str, Any]) -> config_reading.Layer:
-    """Flags as a layer of settings."""
-    layer: dict[str, dict[str, Any]] = {"server": {}}
+def _layer(flags: dict[str, Any], assignments: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
+    """Flags as a layer of settings; those with a name of their own win. Raises ConfigError."""
+    layer: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for assignment in assignments:
+        title, equals, value = assignment.partition("=")
+        section, _, name = title.strip().partition(".")
+        if not equals or section not in layer:
+            raise ConfigError(f"--set {assignment}: expected SECTION.NAME=VALUE, such as topics.retention=7d")
+        layer[section][name] = value
     for name, value in flags.items():
         if value is None:
             continue
-        if name in configuration.PROTOCOL_SECTIONS or name == "admin":
-            layer[name] = {"listen": value}
+        if name in PROTOCOL_SECTIONS or name == "admin":
+            layer[name]["listen"] = value
         else:
             layer["server"][name] = value
     return layer

@@ -21,7 +21,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any, Literal, TypeAlias
 
 from engine.callbacks import call_each
-from engine.config import UNSET, EngineConfig, TopicConfig, unknown_setting_text
+from engine.config import UNSET, EngineConfig, TopicConfig, field_names, unknown_setting_text
 from engine.config import settings as topic_settings
 from engine.errors import EngineError, InvalidConfig, LimitReached, TopicExists, UnknownPartition, UnknownTopic
 from engine.state import topic_entries
@@ -384,12 +384,12 @@ class Catalog:
 
 def _merge(settings: Mapping[str, str], changes: Mapping[str, str | int]) -> dict[str, str]:
     """Settings after changes, in their exact text. Raises InvalidConfig."""
+    fields = field_names(topic_settings(TopicConfig))
     own = {name: text for name, text in changes.items() if str(text).strip().lower() != UNSET}
-    parsed = TopicConfig.from_mapping(own)
-    merged = {**settings, **{name: parsed.to_mapping()[name] for name in own}}
-    known = topic_settings(TopicConfig)
+    parsed = TopicConfig.from_mapping(own).to_mapping()
+    merged = {**settings, **{fields[name]: parsed[fields[name]] for name in own}}
     for name in changes.keys() - own.keys():
-        if name not in known:
-            raise InvalidConfig(unknown_setting_text(name, known))
-        merged.pop(name, None)
+        if name not in fields:
+            raise InvalidConfig(unknown_setting_text(name, fields))
+        merged.pop(fields[name], None)
     return merged

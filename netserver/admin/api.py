@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from engine.config import spelled_settings
 from engine.errors import DiskFull, EngineError, UnknownTopic
 from engine.partitions.partition import Partition
 from engine.segments.batches import COMMITTED, PENDING, WriteBatch, outcome
@@ -387,8 +388,8 @@ class Api:
             "id": topic.id,
             "created_ms": topic.created_ms,
             "partitions": topic.partition_count,
-            "settings": dict(topic.settings),
-            "config": topic.config.to_mapping(),
+            "settings": spelled_settings(topic.settings),
+            "config": spelled_settings(topic.config.to_mapping()),
             "partition_details": partitions,
         }
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from netserver.admin.api import Api
 from netserver.admin.slices import sliced
-from netserver.config.sections import DEFAULT, RELOADABLE, sections, values
+from netserver.config.sections import ServerConfig
+from netserver.config.table import DEFAULT, TABLE
 from netserver.limits import ADMIN_PROBLEMS_SHOWN
 from netserver.version import product_version
 
@@ -69,18 +70,19 @@ class InspectionApi:
 
     async def settings(self) -> Document:
         """Every setting in force, where it comes from, and whether a reload takes a change over."""
-        config, known = self._server.config, sections()
+        config, defaults = self._server.config, ServerConfig()
         items = [
             {
-                "section": section,
-                "name": name,
-                "value": value,
-                "origin": config.origins.get(f"{section}.{name}", DEFAULT),
-                "reloadable": f"{section}.{name}" in RELOADABLE,
-                "help": known[section][name].help,
+                "section": entry.section,
+                "name": entry.name,
+                "value": entry.native(config),
+                "default": entry.native(defaults),
+                "origin": config.origins.get(entry.title, DEFAULT),
+                "reloadable": entry.is_reloadable,
+                "variable": entry.variable,
+                "help": entry.how.help,
             }
-            for section, its in values(config).items()
-            for name, value in its.items()
+            for entry in TABLE
         ]
         return {"schema": 1, "items": items}
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("quintlog.blipmq")
 
 OWNER = "blipmq"
-IGNORED_SETTINGS = ("metrics_addr", "metrics_port", "wal_path", "enable_tokio_console")
 
 
 class Watcher(Protocol):
@@ -56,7 +55,6 @@ class ListenerState:
         self.clock_ms = self.cursors.clock_ms
         self.age_ms = self.log.clock.age_ms
         self.counters = services.counters
-        section = services.config.blipmq
         self.cids = bytearray(8 * RUN_FRAMES_MAX)
         self.out = bytearray(POLL_REPLY_BYTES_MAX)
         self._routes: dict[bytes, Partition] = {}
@@ -67,9 +65,6 @@ class ListenerState:
         self.log.catalog.listen(self._topic_changed)
         self._take_over(services.config)
         services.reloaders.append(self._reload)
-        for name in IGNORED_SETTINGS:
-            if getattr(section, name):
-                log.warning("[blipmq] %s is a setting of the original and has no effect here", name)
         if services.config.admits_anybody("blipmq"):
             log.warning(
                 "no API keys are configured: any key is accepted, %s",

@@ -22,15 +22,28 @@ from netserver.errors import ConfigError
 BLIPMQ_LISTEN: Final = "127.0.0.1:5555"
 
 
+WITHOUT_EFFECT: Final = {
+    "metrics_addr": "see [admin] listen",
+    "metrics_port": "see [admin] listen",
+    "wal_path": "see [server] data_dir",
+    "enable_tokio_console": "there is nothing like it here",
+}
+"""Settings of the original's own files that mean nothing here, and what to look at instead."""
+ADDRESS_PARTS: Final = ("bind_addr", "port")
+"""The original's names for what is one setting here, `listen`."""
+
+
+def listen_of_parts(bind_addr: object, port: object) -> str:
+    """The address that the original's two settings mean; empty texts are its defaults."""
+    host = str(bind_addr or "127.0.0.1")
+    return f"[{host}]:{port or 5555}" if ":" in host else f"{host}:{port or 5555}"
+
+
 @dataclass(frozen=True)
 class BlipmqSection(ListenerSection):
     """BlipMQ. The names of the original's own configuration file are taken too."""
 
     listen: Address | None = address_setting(BLIPMQ_LISTEN, "HOST:PORT of the BlipMQ listener, or off.")  # noqa: RUF009
-    bind_addr: str = text_setting("", "The original's name for the host to listen on (with `port`; `listen` wins).")
-    port: int = number_setting(
-        0, "count", 1, 65535, "The original's name for the port (`listen` wins).", zero="see listen"
-    )
     allowed_api_keys: tuple[str, ...] = list_setting(
         "API keys that may do everything. Without these and a file any key is accepted, from this machine only.",
         secret=True,
@@ -48,7 +61,7 @@ class BlipmqSection(ListenerSection):
         zero="no limit",
     )  # fmt: skip
     message_ttl: int = number_setting(
-        0, "duration", 1, 100 * 365 * DAY_MS, "Age (ms) at which a message is no longer delivered.", zero="no limit"
+        0, "duration", 1, 100 * 365 * DAY_MS, "Age at which a message is no longer delivered.", zero="no limit"
     )
     unacknowledged_max: int = number_setting(
         UNACKNOWLEDGED_MAX, "count", 1, UNACKNOWLEDGED_MAX,
@@ -64,30 +77,19 @@ class BlipmqSection(ListenerSection):
     )
     subscription_expiry: int = number_setting(
         30 * DAY_MS, "duration", 60_000, 100 * 365 * DAY_MS,
-        "Time (ms) without use after which a subscription is removed.",
+        "Time without use after which a subscription is removed.",
         zero="never",
     )  # fmt: skip
     handshake_timeout: int = number_setting(
-        30_000, "duration", 100, DAY_MS, "Time (ms) for HELLO and AUTH; a connection that takes longer is closed."
+        30_000, "duration", 100, DAY_MS, "Time for HELLO and AUTH; a connection that takes longer is closed."
     )
     version_2: bool = flag_setting(True, "Speak protocol version 2 (pushed deliveries) with clients that ask for it.")
     fsync_policy: str = text_setting(
         "", "The original's durability, for topics that BlipMQ clients make: always, every_n:N (as always), "
         "interval_ms:N or none; empty: as [topics] says.",
     )  # fmt: skip
-    metrics_addr: str = text_setting("", "Taken from the original's files, without effect: see [admin] listen.")
-    metrics_port: int = number_setting(0, "count", 0, 65535, "As metrics_addr.")
-    wal_path: str = text_setting("", "Taken from the original's files, without effect: see [server] data_dir.")
-    enable_tokio_console: bool = flag_setting(False, "Taken from the original's files, without effect.")
 
     def __post_init__(self) -> None:
-        if (self.bind_addr or self.port) and self.listen == Address.parse(BLIPMQ_LISTEN):
-            host = self.bind_addr or "127.0.0.1"
-            text = f"[{host}]:{self.port or 5555}" if ":" in host else f"{host}:{self.port or 5555}"
-            try:
-                object.__setattr__(self, "listen", Address.parse(text))
-            except ValueError as error:
-                raise ConfigError(f"[blipmq] bind_addr and port: {error}") from None
         try:
             self.topic_settings()
         except ValueError as error:

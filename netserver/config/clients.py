@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from netserver.config.settings import ListenerSection, text_setting
-from netserver.errors import ConfigError
 
 CERTIFICATE: Final = "certificate"
 NETWORK: Final = "network"
@@ -72,27 +72,23 @@ def needs_certificate(section: ListenerSection | AdminLike) -> bool:
     return bool(section.tls_client_ca) and set(section.clients) <= {CERTIFICATE}
 
 
-def check_admin_clients(section: AdminLike) -> None:
-    """Check those of admin HTTP. Raises ConfigError."""
+def admin_client_problems(section: AdminLike) -> Iterator[str]:
+    """What is wrong with those of admin HTTP."""
     for way in section.clients:
         if way not in ADMIN_WAYS:
-            raise ConfigError(f"[admin] clients: {way!r} is no way for HTTP; there are {', '.join(ADMIN_WAYS)}")
+            yield f"[admin] clients: {way!r} is no way for HTTP; there are {', '.join(ADMIN_WAYS)}"
     if CERTIFICATE in section.clients and not section.tls_client_ca:
-        raise ConfigError("[admin] clients = certificate needs tls_client_ca: whose certificates count")
+        yield "[admin] clients = certificate needs tls_client_ca: whose certificates count"
 
 
-def check_clients(name: str, section: ListenerSection, is_governed: bool) -> None:
-    """Check a listener's ``clients``.
-
-    Raises:
-        ConfigError: they cannot be known in that way.
-    """
+def client_problems(name: str, section: ListenerSection, is_governed: bool) -> Iterator[str]:
+    """Why those of a listener's ``clients`` cannot be known in that way."""
     for way in section.clients:
         if way not in WAYS:
-            raise ConfigError(f"[{name}] clients: no way {way!r}; there are {', '.join(WAYS)}")
+            yield f"[{name}] clients: no way {way!r}; there are {', '.join(WAYS)}"
     if CERTIFICATE in section.clients and not section.tls_client_ca:
-        raise ConfigError(f"[{name}] clients = certificate needs tls_client_ca: whose certificates count")
+        yield f"[{name}] clients = certificate needs tls_client_ca: whose certificates count"
     if KEY in section.clients and name not in KEY_LISTENERS:
-        raise ConfigError(f"[{name}] clients = key: the protocol has no room for a key; use certificate or network")
+        yield f"[{name}] clients = key: the protocol has no room for a key; use certificate or network"
     if {KEY, NETWORK} & set(section.clients) and not is_governed:
-        raise ConfigError(f"[{name}] clients = {', '.join(section.clients)} needs [access] file: who they are")
+        yield f"[{name}] clients = {', '.join(section.clients)} needs [access] file: who they are"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from netserver.config.settings import TextSetting, choice_setting, flag_setting, setting
-from netserver.errors import ConfigError
 
 FULL: Final = "full"
 READ_ONLY: Final = "read-only"
@@ -27,10 +27,10 @@ class ConsoleSection:
         "/", TextSetting("text", help="Path under which a proxy shows the admin listener, such as /quintlog/.")
     )
 
-    def check(self) -> None:
-        """Raises ConfigError."""
+    def problems(self) -> Iterator[str]:
+        """What is wrong."""
         if not _BASE_PATH.fullmatch(self.base_path) or "/." in self.base_path:
-            raise ConfigError(
+            yield (
                 f"[console] base_path = {self.base_path[:80]!r}: expected a path that begins and ends with /, its "
                 "parts of A-Z a-z 0-9 . _ ~ -"
             )

@@ -89,14 +89,14 @@ class FujinSection(ListenerSection):
         "duration",
         1,
         DAY_MS,
-        "Time (ms) that a FETCH waits for the first message; the Go client gives up at 10 s.",
+        "Time that a FETCH waits for the first message; the Go client gives up at 10 s.",
     )
     nack_delay: int = number_setting(
-        1_000, "duration", 1, DAY_MS, "Time (ms) from a NACK to the next delivery.", zero="at once"
+        1_000, "duration", 1, DAY_MS, "Time from a NACK to the next delivery.", zero="at once"
     )
     ack_timeout: int = number_setting(
         0, "duration", 100, DAY_MS,
-        "Time (ms) after which an unacknowledged message is delivered again although its reader is there; it doubles "
+        "Time after which an unacknowledged message is delivered again although its reader is there; it doubles "
         "each time.", zero="never",
     )  # fmt: skip
     deliveries_max: int = number_setting(
@@ -111,30 +111,28 @@ class FujinSection(ListenerSection):
         "an ACK says that it is on disk.",
     )  # fmt: skip
     transaction_timeout: int = number_setting(
-        60_000, "duration", 100, DAY_MS, "Time (ms) without a command after which an open transaction is rolled back.",
+        60_000, "duration", 100, DAY_MS, "Time without a command after which an open transaction is rolled back.",
         zero="never",
     )  # fmt: skip
     write_headers: bool = flag_setting(
         False, "WRITE carries the headers field of the published specification; the original's clients do not send it."
     )
     ping_interval: int = number_setting(
-        5_000, "duration", 100, HOUR_MS, "Time (ms) between PINGs to a connection that sends nothing.", zero="never"
+        5_000, "duration", 100, HOUR_MS, "Time between PINGs to a connection that sends nothing.", zero="never"
     )
     ping_timeout: int = number_setting(
-        5_000, "duration", 100, HOUR_MS, "Time (ms) to answer a PING; a connection that takes longer is closed."
+        5_000, "duration", 100, HOUR_MS, "Time to answer a PING; a connection that takes longer is closed."
     )
     idle_timeout: int = number_setting(
-        30_000, "duration", 1_000, DAY_MS, "Time (ms) without a packet after which a connection is gone."
+        30_000, "duration", 1_000, DAY_MS, "Time without a packet after which a connection is gone."
     )
-    handshake_timeout: int = number_setting(
-        5_000, "duration", 100, 60_000, "Time (ms) for the handshake of a connection."
-    )
+    handshake_timeout: int = number_setting(5_000, "duration", 100, 60_000, "Time for the handshake of a connection.")
     force_terminate_timeout: int = number_setting(
         2_000,
         "duration",
         1,
         2_000,
-        "Time (ms) from STOP to the end of all streams when the server stops.",
+        "Time from STOP to the end of all streams when the server stops.",
         zero="at once",
     )
     writers: tuple[tuple[str, FujinWriter], ...] = table_setting(

@@ -7,11 +7,11 @@ The file has one table per section below::
     [figg]
     listen = "127.0.0.1:8119"        # or "off"
     [topics]
-    retention_ms = "7d"              # defaults of topics that have no setting of their own
+    retention = "7d"                 # defaults of topics that have no setting of their own
 
-The environment names the same settings ``QUINTLOG_SECTION_KEY`` (``QUINTLOG_TOPICS_RETENTION_MS=7d``); with ``_FILE``
-after it the value is read from that file, which suits secrets. Sizes and durations take units. An unknown setting is
-an error that names the nearest known one.
+The environment names the same settings ``QUINTLOG_SECTION_KEY`` (``QUINTLOG_TOPICS_RETENTION=7d``); with ``_FILE``
+after it the value is read from that file, which suits secrets. Sizes and durations have units. All that is wrong is
+told at once; an unknown setting is an error that names the nearest known one.
 """
 
 from __future__ import annotations
@@ -20,35 +20,22 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
-from engine.config import EngineConfig, TopicConfig, unknown_setting_text
-from engine.errors import InvalidConfig
-from netserver.config.clients import AccessSection
-from netserver.config.console import ConsoleSection
-from netserver.config.lines import line_of
-from netserver.config.sections import (
-    MAKING_TOPICS,
-    PROTOCOL_SECTIONS,
-    AdminSection,
-    ServerConfig,
-    ServerSection,
-    sections,
-)
-from netserver.config.settings import parse_value
+from netserver.config.blipmq import ADDRESS_PARTS, WITHOUT_EFFECT
+from netserver.config.ports import Ports
+from netserver.config.reading import COMMAND_LINE, ENVIRONMENT, NAMES, Layer, Reading, Source
+from netserver.config.sections import ServerConfig
+from netserver.config.table import ENVIRONMENT_PREFIX, SECTIONS
 from netserver.errors import ConfigError
 from netserver.limits import CONFIG_FILE_BYTES_MAX
 
-ENVIRONMENT_PREFIX: Final = "QUINTLOG_"
-Layer = Mapping[str, Mapping[str, Any]]
-"""Settings of one source: section -> name -> text."""
 
-
-def read_file(path: Path) -> Layer:
-    """The settings of a TOML file.
+def read_file(path: Path) -> tuple[str, dict[str, Any]]:
+    """Text and settings of a TOML file.
 
     Raises:
-        ConfigError: it cannot be read, is not TOML, or has an unknown section.
+        ConfigError: it cannot be read, or is not TOML.
     """
     try:
         with path.open("rb") as file:
@@ -56,44 +43,39 @@ def read_file(path: Path) -> Layer:
         if len(content) > CONFIG_FILE_BYTES_MAX:
             raise ConfigError(f"configuration file {path}: larger than {CONFIG_FILE_BYTES_MAX} bytes")
         text = content.decode("utf-8")
-        document = tomllib.loads(text.replace("\r\n", "\n"))
+        return text, tomllib.loads(text.replace("\r\n", "\n"))
     except RecursionError:
         raise ConfigError(f"configuration file {path}: nested too deeply") from None
     except FileNotFoundError:
         raise ConfigError(f"configuration file {path}: there is no such file") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"configuration file {path}: {error}") from None
-    known = sections()
-    for name, table in document.items():
-        if name not in known:
-            where = _place(str(path), text, name)
-            raise ConfigError(f"{where}: {unknown_setting_text(name, known).replace('setting', 'section')}")
-        if not isinstance(table, dict):
-            raise ConfigError(
-                f"{_place(str(path), text, name)}: {name} is a section: write [{name}] and its settings below it"
-            )
-    return document
 
 
-def _place(source: str, text: str, section: str, name: str = "") -> str:
-    """``FILE: line N`` of a setting or section; the file alone when it is written in an unusual way."""
-    line = line_of(text, section, name)
-    return f"{source}: line {line}" if line else source
+def _variables() -> dict[str, tuple[str, str]]:
+    """Every variable that is a setting -> its section and name."""
+    names = {section: [*its] for section, its in NAMES.items()}
+    names["blipmq"] += [*WITHOUT_EFFECT, *ADDRESS_PARTS]
+    found = {
+        f"{ENVIRONMENT_PREFIX}{section}_{name}".upper(): (section, name)
+        for section, its in names.items()
+        for name in its
+    }
+    return found | {f"{ENVIRONMENT_PREFIX}DATA_DIR": ("server", "data_dir")}
 
 
-def read_environment(environment: Mapping[str, str]) -> Layer:
+def read_environment(environment: Mapping[str, str], problems: list[str] | None = None) -> Layer:
     """The settings of ``QUINTLOG_SECTION_KEY`` variables; others with that prefix belong to other tools of ours.
+
+    Args:
+        problems: gets what is wrong; None: it is raised.
 
     Raises:
         ConfigError: a variable of a known section names no setting, looks like a misspelling, or its file is missing.
     """
-    known = sections()
-    names = {
-        f"{ENVIRONMENT_PREFIX}{section}_{name}".upper(): (section, name)
-        for section, its in known.items()
-        for name in its
-    }
-    names[f"{ENVIRONMENT_PREFIX}DATA_DIR"] = ("server", "data_dir")
+    names = _variables()
+    shown = [entry.variable for its in SECTIONS.values() for entry in its.values()]
+    wrong: list[str] = []
     found: dict[str, dict[str, Any]] = {}
     for variable, text in environment.items():
         if not variable.startswith(ENVIRONMENT_PREFIX):
@@ -102,28 +84,24 @@ def read_environment(environment: Mapping[str, str]) -> Layer:
         if variable not in names and variable.endswith("_FILE"):
             base = variable.removesuffix("_FILE")
         if base not in names:
-            near = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
+            near = difflib.get_close_matches(variable, shown, n=1, cutoff=0.85)
             section, has_key, _ = variable.removeprefix(ENVIRONMENT_PREFIX).lower().partition("_")
-            if near or (has_key and section in known):
-                hint = f"did you mean {near[0]}?" if near else f"[{section}] has {', '.join(known[section])}"
-                raise ConfigError(f"environment variable {variable}: no such setting; {hint}")
+            if near or (has_key and section in SECTIONS):
+                hint = f"did you mean {near[0]}?" if near else f"[{section}] has {', '.join(SECTIONS[section])}"
+                wrong.append(f"environment variable {variable}: no such setting; {hint}")
             continue
-        if base != variable:
-            try:
-                text = Path(text).read_text("utf-8").strip()
-            except (OSError, UnicodeDecodeError) as error:
-                raise ConfigError(f"environment variable {variable}: {error}") from None
+        try:
+            value = text if base == variable else Path(text).read_text("utf-8").strip()
+        except (OSError, UnicodeDecodeError) as error:
+            wrong.append(f"environment variable {variable}: {error}")
+            continue
         section, name = names[base]
-        found.setdefault(section, {})[name] = text
+        found.setdefault(section, {})[name] = value
+    if problems is not None:
+        problems += wrong
+    elif wrong:
+        raise ConfigError("\n  ".join(wrong))
     return found
-
-
-def _source(source: str, section: str, name: str) -> str:
-    """Where a setting came from: a file with its line, else the name of the layer."""
-    try:
-        return _place(source, Path(source).read_text("utf-8"), section, name)
-    except (OSError, UnicodeDecodeError):  # environment, command line
-        return source
 
 
 def build(*layers: tuple[str, Layer]) -> ServerConfig:
@@ -135,42 +113,30 @@ def build(*layers: tuple[str, Layer]) -> ServerConfig:
     Raises:
         ConfigError: names source, section and setting.
     """
-    known = sections()
-    values: dict[str, dict[str, Any]] = {name: {} for name in known}
-    origins: dict[str, str] = {}
-    for source, layer in layers:
-        for section, table in layer.items():
-            for name, text in table.items():
-                origins[f"{section}.{name}"] = source
-                try:
-                    values[section][name] = parse_value(known[section], name, text)
-                except ConfigError as error:
-                    raise ConfigError(f"{_source(source, section, name)}: [{section}] {error}") from None
-    making = {name: values["topics"].pop(name) for name in MAKING_TOPICS if name in values["topics"]}
-    try:
-        engine = EngineConfig(topic=TopicConfig(**values["topics"]), **values["engine"], **making)
-    except InvalidConfig as error:
-        raise ConfigError(str(error)) from None
-    config = ServerConfig(
-        server=ServerSection(**values["server"]),
-        engine=engine,
-        admin=AdminSection(**values["admin"]),
-        console=ConsoleSection(**values["console"]),
-        access=AccessSection(**values["access"]),
-        origins=origins,
-        **{name: kind(**values[name]) for name, kind in PROTOCOL_SECTIONS.items()},  # type: ignore[arg-type]
-    )
-    config.check()
-    return config
+    reading = Reading()
+    for name, layer in layers:
+        reading.take(Source(name), layer)
+    return reading.config()
 
 
-def load(path: Path | None, environment: Mapping[str, str], flags: Layer) -> ServerConfig:
+def load(path: Path | None, environment: Mapping[str, str], flags: Layer, ports: Ports | None = None) -> ServerConfig:
     """The configuration of a server start.
 
+    Args:
+        ports: how listeners are moved that the flags do not name.
+
     Raises:
-        ConfigError: see ``build``.
+        ConfigError: names all that is wrong, a line each.
     """
-    layers = [("environment", read_environment(environment)), ("command line", flags)]
+    reading = Reading()
     if path is not None:
-        layers.insert(0, (str(path), read_file(path)))
-    return build(*layers)
+        try:
+            text, document = read_file(path)
+            reading.take(Source(str(path), text), document)
+        except ConfigError as error:
+            reading.problems.append(str(error))
+    reading.take(Source(ENVIRONMENT), read_environment(environment, reading.problems))
+    reading.take(Source(COMMAND_LINE), flags)
+    if ports is not None:
+        reading.move(ports)
+    return reading.config(is_served=True)

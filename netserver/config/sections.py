@@ -1,41 +1,38 @@
-"""The server's configuration: its sections, which settings may change in a running server, and its text.
+"""The server's configuration: its sections, and what is wrong with several settings together.
 
-``netserver.config.loading`` makes one of a file, the environment and flags.
+``netserver.config.loading`` makes one of a file, the environment and flags; ``netserver.config.table`` has every
+setting.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from engine.config import DAY_MS, EngineConfig, TopicConfig
+from engine.config import DAY_MS, EngineConfig
 from netserver.config.blipmq import BlipmqSection
 from netserver.config.clients import (
     AccessSection,
+    admin_client_problems,
     admin_ways,
     admits_anybody,
-    check_admin_clients,
-    check_clients,
+    client_problems,
     ways_of,
 )
 from netserver.config.console import ConsoleSection
-from netserver.config.fujin import NOT_RELOADABLE as FUJIN_FIXED
 from netserver.config.fujin import FujinSection
+from netserver.config.ports import address_problems
 from netserver.config.settings import (
     Address,
-    AnySetting,
     ListenerSection,
     address_setting,
     choice_setting,
     flag_setting,
     list_setting,
     number_setting,
-    section_settings,
     text_setting,
 )
-from netserver.errors import ConfigError
 from netserver.limits import MIB
 
 
@@ -129,26 +126,6 @@ PROTOCOL_SECTIONS: Final[dict[str, type[ListenerSection]]] = {
     "blipmq": BlipmqSection,
     "fujin": FujinSection,
 }
-MAKING_TOPICS: Final = ("auto_create", "auto_create_by_readers")
-"""Settings of the engine."""
-RELOADABLE: Final = frozenset(
-    {"server.log_level", "server.connections_max", "server.publish_share_bytes", "server.receive_bytes_max"}
-    | {"engine.topics_max", "engine.partitions_max", "engine.pending_bytes_max"}
-    | {f"topics.{name}" for name in MAKING_TOPICS}
-    | {f"topics.{name}" for name in section_settings(TopicConfig)}
-    | {f"blipmq.{name}" for name in section_settings(BlipmqSection)}
-    - {f"blipmq.{name}" for name in ("listen", "bind_addr", "port", "handshake_timeout", "acks", "fsync_policy")}
-    | {f"reliably.{name}" for name in section_settings(ReliablySection) if name != "listen"}
-    | {f"fujin.{name}" for name in section_settings(FujinSection) if name not in FUJIN_FIXED}
-    | {"access.file", "access.audit"}
-    | {f"console.{name}" for name in section_settings(ConsoleSection)}
-    | {f"{name}.clients" for name in (*PROTOCOL_SECTIONS, "admin")}
-    | {f"{name}.tls_{what}" for name in (*PROTOCOL_SECTIONS, "admin") for what in ("certificate", "key", "client_ca")}
-)
-"""Settings that SIGHUP changes in a running server; all others need a restart."""
-
-DEFAULT: Final = "default"
-"""The origin of a setting that nobody has made."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +134,7 @@ class ServerConfig:
 
     Attributes:
         origins: ``section.name`` of settings that are no defaults -> where they come from.
+        warnings: what is accepted and should be written in another way, or means nothing.
     """
 
     server: ServerSection = field(default_factory=ServerSection)
@@ -170,6 +148,7 @@ class ServerConfig:
     console: ConsoleSection = field(default_factory=ConsoleSection)
     access: AccessSection = field(default_factory=AccessSection)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
+    warnings: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def access_file(self) -> str:
@@ -199,143 +178,40 @@ class ServerConfig:
         assert isinstance(section, ListenerSection)
         return section
 
-    def check(self) -> None:
-        """Check what concerns several settings.
-
-        Raises:
-            ConfigError: says which settings and what to do.
-        """
+    def problems(self) -> Iterator[str]:
+        """What is wrong with several settings together: which, and what to do."""
         for name in PROTOCOL_SECTIONS:
             section = self.listener(name)
-            if bool(section.tls_certificate) != bool(section.tls_key):
-                raise ConfigError(f"[{name}] tls_certificate and tls_key belong together: set both or none")
-            if section.tls_client_ca and not section.tls_certificate and name != "fujin":  # which always has one
-                raise ConfigError(f"[{name}] tls_client_ca needs tls_certificate and tls_key")
-            check_clients(name, section, self.is_governed(name))
-            self._check_exposed(name, section.listen, self.admits_anybody(name))
-        if bool(self.admin.tls_certificate) != bool(self.admin.tls_key):
-            raise ConfigError("[admin] tls_certificate and tls_key belong together: set both or none")
-        if self.admin.tls_client_ca and not self.admin.tls_certificate:
-            raise ConfigError("[admin] tls_client_ca needs tls_certificate and tls_key")
-        check_admin_clients(self.admin)
-        self._check_admin_exposed()
-        self.console.check()
+            yield from self._tls_problems(name, section)
+            yield from client_problems(name, section, self.is_governed(name))
+            yield from self._exposed_problems(name, section.listen, self.admits_anybody(name))
+        yield from self._tls_problems("admin", self.admin)
+        yield from admin_client_problems(self.admin)
+        yield from self._admin_exposed_problems()
+        yield from self.console.problems()
         if self.access.file and self.blipmq.key_file not in ("", self.access.file):
-            raise ConfigError("[access] file and [blipmq] key_file name two files: put all identities into the first")
-        taken: dict[Address, str] = {}
-        for name in (*PROTOCOL_SECTIONS, "admin"):
-            address = getattr(self, name).listen
-            if address is None or address.port == 0 or name == "fujin":
-                continue
-            if address in taken:
-                raise ConfigError(f"[{taken[address]}] and [{name}] both listen on {address}: give one another port")
-            taken[address] = name
+            yield "[access] file and [blipmq] key_file name two files: put all identities into the first"
+        yield from address_problems({name: getattr(self, name).listen for name in (*PROTOCOL_SECTIONS, "admin")})
 
-    def _check_exposed(self, name: str, address: Address | None, anybody: bool) -> None:
+    def _tls_problems(self, name: str, section: ListenerSection | AdminSection) -> Iterator[str]:
+        if bool(section.tls_certificate) != bool(section.tls_key):
+            yield f"[{name}] tls_certificate and tls_key belong together: set both or none"
+        elif section.tls_client_ca and not section.tls_certificate and name != "fujin":  # which always has one
+            yield f"[{name}] tls_client_ca needs tls_certificate and tls_key"
+
+    def _exposed_problems(self, name: str, address: Address | None, anybody: bool) -> Iterator[str]:
         if address is not None and not address.is_loopback and anybody and not self.server.insecure:
-            raise ConfigError(
+            yield (
                 f"[{name}] listen = {address} can be reached from other machines, and anybody there could publish and "
                 "read everything: say who may come in ([access] file, tls_client_ca), listen on 127.0.0.1, or accept "
                 "it with --insecure"
             )
 
-    def _check_admin_exposed(self) -> None:
+    def _admin_exposed_problems(self) -> Iterator[str]:
         address = self.admin.listen
         safe = self.admin.tls_certificate or self.server.insecure
         if address is not None and not address.is_loopback and not safe:
-            raise ConfigError(
+            yield (
                 f"[admin] listen = {address} can be reached from other machines without TLS, so that its token can be "
                 "read on the way: configure TLS, listen on 127.0.0.1, or accept it with --insecure"
             )
-
-
-def sections() -> dict[str, dict[str, AnySetting]]:
-    """Every section with its settings. `MAKING_TOPICS` are shown where users look for them: with the topics."""
-    engine: dict[str, AnySetting] = dict(section_settings(EngineConfig))
-    topics: dict[str, AnySetting] = dict(section_settings(TopicConfig))
-    topics |= {name: engine.pop(name) for name in MAKING_TOPICS}
-    listeners = {name: section_settings(kind) for name, kind in PROTOCOL_SECTIONS.items()}
-    return {
-        "server": section_settings(ServerSection),
-        **listeners,
-        "admin": section_settings(AdminSection),
-        "console": section_settings(ConsoleSection),
-        "access": section_settings(AccessSection),
-        "topics": topics,
-        "engine": engine,
-    }
-
-
-def values(config: ServerConfig) -> dict[str, dict[str, str | int]]:
-    """Every setting by section, as TOML has it: numbers, booleans, and texts; secrets only as "(set)"."""
-    holders: dict[str, Any] = {name: getattr(config, name, None) for name in sections()}
-    holders["topics"] = config.engine.topic
-    return {
-        section: {
-            name: _plain(how, getattr(config.engine if name in MAKING_TOPICS else holders[section], name))
-            for name, how in its.items()
-        }
-        for section, its in sections().items()
-    }
-
-
-def _plain(how: Any, value: Any) -> str | int:
-    text: str = how.text(value)  # "7d" and "8 MiB" rather than their numbers
-    return value if isinstance(value, int) and text.lower() == str(value).lower() else text
-
-
-def toml_text(value: str | int) -> str:
-    """One of `values` as it stands in a TOML file."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, int):
-        return str(value)
-    quoted = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{quoted}"'
-
-
-def changes(old: ServerConfig, new: ServerConfig) -> list[str]:
-    """``section.name`` of every setting that differs."""
-    found = []
-    for section, its in sections().items():
-        for name in its:
-            holder = "engine" if section == "topics" else section
-            before, after = getattr(old, holder), getattr(new, holder)
-            if section == "topics" and name not in MAKING_TOPICS:
-                before, after = before.topic, after.topic
-            if getattr(before, name) != getattr(after, name):
-                found.append(f"{section}.{name}")
-    return found
-
-
-def reloaded(old: ServerConfig, new: ServerConfig) -> ServerConfig:
-    """``old`` with those settings of ``new`` that may change in a running server."""
-    result = old
-    for change in changes(old, new):
-        if change not in RELOADABLE:
-            continue
-        section, _, name = change.partition(".")
-        if section == "topics" and name not in MAKING_TOPICS:
-            topic = dataclasses.replace(result.engine.topic, **{name: getattr(new.engine.topic, name)})
-            engine = dataclasses.replace(result.engine, topic=topic)
-            result = dataclasses.replace(result, engine=engine)
-        else:
-            holder = "engine" if section == "topics" else section
-            part = dataclasses.replace(getattr(result, holder), **{name: getattr(getattr(new, holder), name)})
-            result = dataclasses.replace(result, **{holder: part})
-        origins = {**result.origins, change: new.origins.get(change, DEFAULT)}
-        result = dataclasses.replace(result, origins=origins)
-    return result
-
-
-def as_toml(config: ServerConfig) -> str:
-    """The whole configuration as a TOML file with one comment per setting."""
-    lines = []
-    known = sections()
-    for section, its in values(config).items():
-        lines.append(f"[{section}]")
-        for name, value in its.items():
-            restart = "" if f"{section}.{name}" in RELOADABLE else " (A change needs a restart.)"
-            lines += [f"# {known[section][name].help}{restart}", f"{name} = {toml_text(value)}"]
-        lines.append("")
-    return "\n".join(lines)

@@ -67,6 +67,9 @@ class AnySetting(Protocol):
     def text(self, value: Any) -> str:
         """A text that ``parse`` turns into the value."""
 
+    def native(self, value: Any) -> Any:
+        """The value as TOML has it, which ``parse`` takes too."""
+
 
 @dataclass(frozen=True, slots=True)
 class TextSetting:
@@ -107,6 +110,10 @@ class TextSetting:
             return ",".join(value)
         return "off" if value is None else str(value)
 
+    def native(self, value: Any) -> str | list[str]:
+        """The value as TOML has it: a text, or a list of texts."""
+        return list(value) if self.kind == "list" and not (self.secret and value) else self.text(value)
+
 
 def setting(default: Any, how: AnySetting) -> Any:
     """A dataclass field that is a setting."""
@@ -132,7 +139,7 @@ def list_setting(help: str, *, secret: bool = False) -> Any:
 def number_setting(
     default: int, kind: Literal["bytes", "duration", "count"], minimum: int, maximum: int, help: str, zero: str = ""
 ) -> Any:
-    """A number in the unit of the setting's name, with bounds; ``zero`` says what 0 means where it is allowed."""
+    """A number (of bytes, of milliseconds) with bounds; ``zero`` says what 0 means where it is allowed."""
     return setting(default, Setting(kind, minimum, maximum, zero=zero, help=help))
 
 
@@ -146,20 +153,36 @@ def flag_setting(default: bool, help: str) -> Any:
     return setting(default, Setting("flag", help=help))
 
 
+def toml_text(value: Any) -> str:
+    """A native value as it stands in a TOML file."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{json.dumps(name, ensure_ascii=False)} = {toml_text(its)}" for name, its in value.items())
+        return f"{{ {inside} }}" if inside else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(toml_text, value))}]"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
 def section_settings(kind: type[Any]) -> dict[str, AnySetting]:
     """The settings of a section by name, in order."""
     return {f.name: f.metadata["setting"] for f in dataclasses.fields(kind) if "setting" in f.metadata}
 
 
-def parse_value(known: Mapping[str, AnySetting], name: str, text: Any) -> Any:
+def known_setting(known: Mapping[str, AnySetting], name: str) -> AnySetting:
+    """The setting of a name. Raises ConfigError: it is unknown; names the nearest known one."""
+    if name not in known:
+        raise ConfigError(unknown_setting_text(name, known))
+    return known[name]
+
+
+def parse_value(how: AnySetting, name: str, text: Any) -> Any:
     """The value of one setting.
 
     Raises:
-        ConfigError: names the setting (the nearest known one if it is unknown) and what is expected.
+        ConfigError: names the setting and what is expected.
     """
-    how = known.get(name)
-    if how is None:
-        raise ConfigError(unknown_setting_text(name, known))
     if isinstance(text, dict) and not isinstance(how, TableSetting):
         raise ConfigError(f"{name}: expected a value, not a table")
     if isinstance(text, bool):
@@ -219,7 +242,7 @@ class TableSetting:
             if not isinstance(table, Mapping):
                 raise ValueError(f"{name}: expected a table")
             try:
-                values = {key: parse_value(known, key, value) for key, value in table.items()}
+                values = {key: parse_value(known_setting(known, key), key, value) for key, value in table.items()}
                 found.append((name, self.entry(**values)))
             except ConfigError as error:
                 raise ValueError(f"{name}: {error}") from None
@@ -227,14 +250,12 @@ class TableSetting:
 
     def text(self, value: tuple[tuple[str, Any], ...]) -> str:
         """A text that ``parse`` turns into ``value``."""
-        if not value:
-            return ""
+        return toml_text(self.native(value))
+
+    def native(self, value: tuple[tuple[str, Any], ...]) -> dict[str, dict[str, Any]]:
+        """The value as TOML has it: a table of tables."""
         known = section_settings(self.entry)
-        entries = []
-        for name, entry in value:
-            shown = (f"{key} = {json.dumps(how.text(getattr(entry, key)))}" for key, how in known.items())
-            entries.append(f"{json.dumps(name)} = {{ {', '.join(shown)} }}")
-        return f"{{ {', '.join(entries)} }}"
+        return {name: {key: how.native(getattr(entry, key)) for key, how in known.items()} for name, entry in value}
 
 
 def table_setting(entry: type[Any], help: str) -> Any:

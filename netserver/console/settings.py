@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from netserver.access.rights import Role
-from netserver.config.sections import DEFAULT, RELOADABLE, sections, values
+from netserver.config.table import DEFAULT, SECTIONS
 from netserver.console.limits import CONSOLE_ROWS
 from netserver.console.pages import Answer, Page, Visit
 from netserver.contract import contract
@@ -29,17 +29,17 @@ class SettingsViews:
         """All of them, or those that were made."""
         config = self._server.config
         made_only = "made" in visit.query
-        shown, known = [], sections()
-        for section, its in values(config).items():
+        shown = []
+        for section, its in SECTIONS.items():
             rows = [
                 {
-                    "name": name,
-                    "value": str(value).lower() if isinstance(value, bool) else value,
-                    "origin": config.origins.get(f"{section}.{name}", DEFAULT),
-                    "help": known[section][name].help,
-                    "reloads": f"{section}.{name}" in RELOADABLE,
+                    "name": entry.name,
+                    "value": value if isinstance(value := entry.native(config), str) else entry.toml(config),
+                    "origin": config.origins.get(entry.title, DEFAULT),
+                    "help": entry.how.help,
+                    "reloads": entry.is_reloadable,
                 }
-                for name, value in its.items()
+                for entry in its.values()
             ]
             kept = [row for row in rows if not made_only or row["origin"] != DEFAULT]
             if kept:

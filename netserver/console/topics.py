@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote_to_bytes
 
-from engine.config import TopicConfig
+from engine.config import TopicConfig, spelled, spelled_settings
 from engine.config import settings as topic_settings
 from engine.cursors.documents import REDRIVE_OWNER
 from netserver.admin.globs import MAGIC, matcher
@@ -89,9 +89,10 @@ class TopicViews:
         changes = {name: value for name, value in visit.form.items() if value != UNCHANGED}
         if not changes:
             return GoTo(("topics", topic.name), "Nothing was changed.")
-        before = {name: topic.settings.get(name, DEFAULT) for name in changes}
+        before = spelled_settings(topic.settings)
         await self._api.configure_topic(topic.name, {"config": changes})
-        told = "; ".join(f"{name}: {before[name]} → {topic.settings.get(name, DEFAULT)}" for name in changes)
+        now = spelled_settings(topic.settings)
+        told = "; ".join(f"{name}: {before.get(name, DEFAULT)} → {now.get(name, DEFAULT)}" for name in changes)
         return GoTo(("topics", topic.name), f"Changed {told}.")
 
     async def trim(self, visit: Visit) -> Answer:
@@ -178,7 +179,7 @@ def _settings(topic: Topic) -> list[dict[str, str]]:
     """Every setting of a topic, its own or the server's default."""
     known, config = topic_settings(TopicConfig), topic.config.to_mapping()
     return [
-        {"name": name, "value": config[name], "own": topic.settings.get(name, ""), "help": how.help}
+        {"name": spelled(name, how), "value": config[name], "own": topic.settings.get(name, ""), "help": how.help}
         for name, how in known.items()
     ]
 

@@ -56,6 +56,7 @@ def named(name: str) -> dict[str, Schema]:
     return {name: TEXT, f"{name}_base64": {"type": "string", "contentEncoding": "base64"}}
 
 
+SETTING_VALUE: Final[Schema] = {"anyOf": [TEXT, WHOLE, FLAG, listed(TEXT), mapped(mapped(TEXT))]}
 NAME: Final = named("name")
 VALUE: Final = named("value")
 POSITION: Final[Schema] = {"anyOf": [TEXT, WHOLE]}
@@ -196,9 +197,11 @@ SCHEMAS: Final[dict[str, Schema]] = {
         {
             "section": TEXT,
             "name": TEXT,
-            "value": {"anyOf": [TEXT, WHOLE, FLAG]},
+            "value": SETTING_VALUE,
+            "default": SETTING_VALUE,
             "origin": TEXT,
             "reloadable": FLAG,
+            "variable": TEXT,
             "help": TEXT,
         }
     ),

@@ -13,7 +13,8 @@ import netserver
 import tools
 from engine.config import EngineConfig
 from engine.limits import PARTITIONS_PER_TOPIC_MAX, RECORD_BYTES_MAX, TOPIC_NAME_BYTES_MAX
-from netserver.config.sections import ServerConfig, as_toml
+from netserver.config.sections import ServerConfig
+from netserver.config.table import as_toml
 from netserver.figg.limits import TOPIC_BYTES_MAX as FIGG_TOPIC_BYTES_MAX
 from netserver.tank.limits import TOPIC_NAME_BYTES_MAX as TANK_TOPIC_BYTES_MAX
 from tools.engine_server import main as engine_server

@@ -60,7 +60,8 @@ NETSERVER_PUBLIC = frozenset(
         "figg", "tank", "blipmq", "fujin", "errors", "client.base", "client.partitioning",
         "client.recognition", "client.tls", "access.key_file", "access.rights",
         "admin.metrics", "admin.names", "http.query", "reliably.applications", "reliably.describe",
-        "app", "config.loading", "config.sections", "contract", "logs", "malloc", "shell.collection",
+        "app", "config.loading", "config.sections", "config.settings",
+        "config.table", "contract", "logs", "malloc", "shell.collection",
         "shell.watched_loop", "testing", "version",
     )
 )  # fmt: skip

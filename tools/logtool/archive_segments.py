@@ -62,7 +62,7 @@ def archive_segments(settings: Settings, uri: str) -> None:
         copied = f"{count_text(len(items), 'segment')} copied ({size_text(size_bytes)})"
         output.note(f"{copied}; {total} in manifest {report.manifest.version}")
     else:
-        output.note("no segment is sealed yet, and nothing was written: see segment_bytes and segment_age_ms")
+        output.note("no segment is sealed yet, and nothing was written: see segment_bytes and segment_age")
     for finding in report.findings:
         output.warn(finding)
     if report.findings:

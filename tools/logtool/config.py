@@ -11,8 +11,9 @@ from typing import Any
 import click
 
 from netserver.config import loading as config_reading
-from netserver.config import sections as configuration
-from netserver.config.sections import toml_text
+from netserver.config.sections import ServerConfig
+from netserver.config.settings import toml_text
+from netserver.config.table import DEFAULT, TABLE
 from netserver.errors import ConfigError
 from tools.logtool.check import figures
 from tools.logtool.cli import Group, Settings
@@ -27,6 +28,7 @@ COLUMNS = (
     Column("setting"),
     Column("value", show=lambda value: value if isinstance(value, str) else toml_text(value)),
     Column("restart", show=lambda need: "yes" if need else ""),
+    Column("origin"),
 )
 POLL_S = 0.02
 
@@ -45,7 +47,7 @@ def config() -> None:
     """Show and check the server's configuration, and have it read again."""
 
 
-def loaded(settings: Settings, path: Path | None) -> configuration.ServerConfig:
+def loaded(settings: Settings, path: Path | None) -> ServerConfig:
     """What a server would start with. Raises Failure: it is not valid."""
     own = {"QUINTLOG_DATA_DIR"}  # the tools' address, which is not what is asked for here
     environment = {name: text for name, text in settings.environment.items() if name not in own}
@@ -61,14 +63,18 @@ def loaded(settings: Settings, path: Path | None) -> configuration.ServerConfig:
 @click.pass_obj
 def show(settings: Settings, path: Path | None, changed: bool) -> None:
     """Show what a server would start with: defaults, the FILE, and QUINTLOG_SECTION_KEY of the environment."""
-    defaults = configuration.values(configuration.ServerConfig())
-    items: list[dict[str, Any]] = []
-    for section, table in configuration.values(loaded(settings, path)).items():
-        for name, value in table.items():
-            if changed and defaults[section][name] == value:
-                continue
-            restart = f"{section}.{name}" not in configuration.RELOADABLE
-            items.append({"section": section, "setting": name, "value": value, "restart": restart})
+    defaults, found = ServerConfig(), loaded(settings, path)
+    items: list[dict[str, Any]] = [
+        {
+            "section": entry.section,
+            "setting": entry.name,
+            "value": entry.native(found),
+            "restart": not entry.is_reloadable,
+            "origin": found.origins.get(entry.title, DEFAULT),
+        }
+        for entry in TABLE
+        if not changed or entry.value(found) != entry.value(defaults)
+    ]
     settings.output.items(COLUMNS, items)
 
 
@@ -77,7 +83,8 @@ def show(settings: Settings, path: Path | None, changed: bool) -> None:
 @click.pass_obj
 def check(settings: Settings, path: Path | None) -> None:
     """Check a configuration without starting anything; an error names the line and what is expected."""
-    loaded(settings, path)
+    for warning in loaded(settings, path).warnings:
+        settings.output.note(f"logtool: warning: {warning}")
     if settings.output.form == "table":
         settings.output.note("the configuration is valid")
     else:

@@ -30,7 +30,7 @@ from typing import Any
 import click
 
 from netserver.admin.names import TOKEN_FILE
-from netserver.config import sections as configuration
+from netserver.config.table import as_toml
 from netserver.version import product_version
 from tools.logtool.cli import Group, Settings
 from tools.logtool.config import loaded
@@ -129,7 +129,7 @@ def _configuration(settings: Settings, path: Path | None, bundle: Bundle) -> byt
     """Raises Failure: it is not valid."""
     config = loaded(settings, path)
     bundle.secrets.update(key.encode() for key in config.blipmq.allowed_api_keys)
-    return f"# read from {path}\n".encode() * (path is not None) + configuration.as_toml(config).encode()
+    return f"# read from {path}\n".encode() * (path is not None) + as_toml(config).encode()
 
 
 def _of_the_process(pid: int) -> bytes:

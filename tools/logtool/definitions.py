@@ -2,7 +2,7 @@
 
 The document::
 
-    {"schema": 1, "topics": [{"name": "clicks", "partitions": 4, "settings": {"retention_ms": "7d"}}]}
+    {"schema": 1, "topics": [{"name": "clicks", "partitions": 4, "settings": {"retention": "7d"}}]}
 
 A name that is no UTF-8 is ``name_base64``.
 """
@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import click
 
-from engine.config import TopicConfig
+from engine.config import TopicConfig, spelled_settings
 from engine.errors import InvalidConfig
 from tools.logtool.cli import Group, Settings
 from tools.logtool.lib import errors
@@ -104,11 +104,11 @@ def _definition(item: Any, where: str) -> Definition:
     if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
         raise ValueError(f"{where}: partitions: expected a number of at least 1")
     if not isinstance(own, dict) or not all(isinstance(value, str) for value in own.values()):
-        raise ValueError(f'{where}: settings: expected an object of texts, such as {{"retention_ms": "7d"}}')
+        raise ValueError(f'{where}: settings: expected an object of texts, such as {{"retention": "7d"}}')
     unknown = set(item) - {"name", "name_base64", "partitions", "settings"}
     if unknown:
         raise ValueError(f"{where}: unknown member {min(unknown)!r}")
-    return Definition(name_of(item), partitions, own)
+    return Definition(name_of(item), partitions, spelled_settings(own))
 
 
 def _same(key: str, one: str | None, other: str) -> bool:

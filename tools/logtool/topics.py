@@ -157,7 +157,7 @@ def _parse_settings(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise click.UsageError(f"{pair!r}: expected KEY=VALUE, for example retention_ms=7d")
+            raise click.UsageError(f"{pair!r}: expected KEY=VALUE, for example retention=7d")
         parsed[key] = value
     return parsed
 
@@ -170,9 +170,9 @@ def _parse_settings(pairs: Sequence[str]) -> dict[str, str]:
 def create(settings: Settings, topic: str, pairs: tuple[str, ...], partitions: int) -> None:
     """Make a TOPIC, with settings of its own. Through the server, or on the files when none is running.
 
-    Settings: durability, sync_interval_ms, retention_ms, retention_bytes, retention_records, segment_bytes,
-    segment_age_ms, record_bytes_max. Sizes and durations take units (128MiB, 7d), also where a name ends in _ms; a bare
-    number counts bytes or milliseconds.
+    Settings: durability, sync_interval, retention, retention_bytes, retention_records, segment_bytes,
+    segment_age, record_bytes_max. Sizes and durations have units (128MiB, 7d); a bare number counts bytes or
+    milliseconds.
     """
     config = _parse_settings(pairs)
     with changes(settings) as change:

@@ -50,21 +50,21 @@ def test_choices_counts_and_flags() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"retention": "7d"}, "unknown setting 'retention': did you mean retention_ms?"),
-        ({"xyzzy": 1}, "unknown setting 'xyzzy': known are durability, sync_interval_ms"),
-        ({"segment_bytes": "1k"}, "segment_bytes = '1k': expected 64 KiB to 16 GiB"),
-        ({"segment_bytes": "17 GiB"}, "segment_bytes = '17 GiB': expected 64 KiB to 16 GiB"),
+        ({"retentio": "7d"}, "unknown setting 'retentio': did you mean retention?"),
+        ({"xyzzy": 1}, "unknown setting 'xyzzy': known are durability, sync_interval"),
+        ({"segment_bytes": "1k"}, "segment_bytes = '1k': expected 64KiB to 16GiB"),
+        ({"segment_bytes": "17 GiB"}, "segment_bytes = '17 GiB': expected 64KiB to 16GiB"),
         ({"segment_bytes": "12 parsecs"}, "expected a number with a unit of b, kib,"),
         ({"segment_bytes": "-1"}, "expected a number"),
         ({"segment_bytes": "1e6"}, "expected a number"),
         ({"segment_bytes": "9" * 5000}, "expected a number"),
-        ({"segment_bytes": "99999999999999999999t"}, "expected 64 KiB to 16 GiB"),
-        ({"segment_bytes": "65536.5"}, "expected a whole number, 64 KiB to 16 GiB"),
-        ({"segment_bytes": "0"}, "expected 64 KiB to 16 GiB"),
+        ({"segment_bytes": "99999999999999999999t"}, "expected 64KiB to 16GiB"),
+        ({"segment_bytes": "65536.5"}, "expected a whole number, 64KiB to 16GiB"),
+        ({"segment_bytes": "0"}, "expected 64KiB to 16GiB"),
         ({"retention_ms": "1"}, "expected 1s to 365000d, or 0 = keep for ever"),
         ({"retention_records": "5k"}, "expected a number, 1 to"),
         ({"durability": "sometimes"}, "durability = 'sometimes': expected always or interval or never"),
-        ({"record_bytes_max": "251 MiB"}, "expected 1 to 250 MiB"),
+        ({"record_bytes_max": "251 MiB"}, "expected 1 to 250MiB"),
     ],
 )
 def test_mistakes(values: dict[str, str], message: str) -> None:
@@ -82,7 +82,7 @@ def test_mistakes_in_the_engines_settings() -> None:
     ):
         with pytest.raises(InvalidConfig, match=message.replace("?", r"\?")):
             EngineConfig.from_mapping(values)
-    with pytest.raises(InvalidConfig, match="did you mean retention_ms"):
+    with pytest.raises(InvalidConfig, match="did you mean retention"):
         EngineConfig.from_mapping({}, {"retention_m": "1d"})
 
 
@@ -92,7 +92,7 @@ def test_mistakes_in_the_engines_settings() -> None:
      ("retention_ms", -1)],
 )  # fmt: skip
 def test_fields_are_checked_too(field: str, value: object) -> None:
-    with pytest.raises(InvalidConfig, match=field):
+    with pytest.raises(InvalidConfig, match=field.removesuffix("_ms")):
         TopicConfig(**{field: value})  # type: ignore[arg-type]
 
 
@@ -107,11 +107,11 @@ def test_written_and_read_back() -> None:
     )  # fmt: skip
     assert config.to_mapping() == {
         "durability": "never", "sync_interval_ms": "250ms", "retention_ms": "90s", "retention_bytes": "1048577",
-        "retention_records": "0", "segment_bytes": "1 MiB", "segment_age_ms": "7d", "record_bytes_max": "16 MiB",
+        "retention_records": "0", "segment_bytes": "1MiB", "segment_age_ms": "7d", "record_bytes_max": "16MiB",
     }  # fmt: skip
     assert TopicConfig.from_mapping(config.to_mapping()) == config
     assert config.to_mapping(TopicConfig(durability="never", retention_ms=90_000)) == {
-        "sync_interval_ms": "250ms", "retention_bytes": "1048577", "segment_bytes": "1 MiB"
+        "sync_interval_ms": "250ms", "retention_bytes": "1048577", "segment_bytes": "1MiB"
     }  # fmt: skip
     engine = EngineConfig(auto_create=False, pending_bytes_max=3 << 20, topic=config)
     assert EngineConfig.from_mapping(engine.to_mapping(), config.to_mapping()) == engine

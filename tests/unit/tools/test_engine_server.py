@@ -80,7 +80,7 @@ def test_checks_and_prints(tmp_path: Path) -> None:
     assert "when it likes" in run("--print-contract", environment={"QUINTLOG_TOPICS_DURABILITY": "never"}).stdout
     printed = run("--config", str(path), "--tank", "off", "--print-config")
     assert printed.returncode == 0
-    assert 'sync_interval_ms = "250ms"' in printed.stdout
+    assert 'sync_interval = "250ms"' in printed.stdout
     assert 'listen = "off"' in printed.stdout
     assert run("--version").stdout.startswith("engine-server, version ")
     assert "--data-dir" in run("--help").stdout
@@ -110,7 +110,7 @@ def test_wrong_settings_end_with_2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[figg]\nlisten = "off"\n\n[topics]\n# kept\nretention_ms = "7q"\n', "line 6: [topics] retention_ms = '7q'"),
+        ('[figg]\nlisten = "off"\n\n[topics]\n# kept\nretention = "7q"\n', "line 6: [topics] retention = '7q'"),
         ('[topcs]\nretention_ms = "7d"\n', "line 1: unknown section 'topcs': did you mean topics?"),
         ('\ntopics.segment_bytes = "1q"\n', "line 2: [topics] segment_bytes"),
         ("topics = 3\n", "line 1: topics is a section"),
@@ -216,13 +216,13 @@ def test_reload_is_all_or_nothing(tmp_path: Path) -> None:
         os.kill(quintlog.pid, signal.SIGHUP)
         wait_for_log(quintlog, "need a restart: engine.open_files_max")
         topic = quintlog.admin("GET", "/v1/topics/orders")
-        assert topic["config"]["retention_ms"] == "1d"
+        assert topic["config"]["retention"] == "1d"
         assert "quintlog_config_reload_success 1.0" in quintlog.admin("GET", "/metrics")
 
         path.write_text('[topics]\nretention_ms = "2d"\n[figg]\nlissten = 1\n')
         os.kill(quintlog.pid, signal.SIGHUP)
         wait_for_log(quintlog, r"not reloaded, nothing changed: .*did you mean listen\?")
-        assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention_ms"] == "1d"
+        assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention"] == "1d"
         assert "quintlog_config_reload_success 0.0" in quintlog.admin("GET", "/metrics")
 
         path.write_text(
@@ -230,14 +230,14 @@ def test_reload_is_all_or_nothing(tmp_path: Path) -> None:
         )
         os.kill(quintlog.pid, signal.SIGHUP)
         wait_for_log(quintlog, "nothing changed: TLS files")
-        assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention_ms"] == "1d"
+        assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention"] == "1d"
 
         path.write_text(
             f'[topics]\nretention_ms = "2d"\n[tank]\ntls_certificate = "{certificate}"\ntls_key = "{key}"\n'
         )
         os.kill(quintlog.pid, signal.SIGHUP)
         wait_for_log(quintlog, "configuration reloaded(?s:.*)configuration reloaded")
-        assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention_ms"] == "2d"
+        assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention"] == "2d"
 
 
 def test_reload_of_what_is_no_configuration(tmp_path: Path) -> None:
@@ -266,10 +266,10 @@ def test_reload_from_a_pipe_holds_up_nobody(tmp_path: Path) -> None:
         os.kill(quintlog.pid, signal.SIGHUP)
         os.kill(quintlog.pid, signal.SIGHUP)
         with path.open("w") as writer:  # somebody reads it now
-            assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention_ms"] == "0"
+            assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention"] == "0"
             writer.write('[topics]\nretention_ms = "1d"\n')
         wait_for_log(quintlog, "configuration reloaded")
-        assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention_ms"] == "1d"
+        assert quintlog.admin("GET", "/v1/topics/orders")["config"]["retention"] == "1d"
         assert quintlog.stop() == 0  # also with a reader that waits for another writer
 
 

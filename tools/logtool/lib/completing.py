@@ -104,8 +104,8 @@ def complete_protocol(_ctx: click.Context, _param: click.Parameter, incomplete: 
 
 def complete_setting(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """For KEY=VALUE of topics: the names, and the words of those that take words."""
-    from engine.config import TopicConfig, settings
+    from engine.config import TopicConfig, settings, spelled
 
     known = settings(TopicConfig)
-    offered = [f"{name}={word}" for name, one in known.items() for word in one.choices or ("",)]
+    offered = [f"{spelled(name, one)}={word}" for name, one in known.items() for word in one.choices or ("",)]
     return [CompletionItem(text) for text in offered if text.startswith(incomplete)]

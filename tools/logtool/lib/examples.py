@@ -12,8 +12,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "topics show": ("topics show orders",),
     "topics create": (
         "topics create orders",
-        "topics create clicks --partitions 4 retention_ms=7d segment_bytes=64MiB",
-        "topics create samples durability=interval sync_interval_ms=100ms",
+        "topics create clicks --partitions 4 retention=7d segment_bytes=64MiB",
+        "topics create samples durability=interval sync_interval=100ms",
     ),
     "topics set": ("topics set orders retention_bytes=10GiB", "topics set orders retention_bytes=default"),
     "topics trim": ("topics trim orders --before @-7d --dry-run", "topics trim clicks:3 --before 1000 --yes"),

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import click
 
-from netserver.config import sections as configuration
+from netserver.config.sections import ServerConfig
+from netserver.config.table import SECTIONS
 from netserver.version import product_version
 from tools.logtool.cli import COMMANDS, root
 from tools.logtool.lib.examples import examples_text
@@ -168,18 +169,16 @@ def _settings() -> str:
     text = (
         "A TOML file that engine-server(8) is given with --config; any subset of the settings below makes a valid one. "
         "In the environment a setting is QUINTLOG_SECTION_KEY, and with _FILE after it the name of a file that holds "
-        "the value. Sizes and durations take units, also where a name ends in _ms: "
-        "128MiB, 7d; a bare number counts bytes or milliseconds. What is marked * needs a restart, all else is taken "
+        "the value. Sizes and durations have units: 128MiB, 7d. What is marked * needs a restart, all else is taken "
         "over by a reload."
     )
     lines.append(plain(text))
-    defaults = configuration.values(configuration.ServerConfig())
-    for section, known in configuration.sections().items():
+    defaults = ServerConfig()
+    for section, known in SECTIONS.items():
         lines.append(f'.SH "[{section}]"')
-        for name, how in known.items():
-            mark = "" if f"{section}.{name}" in configuration.RELOADABLE else " *"
-            default = configuration.toml_text(defaults[section][name])
-            lines.append(_entry(f"{name} = {default}{mark}", how.help))
+        for entry in known.values():
+            mark = "" if entry.is_reloadable else " *"
+            lines.append(_entry(f"{entry.name} = {entry.toml(defaults)}{mark}", entry.how.help))
     return _page([*lines, *_also(f"{SERVER}.8", "logtool.1")])
 
 

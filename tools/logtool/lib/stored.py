@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterator
 from typing import Any
 
+from engine.config import spelled_settings
 from engine.directory_layout import STATE
 from engine.errors import Corrupt, EngineError, UnknownTopic
 from engine.reader import DirectoryReader, PartitionReader, StoredTopic
@@ -64,6 +65,6 @@ def topic_item(reader: DirectoryReader, topic: StoredTopic) -> dict[str, Any]:
         "id": topic.id,
         "created_ms": topic.created_ms,
         "partitions": topic.partition_count,
-        "settings": topic.config,
+        "settings": spelled_settings(topic.config),
         "partition_details": [partition_item(partition) for partition in partitions_of(reader, topic)],
     }

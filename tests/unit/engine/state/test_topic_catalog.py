@@ -217,8 +217,14 @@ def test_what_was_given_is_kept_whatever_the_defaults_are(tmp_path: Path) -> Non
     with catalog(tmp_path, topic=TopicConfig(retention_ms=3_600_000, durability="never")) as owner:
         (topic,) = owner.catalog
         assert (topic.config.retention_ms, topic.config.durability) == (0, "always")
-        with pytest.raises(InvalidConfig, match="did you mean retention_ms"):
-            owner.catalog.create(b"b", settings={"retention": "1d"})
+        with pytest.raises(InvalidConfig, match="did you mean retention"):
+            owner.catalog.create(b"b", settings={"retentio": "1d"})
+        topic = owner.catalog.create(b"b", settings={"retention": "1d"})
+        assert topic.settings == {"retention_ms": "1d"}, "stored by the name that older versions know"
+        owner.answered()
+        owner.catalog.configure(topic, {"retention": "default"}, owner.answer)
+        assert owner.answered() == ["ok"]
+        assert topic.settings == {}
 
 
 def test_a_refused_topic_is_gone_after_a_restart(tmp_path: Path) -> None:
@@ -237,10 +243,10 @@ def test_configuration_changes_when_durable(tmp_path: Path) -> None:
         assert topic.config == TopicConfig(retention_ms=1000)
         assert owner.answered() == ["ok", "ok"]
         assert topic.config == TopicConfig(durability="never", segment_bytes=2 << 20)
-        assert topic.settings == {"durability": "never", "segment_bytes": "2 MiB"}
+        assert topic.settings == {"durability": "never", "segment_bytes": "2MiB"}
         assert owner.changes == [(b"a", "created"), (b"a", "configured"), (b"a", "configured")]
         for changes, message in (
-            ({"segment_byte": "1m"}, "did you mean segment_bytes"), ({"segment_bytes": "1"}, "64 KiB to 16 GiB"),
+            ({"segment_byte": "1m"}, "did you mean segment_bytes"), ({"segment_bytes": "1"}, "64KiB to 16GiB"),
             ({"segment_byte": "default"}, "did you mean segment_bytes"),
         ):  # fmt: skip
             with pytest.raises(InvalidConfig, match=message):
@@ -434,7 +440,7 @@ def test_described_and_adopted(tmp_path: Path) -> None:
         before = shape(owner.catalog)
         assert described[1] == {
             "id": 2, "name": "\\xff\x00", "name_base64": "/wA=", "partitions": 3, "created_ms": NOW_MS,
-            "config": {"retention_bytes": "5 MiB"},
+            "config": {"retention_bytes": "5MiB"},
         }  # fmt: skip
     (tmp_path / "new").mkdir()
     with catalog(tmp_path / "new") as owner:

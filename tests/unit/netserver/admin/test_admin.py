@@ -163,17 +163,17 @@ def test_names_that_are_not_ours_are_refused(host: str, allowed: bool) -> None:
 def test_topics_are_made_listed_changed_and_deleted() -> None:
     async def test(call: Caller) -> None:
         assert await call("GET", "/v1/topics") == (200, {"schema": 1, "items": []})
-        body = {"name": "orders", "partitions": 3, "config": {"retention_ms": "7d", "segment_bytes": 1 << 20}}
+        body = {"name": "orders", "partitions": 3, "config": {"retention": "7d", "segment_bytes": 1 << 20}}
         status, made = await call("POST", "/v1/topics", body)
         assert status == 201
         assert made["name"] == "orders"
         assert made["partitions"] == 3
-        assert made["settings"] == {"retention_ms": "7d", "segment_bytes": "1 MiB"}
+        assert made["settings"] == {"retention": "7d", "segment_bytes": "1MiB"}
         assert await call.error("POST", "/v1/topics", body) == (409, "topic_exists")
-        status, changed = await call("PATCH", "/v1/topics/orders", {"config": {"retention_ms": "default"}})
+        status, changed = await call("PATCH", "/v1/topics/orders", {"config": {"retention": "default"}})
         assert status == 200
-        assert changed["settings"] == {"segment_bytes": "1 MiB"}
-        assert changed["config"]["retention_ms"] == "0"
+        assert changed["settings"] == {"segment_bytes": "1MiB"}
+        assert changed["config"]["retention"] == "0"
         assert await call.error("PATCH", "/v1/topics/orders", {"config": {"retention": 1}}) == (400, "invalid_config")
         assert (await call("GET", "/v1/topics/orders"))[1] == changed
         assert await call("DELETE", "/v1/topics/orders") == (200, {"deleted": {"name": "orders"}})

@@ -44,7 +44,7 @@ def test_damage_settings_and_summary() -> None:
         assert damage["read_only"] == [{"partition": partition.title, "problem": "no disk"}]
         status, settings = await call("GET", "/v1/settings")
         by_name = {(item["section"], item["name"]): item for item in settings["items"]}
-        assert by_name["topics", "retention_ms"]["origin"] == "default"
+        assert by_name["topics", "retention"]["origin"] == "default"
         assert by_name["admin", "listen"]["origin"] != "default"
         assert by_name["topics", "auto_create"]["reloadable"]
         status, summary = await call("GET", "/summary", headers={})

@@ -11,9 +11,9 @@ import pytest
 from netserver import figg, fujin
 from netserver.admin.api import Api
 from netserver.config import loading as config_reading
-from netserver.config import sections as configuration
 from netserver.config.fujin import FujinReader, FujinWriter, parse_start
 from netserver.config.sections import ServerConfig
+from netserver.config.table import as_toml
 from netserver.errors import ConfigError
 from netserver.testing import running
 from tests.echo import run
@@ -49,7 +49,7 @@ def test_tables_in_the_file(tmp_path: Path) -> None:
         ("sub", FujinReader("orders")),
         ("odd name, = {}", FujinReader('or"ders', "audit", "@2026-11-27T10:00Z", "zero")),
     )
-    printed = configuration.as_toml(config)
+    printed = as_toml(config)
     assert config_reading.build(("printed", tomllib.loads(printed))).fujin == config.fujin, (
         "what is printed can be read"
     )

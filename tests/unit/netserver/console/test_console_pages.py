@@ -96,7 +96,7 @@ def test_settings_tell_where_they_come_from() -> None:
         page = await visitor.get("/console/settings")
         assert re.search(r">record_bytes_max<.*?>default<", page, re.DOTALL)
         made = await visitor.get("/console/settings?made=1")
-        assert re.search(r">retention_ms</td><td[^>]*>2d</td><td>test</td>", made)
+        assert re.search(r">retention</td><td[^>]*>2d</td><td>test</td>", made)
         assert "record_bytes_max" not in made
 
     visit(test, {"topics": {"retention_ms": "2d"}})
@@ -247,10 +247,10 @@ def test_topics_are_made_changed_trimmed_and_deleted() -> None:
         assert "Made orders." in await visitor.get(where)
         assert "Made orders." not in await visitor.get(where)
         assert "exists" in await visitor.post("/console/topics", 409, name="orders", partitions="2")
-        where = await visitor.post("/console/topics/orders/settings", retention_ms="3d", durability="")
+        where = await visitor.post("/console/topics/orders/settings", retention="3d", durability="")
         page = await visitor.get(where)
-        assert "Changed retention_ms: default → 3d." in page
-        assert "retention_ms" in await visitor.post("/console/topics/orders/settings", 400, retention_ms="never ever")
+        assert "Changed retention: default → 3d." in page
+        assert "retention" in await visitor.post("/console/topics/orders/settings", 400, retention="never ever")
         await publish(visitor, b"orders", [b"x"] * 10)
         where = await visitor.post("/console/topics/orders/trim", partition="0", before="4")
         assert "Partition 0 begins with 4 now." in await visitor.get(where)

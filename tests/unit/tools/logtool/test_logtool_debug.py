@@ -51,7 +51,7 @@ def test_beside_a_server(tmp_path: Path, logtool: Logtool) -> None:
         code, _, err = logtool(*place)
         assert (code, f"{out} is there already" in err) == (6, True)
     assert json.loads(found["manifest.json"])["missing"] == {}
-    assert 'retention_ms = "7d"' in found["config.toml"]
+    assert 'retention = "7d"' in found["config.toml"]
     assert 'allowed_api_keys = "(set)"' in found["config.toml"]
     (topic,) = json.loads(found["topics.json"])["items"]
     assert (topic["name_bytes"], topic["partition_details"][0]["next_offset"]) == (len(NAME), 2)

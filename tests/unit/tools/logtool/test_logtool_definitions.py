@@ -15,7 +15,7 @@ from tools.logtool.definitions import Definition, parse, plan
 pytestmark = pytest.mark.whole
 
 TOPICS: list[dict[str, Any]] = [
-    {"name": "clicks", "partitions": 4, "settings": {"retention_ms": "7d", "segment_bytes": "64 MiB"}},
+    {"name": "clicks", "partitions": 4, "settings": {"retention": "7d", "segment_bytes": "64MiB"}},
     {"name": "orders", "partitions": 1, "settings": {}},
     {"name": "samples", "partitions": 1, "settings": {"durability": "always"}},
     {"name_base64": "/wA=", "partitions": 2, "settings": {}},
@@ -52,7 +52,7 @@ def test_through_a_server_and_back(tmp_path: Path, file: Path, logtool: Logtool)
         assert (code, err) == (0, "")
         assert actions(out) == expected
         assert set(actions(logtool(*command)[1]).values()) == {"none"}
-        kept = {"name": "kept", "partitions": 1, "settings": {"retention_bytes": "1 GiB"}}
+        kept = {"name": "kept", "partitions": 1, "settings": {"retention_bytes": "1GiB"}}
         code, out, err = logtool("--data-dir", str(data_dir), "definitions", "export")
         assert (code, err) == (0, "")
         assert json.loads(out)["topics"] == [TOPICS[0], kept, *TOPICS[1:]]
@@ -70,7 +70,7 @@ def test_on_files_it_changes_what_differs(tmp_path: Path, file: Path, logtool: L
         pass
     command = ("--data-dir", str(data_dir), "-q", "definitions", "import", str(file))
     assert logtool(*command)[0] == 0
-    file.write_text(document([{"name": "clicks", "partitions": 4, "settings": {"retention_ms": "168h"}}]))
+    file.write_text(document([{"name": "clicks", "partitions": 4, "settings": {"retention": "168h"}}]))
     code, out, err = logtool(*command)
     assert code == 2, "nobody is there to be asked"
     assert "settings of 1 topic will change" in err
@@ -78,7 +78,7 @@ def test_on_files_it_changes_what_differs(tmp_path: Path, file: Path, logtool: L
     assert out.splitlines()[1].split() == ["clicks", "change", "4", "segment_bytes=default"]
     assert logtool(*command, "--yes")[0] == 0
     code, out, _ = logtool("--data-dir", str(data_dir), "definitions", "export", "clicks")
-    assert json.loads(out)["topics"][0]["settings"] == {"retention_ms": "7d"}
+    assert json.loads(out)["topics"][0]["settings"] == {"retention": "7d"}
 
 
 def test_another_number_of_partitions_changes_nothing(tmp_path: Path, file: Path, logtool: Logtool) -> None:
@@ -105,8 +105,8 @@ def test_another_number_of_partitions_changes_nothing(tmp_path: Path, file: Path
         (document([{"name_base64": "?"}]), "base64"),
         (document([{"name": "a", "partitions": True}]), "partitions"),
         (document([{"name": "a", "partitions": 0}]), "partitions"),
-        (document([{"name": "a", "settings": {"retention_ms": 7}}]), "texts"),
-        (document([{"name": "a", "settings": {"retention": "7d"}}]), "topic a"),
+        (document([{"name": "a", "settings": {"retention": 7}}]), "texts"),
+        (document([{"name": "a", "settings": {"retentio": "7d"}}]), "topic a"),
         (document([{"name": "a", "partition": 7}]), "unknown member 'partition'"),
         (document([{"name": "a"}, {"name": "a"}]), "twice"),
     ],
@@ -121,11 +121,11 @@ def test_what_is_no_definition(tmp_path: Path, logtool: Logtool, content: str, t
 
 
 def test_the_plan() -> None:
-    wanted = [Definition(b"a", 1, {"durability": "default", "retention_ms": "1h"})]
+    wanted = [Definition(b"a", 1, {"durability": "default", "retention": "1h"})]
     (step,) = plan(wanted, [])
-    assert (step.action, step.settings) == ("create", {"retention_ms": "1h"})
+    assert (step.action, step.settings) == ("create", {"retention": "1h"})
     (step,) = plan(wanted, [{"name": "a", "partitions": 1, "settings": {"durability": "never"}}])
-    assert (step.action, step.settings) == ("change", {"durability": "default", "retention_ms": "1h"})
-    (step,) = plan(wanted, [{"name": "a", "partitions": 1, "settings": {"retention_ms": "60m"}}])
+    assert (step.action, step.settings) == ("change", {"durability": "default", "retention": "1h"})
+    (step,) = plan(wanted, [{"name": "a", "partitions": 1, "settings": {"retention": "60m"}}])
     assert (step.action, step.settings) == ("none", {})
     assert parse(b'{"schema": 1, "topics": [{"name": "a"}]}') == [Definition(b"a", 1, {})]

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from netserver.config import sections as configuration
+from netserver.config.table import SECTIONS
 from tests.unit.conftest import Logtool
 from tools.logtool.cli import COMMANDS, root
 from tools.logtool.lib.manpages import pages, plain
@@ -45,7 +45,7 @@ def test_every_command_option_and_setting_has_its_place() -> None:
                 assert one.help is not None
                 assert one.help.split("\n")[0].split()[0] in page
     settings = shown(made["quintlog.toml.5"])
-    for section, known in configuration.sections().items():
+    for section, known in SECTIONS.items():
         assert f"[{section}]" in settings
         assert [name for name in known if f"\n{name} = " not in settings] == []
     assert "QUINTLOG_CONTEXT" in made["logtool.1"]

@@ -25,7 +25,7 @@ Logtool = Callable[..., tuple[int, str, str]]
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     place = tmp_path_factory.mktemp("log")
-    (place / "quintlog.toml").write_text('[topics]\nretention_ms = "7d"\n')
+    (place / "quintlog.toml").write_text('[topics]\nretention = "7d"\n')
     with server(place / "data", arguments=("--config", str(place / "quintlog.toml"))) as running:
         yield running
 
@@ -116,29 +116,30 @@ def test_config(process: ServerProcess, logtool: Logtool, tmp_path: Path) -> Non
     path = process.data_dir.parent / "quintlog.toml"
     code, out, _ = logtool("config", "show", "--config", str(path), "--changed", "-o", "json")
     assert code == 0
-    assert json.loads(out)["items"] == [
-        {"section": "topics", "setting": "retention_ms", "value": "7d", "restart": False}
-    ]
+    made = {"section": "topics", "setting": "retention", "value": "7d", "restart": False}
+    assert json.loads(out)["items"] == [{**made, "origin": f"file {path}: line 2"}]
     everything = json.loads(logtool("config", "show", "-o", "json")[1])["items"]
-    assert {"section": "server", "setting": "insecure", "value": False, "restart": True} in everything
-    assert {"section": "server", "setting": "connections_max", "value": 10000, "restart": False} in everything
+    assert {item["origin"] for item in everything} == {"default"}
+    rows = [(item["section"], item["setting"], item["value"], item["restart"]) for item in everything]
+    assert ("server", "insecure", False, True) in rows
+    assert ("server", "connections_max", 10000, False) in rows
+    assert ("figg", "listen", "127.0.0.1:8119", True) in rows
     assert "insecure false yes" in " ".join(logtool("config", "show")[1].split())
-    assert {"section": "figg", "setting": "listen", "value": "127.0.0.1:8119", "restart": True} in everything
     assert logtool("config", "check", "--config", str(path)) == (0, "", "the configuration is valid\n")
     wrong = tmp_path / "wrong.toml"
-    wrong.write_text('[topics]\nretention = "7d"\n')
+    wrong.write_text('[topics]\nretentio = "7d"\n')
     code, _, err = logtool("config", "check", "--config", str(wrong))
     assert code == 2
-    assert "wrong.toml: line 2: [topics] unknown setting 'retention'" in err
+    assert "wrong.toml: line 2: [topics] unknown setting 'retentio'" in err
 
 
 def test_config_reload(process: ServerProcess, logtool: Logtool) -> None:
     path = process.data_dir.parent / "quintlog.toml"
     before = path.read_text()
-    path.write_text('[topics]\nretention_ms = "9d"\n')
+    path.write_text('[topics]\nretention = "9d"\n')
     assert logtool("config", "reload") == (0, "", "reloaded\n")
     process.admin("POST", "/v1/topics", {"name": "later"})
-    assert process.admin("GET", "/v1/topics/later")["config"]["retention_ms"] == "9d"
+    assert process.admin("GET", "/v1/topics/later")["config"]["retention"] == "9d"
     path.write_text("[topics\n")
     code, _, err = logtool("config", "reload", "--timeout", "5")
     assert code == 2

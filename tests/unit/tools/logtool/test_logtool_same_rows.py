@@ -53,7 +53,7 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
     settings["reliably"] = {"session_expiry_ms": "1h"}
     settings["blipmq"] = {"retry_backoff_ms": "1h", "retry_backoff_max_ms": "1h"}
     with server(tmp_path_factory.mktemp("rows") / "data", settings) as made:
-        made.admin("POST", "/v1/topics", {"name": "orders", "partitions": 2, "config": {"retention_ms": "7d"}})
+        made.admin("POST", "/v1/topics", {"name": "orders", "partitions": 2, "config": {"retention": "7d"}})
         made.admin("POST", "/v1/topics", {"name": "none"})
         with Peer(made.address("blipmq")) as peer:
             subscription = peer.subscribe(b"orders")

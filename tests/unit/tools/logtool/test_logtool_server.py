@@ -36,16 +36,16 @@ def publish(process: ServerProcess, topic: str, values: list[str]) -> None:
 
 def test_topics_through_the_server(shared_server: ServerProcess, logtool: Logtool) -> None:
     place = ["--data-dir", str(shared_server.data_dir)]
-    assert logtool(*place, "topics", "create", "a", "--partitions", "3", "retention_ms=7d") == (0, "", "made a\n")
+    assert logtool(*place, "topics", "create", "a", "--partitions", "3", "retention=7d") == (0, "", "made a\n")
     assert logtool(*place, "topics", "create", "a")[0] == 6
-    code, _, err = logtool(*place, "topics", "create", "b", "retention=7d")
+    code, _, err = logtool(*place, "topics", "create", "b", "retentio=7d")
     assert code == 2
-    assert "retention_ms" in err
-    assert logtool(*place, "topics", "set", "a", "retention_ms=default", "segment_bytes=64KiB")[0] == 0
+    assert "retention" in err
+    assert logtool(*place, "topics", "set", "a", "retention=default", "segment_bytes=64KiB")[0] == 0
     address = ["--server", shared_server.admin_url, "--token-file", str(shared_server.data_dir / "admin.token")]
     for where in (place, address):
         (item,) = json.loads(logtool(*where, "topics", "list", "a*", "-o", "json")[1])["items"]
-        assert (item["name"], item["partitions"], item["settings"]) == ("a", 3, {"segment_bytes": "64 KiB"})
+        assert (item["name"], item["partitions"], item["settings"]) == ("a", 3, {"segment_bytes": "64KiB"})
         assert logtool(*where, "topics", "list", "z*", "-o", "jsonl") == (0, "", "")
         shown = json.loads(logtool(*where, "topics", "show", "a", "-o", "json")[1])["items"][0]
         assert (shown["id"], shown["partition_details"]) == (item["id"], [])
@@ -220,14 +220,14 @@ def test_a_directory_in_use_without_an_admin_address(tmp_path: Path, logtool: Lo
 
 def test_a_setting_that_was_given_is_kept_under_a_server_with_other_defaults(tmp_path: Path, logtool: Logtool) -> None:
     """`keep for ever` must not become an hour, on the files nor through the server."""
-    settings = {"topics": {"retention_ms": "1h", "durability": "never"}}
+    settings = {"topics": {"retention": "1h", "durability": "never"}}
     place = ("--data-dir", str(tmp_path / "data"))
     with server(tmp_path / "data") as process:
-        assert logtool(*place, "topics", "create", "through", "retention_ms=0", "durability=always")[0] == 0
+        assert logtool(*place, "topics", "create", "through", "retention=0", "durability=always")[0] == 0
         process.stop()
-        assert logtool(*place, "topics", "create", "audit", "retention_ms=0", "durability=always")[0] == 0
+        assert logtool(*place, "topics", "create", "audit", "retention=0", "durability=always")[0] == 0
     with server(tmp_path / "data", settings) as process:
-        assert logtool(*place, "topics", "create", "hourly", "retention_ms=1h", "durability=never")[0] == 0
+        assert logtool(*place, "topics", "create", "hourly", "retention=1h", "durability=never")[0] == 0
         found = {item["name"]: item["settings"] for item in process.admin("GET", "/v1/topics")["items"]}
-        forever = {"retention_ms": "0", "durability": "always"}
-        assert found == {"audit": forever, "through": forever, "hourly": {"retention_ms": "1h", "durability": "never"}}
+        forever = {"retention": "0", "durability": "always"}
+        assert found == {"audit": forever, "through": forever, "hourly": {"retention": "1h", "durability": "never"}}

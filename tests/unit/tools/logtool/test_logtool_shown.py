@@ -169,5 +169,5 @@ def test_settings_and_protocols_are_completed() -> None:
         return [str(item.value) for item in complete(context, argument, beginning)]
 
     assert offered(complete_protocol, "f") == ["figg", "fujin"]
-    assert offered(complete_setting, "retention_") == ["retention_ms=", "retention_bytes=", "retention_records="]
+    assert offered(complete_setting, "retention") == ["retention=", "retention_bytes=", "retention_records="]
     assert offered(complete_setting, "durability=i") == ["durability=interval"]
