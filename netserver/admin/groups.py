@@ -133,7 +133,7 @@ class GroupsApi:
     async def starts(self, name: bytes, query: MultiMapping[str], index: int | None) -> list[tuple[Partition, int]]:
         """Where its readers go on: partitions, or the one of this number, and the first number not acknowledged."""
         starts = []
-        for cursor in self._cursors(name, query):
+        async for cursor in sliced(self._server.log.slices, self._cursors(name, query)):
             if index in (None, cursor.partition.index):
                 if cursor.is_paused:
                     raise Conflict("the group is paused")
@@ -231,9 +231,12 @@ class GroupsApi:
         if not cursors:
             raise BadRequest(f"the group has no position in partition {index}")
         positions = []
-        partitions = await self._all_opened(name, cursors)  # from here on nothing is waited for
-        for partition, cursor in zip(partitions, cursors, strict=True):
-            next_seq = min(to.resolve(Extent(partition)), partition.committed_seq + 1)
+        partitions, wanted = await self._all_opened(name, cursors), []
+        async for partition in sliced(self._server.log.slices, partitions):  # a time is looked up in its index
+            wanted.append(to.resolve(Extent(partition)))
+        self._check_alive(name, cursors)  # from here on nothing is waited for
+        for partition, cursor, seq in zip(partitions, cursors, wanted, strict=True):
+            next_seq = min(seq, partition.committed_seq + 1)
             positions.append(subscriptions.reset_item(cursor.entry(), next_seq, partition.gaps))
         if not dry_run:
             for cursor, item in zip(cursors, positions, strict=True):
@@ -310,9 +313,14 @@ class GroupsApi:
     async def _all_opened(self, name: bytes, cursors: Sequence[Cursor]) -> list[Partition]:
         """Their partitions. Raises UnknownGroup: one of the positions was deleted meanwhile."""
         opened = [await self._opened(cursor) for cursor in cursors]
+        self._check_alive(name, cursors)
+        return opened
+
+    @staticmethod
+    def _check_alive(name: bytes, cursors: Sequence[Cursor]) -> None:
+        """Raises UnknownGroup: one of the positions was deleted meanwhile."""
         if not all(cursor.alive for cursor in cursors):
             raise _unknown(name)
-        return opened
 
     async def _described(self, ids: Sequence[int]) -> Document | None:
         """A group; None: it is gone, or damaged."""

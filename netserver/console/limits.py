@@ -39,9 +39,6 @@ CONSOLE_CUT_BYTES: Final = 2 * KIB
 CONSOLE_VALUE_BYTES: Final = 64 * KIB
 """Bytes of a value that the record's own page shows; larger ones are there to download."""
 
-CONSOLE_JSON_BYTES: Final = 256 * KIB
-"""A search by JSON pointer passes over larger values: to decode one of a megabyte stops everybody for 10 ms."""
-
 CONSOLE_SEARCH_S: Final = 1.0
 """A search that has not filled its page by then shows how far it came, and a link to go on."""
 

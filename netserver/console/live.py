@@ -27,6 +27,7 @@ from netserver.http.socket import Credit, open_socket
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
+    from engine.slices import Slices
     from netserver.http.query import Filter
     from netserver.http.sender import Sender
     from netserver.shell.counters import Counters
@@ -39,6 +40,7 @@ class Live:
         href: address of a record's page.
         sender: keeps the reader to a rate.
         may: whether the reader has the right to go on.
+        slices: in which a turn of the event loop reads of many partitions.
     """
 
     def __init__(
@@ -49,6 +51,7 @@ class Live:
         href: Callable[[int, int], str],
         sender: Sender,
         may: Callable[[], bool],
+        slices: Slices,
     ) -> None:
         self._next = {partition: partition.committed_seq + 1 for partition in partitions}
         self._wanted = wanted
@@ -56,6 +59,7 @@ class Live:
         self._href = href
         self._sender = sender
         self._may = may
+        self._slices = slices
         self._told_s = time.monotonic()
 
     async def serve(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -90,7 +94,15 @@ class Live:
                 self._next[partition] = end
         if not starts:
             return None
-        search = Search(starts, self._wanted, CONSOLE_LIVE_RECORDS, newest=True, sender=self._sender, may=self._may)
+        search = Search(
+            starts,
+            self._wanted,
+            CONSOLE_LIVE_RECORDS,
+            newest=True,
+            sender=self._sender,
+            may=self._may,
+            slices=self._slices,
+        )
         found = await search.run(self._counters)
         now = time.monotonic()
         passed_s, self._told_s = max(now - self._told_s, CONSOLE_LIVE_S), now

@@ -73,7 +73,15 @@ class RecordViews:
             asked = _asked({**query, "from": f"-{limit}"})
         newest = newest or (asked.start is not None and asked.start.kind == "before_end")
         starts = await self._records.starts(topic, asked)
-        search = Search(starts, asked.wanted, limit, newest=newest, sender=visit.caller, may=visit.may_still)
+        search = Search(
+            starts,
+            asked.wanted,
+            limit,
+            newest=newest,
+            sender=visit.caller,
+            may=visit.may_still,
+            slices=self._server.log.slices,
+        )
         found = await search.run(self._server.http)
         view = query.get("view", "text")
         asked_for = {name: query[name] for name in ASKED if name in query}
@@ -139,7 +147,15 @@ class RecordViews:
 
         self._live_count += 1
         try:
-            live = Live(partitions, asked.wanted, self._server.http, href, visit.caller, visit.may_still)
+            live = Live(
+                partitions,
+                asked.wanted,
+                self._server.http,
+                href,
+                visit.caller,
+                visit.may_still,
+                self._server.log.slices,
+            )
             with _subscribed(visit):
                 return await live.serve(visit.request)
         finally:
@@ -160,7 +176,8 @@ class RecordViews:
             raise UnknownPartition(f"the topic has {topic.partition_count} partitions, the first one is 0")
         partition = await self._api.opened(topic, index)
         if partition.log_start <= seq <= partition.committed_seq:
-            reader = Reader([(partition, seq, seq + 1, 0)], visit.caller, visit.may_still, self._server.http)
+            start, slices = (partition, seq, seq + 1, 0), self._server.log.slices
+            reader = Reader([start], visit.caller, visit.may_still, slices, self._server.http)
             try:
                 async for piece in reader.pieces(None):
                     for item in piece:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from netserver.console.limits import (
     CONSOLE_CUT_BYTES,
-    CONSOLE_JSON_BYTES,
     CONSOLE_MERGED_RECORDS,
     CONSOLE_SEARCH_BYTES,
     CONSOLE_SEARCH_S,
@@ -20,6 +19,7 @@ from netserver.http.reading import Reader, Remark
 if TYPE_CHECKING:
     from engine.formats.record import Record
     from engine.partitions.partition import Partition
+    from engine.slices import Slices
     from netserver.http.query import Filter
     from netserver.http.sender import Sender
     from netserver.shell.counters import Counters
@@ -85,6 +85,7 @@ class Search:
         newest: the last rows of the range are wanted, not the first ones.
         sender: keeps the reader to a rate.
         may: whether the reader has the right to go on.
+        slices: in which a turn of the event loop reads of many partitions.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class Search:
         newest: bool,
         sender: Sender,
         may: Callable[[], bool],
+        slices: Slices,
     ) -> None:
         self._starts = [_near_end(start, len(starts)) for start in starts] if newest else list(starts)
         self._wanted = wanted
@@ -103,12 +105,13 @@ class Search:
         self._newest = newest
         self._sender = sender
         self._may = may
+        self._slices = slices
 
     async def run(self, counters: Counters) -> Found:
         """Raises EngineError: a partition cannot be read."""
         found = Found(sum(_count(*start) for start in self._starts))
         rows: deque[Row] = deque(maxlen=self._limit if self._newest else None)
-        reader = Reader(self._starts, self._sender, self._may, counters)
+        reader = Reader(self._starts, self._sender, self._may, self._slices, counters)
         try:
             async for piece in reader.pieces(asyncio.get_running_loop().time() + CONSOLE_SEARCH_S):
                 if self._take(piece, found, rows):
@@ -141,8 +144,6 @@ class Search:
         return False
 
     def _wants(self, record: Record) -> bool:
-        if self._wanted.where and len(record.value) > CONSOLE_JSON_BYTES:
-            return False
         return self._wanted.everything or self._wanted.wants(record)
 
     def _is_left(self, found: Found) -> bool:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
+from netserver.admin.slices import sliced
 from netserver.client.partitioning import partition_of
 from netserver.http.dispatch import pack_lengths, pack_lines
 from netserver.http.errors import BadRequest
@@ -19,6 +20,7 @@ from netserver.http.splitting import LENGTH, LENGTHS, Splitter
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
+    from engine.slices import Slices
     from netserver.http.publishing import Publishing
 
 Chunks = AsyncIterator[bytes]
@@ -69,6 +71,7 @@ class Lines:
         named: the partition that the request names, whatever keys there are.
         opened: gives a partition, ready for use.
         now_ms: the time of records that have none of their own.
+        slices: in which a turn of the event loop appends to many partitions.
     """
 
     def __init__(
@@ -78,12 +81,14 @@ class Lines:
         named: bool,
         opened: Callable[[int], Awaitable[Partition]],
         now_ms: Callable[[], int],
+        slices: Slices,
         publishing: Publishing,
     ) -> None:
         self._usual = usual
         self._count = 1 if named else usual.topic.partition_count
         self._opened = opened
         self._now_ms = now_ms
+        self._slices = slices
         self._publishing = publishing
         self._rest = bytearray()
         self._number = 1
@@ -124,7 +129,7 @@ class Lines:
         for row in read_lines(lines, self._number, self._now_ms()):
             found[self._partition_of(row)].append(row)
         self._number += len(lines)
-        for index, part in found.items():
+        async for index, part in sliced(self._slices, found.items()):
             await self._publishing.append(await self._opened(index), gather(part))
         return after - len(left)
 

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from netserver.http.json_lines import line_of
-from netserver.http.limits import HTTP_PROGRESS_S
-from netserver.http.reading import Item
+from netserver.http.limits import HTTP_JSON_BYTES_MAX, HTTP_PROGRESS_S
+from netserver.http.reading import Item, Remark
 
 if TYPE_CHECKING:
+    from engine.formats.record import Record
     from netserver.http.query import Read
     from netserver.http.reading import Reader
 
@@ -59,10 +60,17 @@ async def wanted(reader: Reader, asked: Read) -> AsyncIterator[Line | None]:
                     left -= 1
                     if not left:
                         return
+            elif asked.wanted.passes_over(item[1]):
+                yield _too_large(*item)
         if not piece:
             yield None
     if asked.progress:
         yield Progress(scanned, max(scanned, total))
+
+
+def _too_large(partition: int, record: Record) -> Remark:
+    text = f"a value of {len(record.value)} bytes: where looks into JSON of up to {HTTP_JSON_BYTES_MAX}"
+    return Remark(partition, record.seq, record.seq, text)
 
 
 def line_of_item(item: Line) -> bytes:

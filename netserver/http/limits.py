@@ -25,6 +25,13 @@ HTTP_RECORDS_FRAMED: Final = 4096
 HTTP_READ_BYTES: Final = 256 * KIB
 """What a reader takes from the log at a time."""
 
+HTTP_READ_LEAST_BYTES: Final = 16 * KIB
+"""What it takes at least of each of many partitions, which share the bytes above: it holds a piece of all of them."""
+
+HTTP_JSON_BYTES_MAX: Final = 256 * KIB
+"""A search by JSON pointer passes over larger values: to decode one of a megabyte stops everybody for 10 ms, one of
+16 MiB for two seconds."""
+
 HTTP_WRITE_BYTES: Final = 64 * KIB
 """An answer is sent in pieces of about this size."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from multidict import MultiMapping
@@ -11,7 +11,7 @@ from multidict import MultiMapping
 from engine.formats.record import Record
 from engine.positions import Position, parse
 from netserver.http.errors import BadRequest
-from netserver.http.limits import HTTP_CREDIT_MAX
+from netserver.http.limits import HTTP_CREDIT_MAX, HTTP_JSON_BYTES_MAX
 from netserver.http.splitting import SPLITS
 
 FORMATS: Final = ("jsonl", "json", "raw")
@@ -87,6 +87,10 @@ class Filter:
         """Whether every record passes."""
         return self == Filter()
 
+    def passes_over(self, record: Record) -> bool:
+        """Whether a value is too large for its JSON to be looked into, where nothing else keeps the record away."""
+        return bool(self.where) and len(record.value) > HTTP_JSON_BYTES_MAX and replace(self, where=()).wants(record)
+
     def wants(self, record: Record) -> bool:
         """Whether a record passes."""
         if self.key is not None and record.key != self.key:
@@ -96,6 +100,8 @@ class Filter:
         return not self.where or self._matches(record.value)
 
     def _matches(self, value: bytes) -> bool:
+        if len(value) > HTTP_JSON_BYTES_MAX:
+            return False
         try:
             document = json.loads(value)
         except (ValueError, RecursionError):

@@ -7,6 +7,7 @@ up, so that a follower gets each new record when it is committed.
 from __future__ import annotations
 
 import asyncio
+import heapq
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import suppress
@@ -18,9 +19,11 @@ from engine.errors import OutOfRange
 from engine.formats.batch import records
 from engine.formats.record import BatchError, BundleError, Record
 from netserver.access.access import Forbidden
+from netserver.admin.slices import sliced
 from netserver.http.limits import (
     HTTP_HEARTBEAT_S,
     HTTP_READ_BYTES,
+    HTTP_READ_LEAST_BYTES,
     HTTP_RECORDS_FRAMED,
     HTTP_RECORDS_PIECE,
     HTTP_WRITE_BYTES,
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from engine.partitions.partition import Partition
     from engine.positions import Position
     from engine.segments.batches import ReadBatch
+    from engine.slices import Slices
     from netserver.http.sender import Sender
     from netserver.shell.counters import Counters
 
@@ -78,17 +82,25 @@ class Source:
     Args:
         end_seq: reading ends before this number; None: never.
         since_ms: older records at the beginning are passed over: a position by time is exact to a piece of the index.
+        read_bytes: what is read at a time.
         wake: called when reading again may give more.
     """
 
     def __init__(
-        self, partition: Partition, next_seq: int, end_seq: int | None, since_ms: int, wake: Callable[[], None]
+        self,
+        partition: Partition,
+        next_seq: int,
+        end_seq: int | None,
+        since_ms: int,
+        read_bytes: int,
+        wake: Callable[[], None],
     ) -> None:
         self.partition = partition
         self.next_seq = next_seq
         self.end_seq = end_seq
         self.found: deque[Item] = deque()
         self._since_ms = since_ms
+        self._read_bytes = read_bytes
         self._wake = wake
         self._records: Iterator[Record] | None = None
         self._last_seq = 0  # of what `_records` goes over
@@ -139,7 +151,7 @@ class Source:
         if self.end_seq is not None and self.next_seq >= self.end_seq:
             return None
         try:
-            read_batch = self.partition.read(self.next_seq, HTTP_READ_BYTES, self._wake)
+            read_batch = self.partition.read(self.next_seq, self._read_bytes, self._wake)
         except OutOfRange as gap:
             self._pass(self.next_seq, gap.first - 1, "removed by retention or trimmed")
             return None
@@ -199,6 +211,7 @@ class Reader:
     Args:
         sender: keeps the answer to a rate.
         may: whether whoever reads has the right to go on; asked before each piece.
+        slices: in which a turn of the event loop reads of many partitions.
         counters: of what is read for the request.
         starts: (partition, first number, number before which it ends or None, milliseconds since 1970 or 0).
         remark: what is said before anything else.
@@ -209,15 +222,18 @@ class Reader:
         starts: Sequence[tuple[Partition, int, int | None, int]],
         sender: Sender,
         may: Callable[[], bool],
+        slices: Slices,
         counters: Counters,
         remark: Remark | None = None,
     ) -> None:
+        self._slices = slices
         self._counters = counters
         self._sender = sender
         self._wait_s = 0.0
         self._may = may
         self._more = asyncio.Event()
-        self._sources = [Source(*start, self._more.set) for start in starts]
+        read_bytes = max(HTTP_READ_BYTES // max(len(starts), 1), HTTP_READ_LEAST_BYTES)
+        self._sources = [Source(*start, read_bytes, self._more.set) for start in starts]
         if remark is not None:
             self._sources[0].found.append(remark)
 
@@ -234,11 +250,8 @@ class Reader:
         while until_s is None or loop.time() < until_s:
             if not await self._turn(until_s):
                 return
-            is_moving = False
-            for source in self._sources:
-                if not source.found:
-                    is_moving |= source.fill()
-            piece = self._merge()
+            is_moving, is_reading = await self._fill()
+            piece = [] if is_reading else self._merge()
             if piece:
                 self._count(piece)
                 yield piece
@@ -316,23 +329,36 @@ class Reader:
             async with asyncio.timeout(left_s):
                 await self._more.wait()
 
+    async def _fill(self) -> tuple[bool, bool]:
+        """Read what is there of each; whether there was something, and whether one has more that is not here yet."""
+        is_moving = is_reading = False
+        async for source in sliced(self._slices, self._sources):
+            if not source.found:
+                is_moving |= source.fill()
+                is_reading |= not source.found and not source.is_at_end
+        return is_moving, is_reading
+
     def _merge(self) -> list[Item]:
         """The oldest of what was read, up to where a partition has to be read first."""
         with_some = [source for source in self._sources if source.found]
-        if any(not source.found and not source.is_at_end for source in self._sources):
-            return []
         if len(with_some) == 1:
             piece = list(with_some[0].found)
             with_some[0].found.clear()
             return piece
-        piece = []
-        while with_some and len(piece) < HTTP_RECORDS_PIECE:
-            oldest = min(with_some, key=_time)
-            piece.append(oldest.found.popleft())
-            if not oldest.found:
-                if not oldest.is_at_end:
-                    break
-                with_some.remove(oldest)
+        piece, size_bytes = [], 0
+        oldest = [(_time(source), number, source) for number, source in enumerate(with_some)]
+        heapq.heapify(oldest)
+        while oldest and len(piece) < HTTP_RECORDS_PIECE and size_bytes < HTTP_READ_BYTES:
+            _, number, source = oldest[0]
+            item = source.found.popleft()
+            piece.append(item)
+            size_bytes += len(item[1].value) if isinstance(item, tuple) else 0
+            if source.found:
+                heapq.heapreplace(oldest, (_time(source), number, source))
+            elif source.is_at_end:
+                heapq.heappop(oldest)
+            else:
+                break
         return piece
 
     def close(self) -> None:

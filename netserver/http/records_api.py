@@ -18,6 +18,7 @@ from multidict import MultiDict, MultiMapping
 from engine.errors import EngineError, InvalidConfig, UnknownPartition
 from engine.partitions.extent import Extent
 from engine.positions import EARLIEST, LATEST
+from netserver.admin.slices import sliced
 from netserver.client.partitioning import partition_of
 from netserver.http.bodies import LINES, Lines, append_lengths, append_values
 from netserver.http.choosing import Line, Progress, line_of_item, until_s, wanted
@@ -115,6 +116,7 @@ class RecordsApi:
                 named=asked.partition is not None,
                 opened=lambda index: self._api.opened(topic, index),
                 now_ms=self._server.log.now_ms,
+                slices=self._server.log.slices,
                 publishing=publishing,
             )
             await lines.append(chunks)
@@ -174,7 +176,7 @@ class RecordsApi:
         may: Callable[[], bool],
         remark: Remark | None = None,
     ) -> web.StreamResponse:
-        reader = Reader(starts, sender, may, self._counters, remark)
+        reader = Reader(starts, sender, may, self._server.log.slices, self._counters, remark)
         try:
             if request.headers.get("Upgrade", "").lower() == "websocket":
                 return await serve_socket(request, asked.credit, wanted(reader, asked))
@@ -203,7 +205,7 @@ class RecordsApi:
             raise InvalidConfig(f"more than {HTTP_PARTITIONS_MAX} partitions: name one by partition=N")
         start = asked.start or (LATEST if asked.follow else EARLIEST)
         found = []
-        for index in indexes:
+        async for index in sliced(self._server.log.slices, indexes):
             partition = await self._api.opened(topic, index)
             extent = Extent(partition)
             first = start.resolve(extent)

@@ -82,6 +82,20 @@ MUTANTS = (
         f"{HTTP_ACCESS} -k websocket",
     ),
     Mutant(
+        "read of all partitions of a request in one turn of the loop",
+        "netserver/http/reading.py::Reader._fill",
+        "async for source in sliced(self._slices, self._sources):",
+        "for source in self._sources:",
+        f"{HTTP_RECORDS} -k many_partitions",
+    ),
+    Mutant(
+        "look into JSON of any size for a search over HTTP",
+        "netserver/http/query.py::Filter._matches",
+        "if len(value) > HTTP_JSON_BYTES_MAX:",
+        "if False:",
+        f"{HTTP_RECORDS} -k too_large",
+    ),
+    Mutant(
         "let followers take all places of admin HTTP",
         "netserver/admin/http.py::HttpServer.in_work",
         "self._in_work += 1",

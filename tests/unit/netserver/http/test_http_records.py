@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from multidict import MultiDict
 
+from netserver.admin.api import Api
 from netserver.http import choosing
-from netserver.http.limits import HTTP_RECORDS_PIECE, HTTP_WRITE_BYTES
+from netserver.http.limits import HTTP_JSON_BYTES_MAX, HTTP_RECORDS_PIECE, HTTP_WRITE_BYTES
+from netserver.http.query import Read
+from netserver.http.reading import Reader
+from netserver.http.records_api import RecordsApi
 from netserver.http.splitting import LENGTH
 from netserver.testing import running
 from tests.echo import ALONE, Echo, run
@@ -351,5 +358,85 @@ def test_a_search_says_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
         assert steps == sorted(steps)
         assert len(steps) > 1
         assert (await call.read("t/records?from=-5&progress=true"))[-1] == {"progress": {"scanned": 5, "total": 5}}
+
+    with_records(test)
+
+
+class Unbounded:
+    """A sender without a rate."""
+
+    def received(self, _size_bytes: int, _records: int) -> float:
+        return 0.0
+
+    def sent(self, _size_bytes: int, _records: int) -> float:
+        return 0.0
+
+    async def pause(self, _seconds: float, /) -> None:
+        raise AssertionError
+
+
+class Turns:
+    """The turns of this loop while it is entered, in CPU seconds."""
+
+    async def __aenter__(self) -> Turns:
+        self.longest_s, self._first_s = 0.0, time.thread_time()
+        self._task = asyncio.create_task(self._watch())
+        await asyncio.sleep(0)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        self.total_s = time.thread_time() - self._first_s
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+    async def _watch(self) -> None:
+        last_s = time.thread_time()
+        while True:
+            await asyncio.sleep(0)
+            now_s = time.thread_time()
+            self.longest_s, last_s = max(self.longest_s, now_s - last_s), now_s
+
+
+def test_many_partitions_are_published_and_read_in_short_turns() -> None:
+    """One piece of lines is for all of them, and the oldest of their records is wanted first."""
+
+    async def test(call: Records) -> None:
+        await call("POST", "/v1/topics", {"name": "t", "partitions": 300})
+        lines = [b'{"value":"%d","partition":%d}\n' % (number, number % 300) for number in range(300 * 40)]
+        await call.publish("t/records", b"".join(lines[:300]))
+        async with Turns() as turns:
+            await call.publish("t/records", b"".join(lines[300:]))
+        assert turns.longest_s < turns.total_s / 8
+        api = RecordsApi(call.server, Api(call.server))
+        sender = Unbounded()
+        async with Turns() as turns:
+            starts = await api.starts(api._api.find(b"t"), Read.of(MultiDict(), ""))
+            reader = Reader(starts, sender, lambda: True, call.server.log.slices, call.server.http)
+            found = [item async for piece in reader.pieces(None) for item in piece]
+            reader.close()
+        assert turns.longest_s < turns.total_s / 8
+        assert len(found) == len(lines)
+        times = [item[1].timestamp_ms for item in found if isinstance(item, tuple)]
+        assert times == sorted(times)
+
+    with_records(test)
+
+
+def test_a_search_by_pointer_tells_of_values_that_are_too_large() -> None:
+    """To decode one of 16 MiB would stop everybody for two seconds."""
+
+    async def test(call: Records) -> None:
+        values = [json.dumps({"a": n, "b": "x" * n * HTTP_JSON_BYTES_MAX}).encode() for n in range(2)]
+        for value in values:
+            await call.publish("t/records?split=none&key=k", value, RAW)
+        (remark,) = await call.read("t/records?where=/a=1")
+        assert remark == {
+            "partition": 0,
+            "first_offset": 2,
+            "last_offset": 2,
+            "remark": f"a value of {len(values[1])} bytes: where looks into JSON of up to {HTTP_JSON_BYTES_MAX}",
+        }
+        assert await call.read("t/records?where=/a=1&key=other") == []
+        assert [line["offset"] for line in await call.read("t/records?where=/a=0&limit=1")] == [1]
 
     with_records(test)
