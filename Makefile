@@ -1,6 +1,7 @@
 # make serve and make test need nothing but Linux, Python 3.11 or newer and make; a C compiler is used when there is one.
 #
-#   make serve      set up, compile, run the server on ./data with all protocols; the last line of its start is "ready"
+#   make serve      set up, run the server on ./data with all protocols; the last line of its start is "ready". The first
+#                   time as plain Python, while the hot modules are compiled for the next start
 #   make test       set up, compile, run the tests            (TESTS="tests/unit -k bundle" picks some)
 #   make lint       ruff, mypy --strict, the tidy test         make format  puts the code into the one format
 #   make docs       renews the pages that are made from the code, and makes a site of all in build/site
@@ -13,7 +14,9 @@
 #   make build      compile the hot modules in place; fails without a compiler
 #   make wheel      a wheel with compiled modules in dist/      make clean  removes all that was made, but not data/
 #
-# VENV names the virtual environment, PYTHON the interpreter it is made with.
+#   make help       this
+#
+# VENV names the virtual environment, PYTHON the interpreter it is made with. What was compiled is kept in ~/.cache/quintlog.
 # INSTALL=wheel makes test install a compiled wheel into VENV and run the tests against that instead of this checkout.
 
 VENV ?= .venv
@@ -28,10 +31,11 @@ PURE = $(if $(filter tests,$(TESTS)),tests/unit/engine tests/unit/netserver test
 COVERED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz tests/interop tests/crash/test_place.py,$(TESTS))
 CHECKED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz,$(TESTS))
 
-.PHONY: serve test test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel clean
+.PHONY: serve test test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel clean help
 
-serve: compile
-	@exec $(VENV)/bin/engine-server --data-dir $(DATA) $(ARGS)
+serve:
+	@.ci/venv $(VENV) editable base
+	@exec $(PY) .ci/serve $(VENV)/bin/engine-server --data-dir $(DATA) $(ARGS)
 
 test: test-$(INSTALL)
 
@@ -40,11 +44,11 @@ test-editable: compile
 	@$(JAVA)
 	$(PY) -m pytest $(TESTS)
 
-# Only the tests are copied beside the settings: every import of ours has to come from the installed wheel.
+# Only the tests are copied, with settings and build scripts: every import of ours has to come from the installed wheel.
 test-wheel:
 	@.ci/venv $(VENV) wheel test
 	@$(JAVA)
-	@rm -rf $(WHEEL_RUN) && mkdir -p $(WHEEL_RUN) && cp -r tests docs *.md LICENSE pyproject.toml $(WHEEL_RUN)/
+	@rm -rf $(WHEEL_RUN) && mkdir -p $(WHEEL_RUN) && cp -r .ci tests docs *.md LICENSE pyproject.toml build_modules.py $(WHEEL_RUN)/
 	cd $(WHEEL_RUN) && QUINTLOG_REQUIRE_COMPILED=1 $(abspath $(PY)) -m pytest $(TESTS)
 
 test-pure:
@@ -54,9 +58,8 @@ test-pure:
 # A copy of the tree, so that modules with bounds checks do not stay in the way of the fast ones.
 test-checked:
 	@.ci/venv $(VENV) $(INSTALL) test
-	@rm -rf build/checked/tests && mkdir -p build/checked && cp -ru engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/checked/
-	@find build/checked -name '*.so' ! -newer build/checked/setup.py -delete
-	cd build/checked && QUINTLOG_BUILD=checked $(abspath $(PY)) setup.py -q build_ext --inplace
+	@rm -rf build/checked/tests && mkdir -p build/checked && cp -ru .ci engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/checked/
+	cd build/checked && QUINTLOG_BUILD=checked $(abspath $(PY)) build_modules.py require
 	cd build/checked && QUINTLOG_REQUIRE_COMPILED=checked $(abspath $(PY)) -m pytest -p no:cacheprovider \
 		-m checked -k 'not running_server' $(CHECKED)
 
@@ -96,7 +99,7 @@ bench: build
 coverage:
 	@.ci/venv $(VENV) editable test
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@cp -r engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/coverage/
+	@cp -r .ci engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/coverage/
 	@find build/coverage -name '*.so' -delete
 	cd build/coverage && $(abspath $(PY)) -m coverage run -m pytest -q -p no:cacheprovider -m 'not whole' $(COVERED)
 	cd build/coverage && $(abspath $(PY)) -m coverage combine -q
@@ -108,16 +111,20 @@ nightly: compile
 
 build:
 	@.ci/venv $(VENV) editable base
-	@flock .build.lock env QUINTLOG_BUILD=$${QUINTLOG_BUILD:-require} $(PY) setup.py -q build_ext --inplace
+	@$(PY) build_modules.py require
 
-# Does without a compiler, as setting up for serve and test has to.
+# Does without a compiler, as setting up for a test has to.
 compile:
 	@.ci/venv $(VENV) editable base
-	@flock .build.lock .ci/compile $(PY)
+	@$(PY) build_modules.py
 
 wheel:
 	@.ci/venv $(VENV) editable base
 	QUINTLOG_BUILD=require $(PY) -m pip wheel -q --no-build-isolation --no-deps -w dist .
+
+help:
+	@sed -n 's/^version = "\(.*\)"/quintlog \1\n/p' pyproject.toml
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .coverage*

@@ -1,10 +1,7 @@
-"""Build of the compiled hot modules: every ``x.py`` that has an ``x.pxd`` beside it is compiled by Cython.
-
-What Cython needs for typed memoryviews is 20,000 lines of C: they are compiled once, as ``engine._cyutility``, instead
-of in each module.
+"""Build of the package; the hot modules are compiled by `build_modules.py`.
 
 Environment:
-    QUINTLOG_BUILD=pure     compile nothing
+    QUINTLOG_BUILD=pure     compile nothing: a wheel for any machine
     QUINTLOG_BUILD=require  a missing or failing compiler is an error (otherwise the pure modules are used)
     QUINTLOG_BUILD=checked  like require, with bounds checks on (for tests and fuzzing)
 """
@@ -12,50 +9,40 @@ Environment:
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
-from typing import Any
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+sys.path.insert(0, str(ROOT))  # a build front end runs this file without
+
+import build_modules  # noqa: E402
 
 MODE = os.environ.get("QUINTLOG_BUILD", "")
-ROOT = Path(__file__).parent
-UTILITY = "engine._cyutility"
-PROCESSORS = os.cpu_count() or 1
+MODULES = [] if MODE == "pure" else build_modules.modules(checked=MODE == "checked")
 
 
-def extensions() -> list[Any]:
-    """The compiled modules; none when compiling is switched off or Cython is missing."""
-    if MODE == "pure":
+class BuildModules(build_ext):
+    """Takes the modules from the cache of what was compiled, and compiles what is not there."""
+
+    def run(self) -> None:
+        try:
+            build_modules.compile_missing(MODULES)
+            build_modules.take(MODULES, ROOT if self.inplace else Path(self.build_lib))
+        except build_modules.CompileError as error:
+            if MODE:
+                raise
+            build_modules.say(f"{error}\nsetup: the hot modules run as plain Python, slower")
+            self.extensions = []
+
+    def get_source_files(self) -> list[str]:
+        """None beyond the packages: what Cython makes of them is no source."""
         return []
-    with_views, without = [], []
-    for package in ("engine", "netserver", "tools"):
-        for pxd in sorted((ROOT / package).rglob("*.pxd")):
-            if pxd.with_suffix(".py").exists():
-                chosen = with_views if "[:" in pxd.read_text() else without
-                chosen.append(str(pxd.relative_to(ROOT).with_suffix(".py")))
-    try:
-        from Cython.Build import cythonize
-    except ImportError:
-        if MODE:
-            raise
-        return []
-    checked = MODE == "checked"
-    directives = {
-        "boundscheck": checked,
-        "initializedcheck": checked,
-        "overflowcheck": False,
-        "wraparound": False,
-        "cdivision": True,
-    }
-    options: dict[str, Any] = {"language_level": 3, "compiler_directives": directives, "force": checked}
-    options |= {"nthreads": PROCESSORS, "quiet": True}
-    utility = Extension(UTILITY, [UTILITY.replace(".", "/") + ".c"])
-    modules = cythonize([utility, *with_views], shared_utility_qualified_name=UTILITY, **options)
-    modules += cythonize(without, **options)
-    for module in modules:
-        module.optional = not MODE  # cythonize() drops optional=True given to Extension
-        module.extra_compile_args = ["-O1" if checked else "-O3", "-g0"]  # tests are short: compiling counts
-    return list(modules)
 
 
-setup(ext_modules=extensions(), options={"build_ext": {"parallel": PROCESSORS}})
+setup(
+    ext_modules=[Extension(module.name, [module.source]) for module in MODULES],
+    cmdclass={"build_ext": BuildModules},
+)

@@ -158,7 +158,11 @@ def parse(path: str, text: str) -> Source:
 
 @cache
 def sources() -> tuple[Source, ...]:
-    paths = [*sorted(path for package in CODE for path in (ROOT / package).rglob("*.py")), ROOT / "setup.py"]
+    paths = [
+        *sorted(path for package in CODE for path in (ROOT / package).rglob("*.py")),
+        ROOT / "setup.py",
+        ROOT / "build_modules.py",
+    ]
     return tuple(parse(str(path.relative_to(ROOT)), path.read_text()) for path in paths)
 
 
