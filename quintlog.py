@@ -60,6 +60,11 @@ def logtool() -> None:
     _run("tools.logtool", "logtool", lambda signals: signals.leave_at_once())
 
 
+def _upkeep() -> None:
+    """Work for a running server, which starts this itself."""
+    _run("tools.upkeep", "upkeep", lambda signals: signals.leave_at_once())
+
+
 def _run(module: str, command: str, prepare: Callable[[ModuleType], None]) -> None:
     sys.meta_path.insert(0, _OurPackages)
     try:
@@ -105,7 +110,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _main() -> NoReturn:
-    commands = {"engine-server": engine_server, "logtool": logtool}
+    commands = {"engine-server": engine_server, "logtool": logtool, "upkeep": _upkeep}
     command = commands.get(sys.argv[1]) if len(sys.argv) > 1 else None
     if command is None:
         sys.exit("usage: python -m quintlog engine-server|logtool ARGUMENTS")

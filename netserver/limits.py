@@ -196,6 +196,20 @@ have to give way to them."""
 ADMIN_SHUTDOWN_S: Final = 0.5
 """Requests to admin HTTP have so long at the end."""
 
+UPKEEP_MAX: Final = 2
+"""Verifications, backups and dumps of segments over HTTP at a time: each is a process that reads as fast as the disk
+gives."""
+
+UPKEEP_FIRST_S: Final = 5.0
+"""So long an answer waits for the first line of such a process, which may say that it cannot be begun: its status says
+so then. Commands wait 10 s for an answer."""
+
+UPKEEP_READ_BYTES: Final = 64 * KIB
+"""Of what such a process prints, at a time."""
+
+UPKEEP_END_S: Final = 5.0
+"""So long such a process has, when nobody waits for it any more, to remove what it has made."""
+
 METRICS_TOPICS: Final = 1000
 """Topics with series of their own at /metrics/topics; the rest are summed as ``_other``."""
 

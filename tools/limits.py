@@ -7,3 +7,9 @@ SMALL_FILE_BYTES_MAX = 64 << 10
 
 IDENTITY_BYTES_MAX = 64
 """What a server answers to the question which directory it has: two numbers of 64 bits."""
+
+UPKEEP_BEAT_S = 1.0
+"""How often work for a server says how far it is: well below the 10 s that commands wait for an answer."""
+
+UPKEEP_NICE = 10
+"""Niceness of work for a server: about a tenth of the time that the server itself gets where both want all of it."""

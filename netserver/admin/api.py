@@ -7,6 +7,7 @@ import base64
 import binascii
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -106,6 +107,13 @@ class Api:
             "disk_free_bytes": disk.f_bavail * disk.f_frsize,
             "disk_size_bytes": disk.f_blocks * disk.f_frsize,
         }
+
+    async def reload(self) -> Document:
+        """Have the process read its configuration again; ``/metrics`` tell when it did, and whether that was valid."""
+        if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, signal.SIG_IGN):
+            raise Conflict("the program that this server is a part of does not read a configuration again")
+        os.kill(os.getpid(), signal.SIGHUP)
+        return {"reloading": True}
 
     # --- topics
 

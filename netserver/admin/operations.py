@@ -52,6 +52,7 @@ def of_topics(api: Api, inspection: InspectionApi) -> dict[str, Operation]:
     """The server itself, topics, connections and sessions."""
     return {
         "GET status": lambda call: api.status(),
+        "POST reload": lambda call: api.reload(),
         "GET damage": lambda call: inspection.damage(),
         "GET settings": lambda call: inspection.settings(),
         "GET topics": lambda call: api.topics(call.query.get("name")),

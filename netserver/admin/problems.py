@@ -26,6 +26,7 @@ from netserver.admin.bodies import TooManyValues
 from netserver.admin.globs import BadGlob
 from netserver.admin.groups import UnknownGroup
 from netserver.admin.http import Busy
+from netserver.admin.upkeep import UpkeepFailed
 from netserver.errors import ConfigError
 from netserver.http.errors import BadRequest
 
@@ -60,6 +61,8 @@ STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
 
 def problem_of(error: Exception) -> tuple[int, str, str, dict[str, str] | None] | None:
     """(status, code, text, headers) of an error; None: a defect of ours."""
+    if isinstance(error, UpkeepFailed):
+        return error.status, error.code, str(error), None
     for kind, status, code in STATUS_OF_ERROR:
         if isinstance(error, kind):
             headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, QuotaReached | Busy) else None

@@ -22,6 +22,11 @@ POST   /v1/topics/NAME/trim            ``{"partition", "before": offset}``: rais
 POST   /v1/topics/NAME/records         publish: ``{"partition", "records": [{"value", "key", ...}]}``; tells offsets;
                                        lines of JSON or a split body while they come (``netserver.http``)
 GET    /v1/topics/NAME/records         read or follow: lines, raw bytes, a document or a WebSocket (``netserver.http``)
+GET    /v1/segments/ID/PARTITION/FILE  what a segment file holds: header, batches, footer; all verified (``upkeep``)
+GET    /v1/segments/ID/PARTITION/FILE/records  its records
+POST   /v1/verify                      verify every byte of the log (``upkeep``)
+POST   /v1/backups                     ``{"name"}``: copy the log below [admin] backup_dir (``upkeep``)
+POST   /v1/reload                      read the configuration again, as SIGHUP does
 POST   /v1/staged                      keep rows for a commit (msgpack, see ``staged_commits``); tells its name;
                                        ``?writer=NAME&batch=NUMBER``: for that batch, and needless once it is there
 POST   /v1/staged/drop                 ``{"names"}``: remove staged files
@@ -113,6 +118,8 @@ from netserver.admin.operations import Call, Operation, of_commits, of_keys, of_
 from netserver.admin.problems import problem_of
 from netserver.admin.slices import json_bytes
 from netserver.admin.staged_commits import Staging
+from netserver.admin.upkeep import ROUTES as UPKEEP_ROUTES
+from netserver.admin.upkeep import Upkeep
 from netserver.config.settings import Address
 from netserver.console.console import Console
 from netserver.console.limits import CONSOLE_LOGIN_S
@@ -165,6 +172,7 @@ class AdminServer:
         self._subscriptions = SubscriptionsApi(server, self._api)
         self._groups = GroupsApi(server, self._api, self._subscriptions)
         self._inspection = InspectionApi(server, self._api)
+        self._upkeep = Upkeep(server)
         self.console = Console(
             server,
             self._api,
@@ -291,6 +299,11 @@ class AdminServer:
             return _error(403, "forbidden", caller.why_not)
         if parts == (b"openapi.json",):
             return web.Response(body=openapi_json(), content_type="application/json")
+        if entry.name in UPKEEP_ROUTES:
+            with caller.watched(entry, topic, partial(_cut_off, request)):
+                response = await self._upkeep.answer(request, entry.name, parts, body, caller)
+            caller.done()
+            return response
         answer = await self._operations[entry.name](Call(caller, parts, request.query, body, content))
         content = await json_bytes(self._server.log.slices, answer)
         caller.done()

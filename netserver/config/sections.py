@@ -117,6 +117,9 @@ class AdminSection:
     hosts: tuple[str, ...] = list_setting(
         "Further host names that requests may be addressed to; others are refused (protection from DNS rebinding)."
     )
+    backup_dir: str = text_setting(
+        "", "Directory below which POST /v1/backups makes backups; empty: there are none over HTTP."
+    )
 
 
 PROTOCOL_SECTIONS: Final[dict[str, type[ListenerSection]]] = {

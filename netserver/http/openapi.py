@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from netserver.access.table import ROUTES, Route
+from netserver.access.table import ANY_PART, ROUTES, Route
 from netserver.http.query import FORMATS
 from netserver.http.schemas import COUNT, FLAG, SCHEMAS, TEXT, Schema, items, ref
 from netserver.http.splitting import SPLITS
@@ -92,6 +93,23 @@ OPERATIONS: Final[dict[str, Operation]] = {
     "GET commits": _gives("The last batch of every writer", items(ref("Batch"))),
     "GET commits/NAME": _gives("The last batch of a writer", ref("Batch")),
     "POST commits/NAME/abandon": _gives("Give up the rest of a batch", ref("Batch"), "Abandon"),
+    "GET segments/NAME/NAME/NAME": Operation(
+        "A segment file by the id of its topic, its partition and its name: header, every batch, footer, verified",
+        {JSONL: ref("UpkeepEvent")},
+    ),
+    "GET segments/NAME/NAME/NAME/records": Operation(
+        "The records of a segment file, verified", {JSONL: ref("UpkeepEvent")}
+    ),
+    "POST verify": Operation(
+        "Verify every byte of the log, in a process of its own; what is found is told at once",
+        {JSONL: ref("UpkeepEvent")},
+    ),
+    "POST backups": Operation(
+        "Copy the log into a new directory below the one of the setting [admin] backup_dir",
+        {JSONL: ref("UpkeepEvent")},
+        {JSON: ref("NewBackup")},
+    ),
+    "POST reload": _gives("Read the configuration again, as SIGHUP does", ref("Reloading"), "", 202),
     "GET damage": _gives("What was found damaged since the start", ref("Damage")),
     "GET settings": _gives("Every setting in force, and where it comes from", items(ref("Setting"))),
     "GET connections": _gives("Open connections", items(ref("Connection"))),
@@ -151,8 +169,7 @@ def openapi() -> dict[str, Any]:
     """The whole description."""
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:
-        parts = ["{" + part.lower() + "}" if part in ("NAME", "TOPIC") else part for part in route.path]
-        paths.setdefault(f"/v1/{'/'.join(parts)}", {})[route.method.lower()] = _described(route)
+        paths.setdefault(f"/v1/{'/'.join(_parts(route))}", {})[route.method.lower()] = _described(route)
     return {
         "openapi": "3.1.0",
         "info": {"title": "Quintlog", "version": product_version()},
@@ -165,15 +182,26 @@ def openapi() -> dict[str, Any]:
     }
 
 
+def _parts(route: Route) -> list[str]:
+    """A path's parts; what stands for any is ``{name}``, ``{name2}`` and so on."""
+    counts: Counter[str] = Counter(ANY_PART)
+    parts = []
+    for part in route.path:
+        number = counts[part]
+        parts.append(f"{{{part.lower()}{number if number > 1 else ''}}}" if part in ANY_PART else part)
+        counts[part] += 1
+    return parts
+
+
 def _described(route: Route) -> dict[str, Any]:
     operation = operation_of(route)
     rights = f"Needs the role {route.role}"
     if route.right is not None:
         rights += f", or the right to {route.right}"
     parameters = [
-        {"name": part.lower(), "in": "path", "required": True, "schema": TEXT}
-        for part in route.path
-        if part in ("NAME", "TOPIC")
+        {"name": part[1:-1], "in": "path", "required": True, "schema": TEXT}
+        for part in _parts(route)
+        if part.startswith("{")
     ]
     parameters += [
         {"name": name, "in": "query", "schema": schema, "description": meaning}

@@ -71,6 +71,13 @@ POSITION_FIELDS: Final = {
     "lag_trend": optional(NUMBER),
     "paused": FLAG,
 }
+CHECKED: Final = dict.fromkeys(
+    ("partition", "segments", "batches", "records", "first", "last", "bytes", "findings"), COUNT
+)
+FOUND_AT: Final = dict.fromkeys(("partition", "position", "end", "first", "last"), COUNT) | named("topic")
+BACKUP: Final = {"backup": TEXT} | dict.fromkeys(
+    ("topics", "partitions_with_records", "records", "files", "bytes", "damaged"), COUNT
+)
 GLOBS: Final = listed(TEXT)
 IDENTITY: Final = {
     "publish": GLOBS,
@@ -181,6 +188,22 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "newest_ms": WHOLE,
         }
     ),
+    "NewBackup": document({"name": TEXT}),
+    "Reloading": document({"reloading": FLAG}),
+    "UpkeepEvent": {
+        "anyOf": [
+            document({"progress": document({"done_bytes": COUNT, "total_bytes": COUNT})}),
+            document({"checked": document(CHECKED, named("topic"))}),
+            document({"finding": document({"kind": TEXT, "file": TEXT, "reason": TEXT}, FOUND_AT)}),
+            document({"segment": {"type": "object"}}),
+            document({"batch": {"type": "object"}}),
+            document({"record": ref("Record")}),
+            document({"backup": document(BACKUP)}),
+            *(document({name: TEXT}) for name in ("note", "damage", "problem")),
+            document({"done": FLAG}),
+            document({"error": document({"exit_code": COUNT, "code": TEXT, "message": TEXT})}),
+        ]
+    },
     "Damage": document(
         {
             "schema": {"const": 1},

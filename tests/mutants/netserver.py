@@ -24,7 +24,23 @@ QUIC_HOSTILE = "tests/unit/netserver/quic/test_quic_hostile.py"
 QUIC_STRANGERS = "tests/unit/netserver/quic/test_quic_strangers.py"
 STAGING = "tests/unit/netserver/admin/test_staged_commits.py"
 
+UPKEEP = "tests/unit/netserver/admin/test_upkeep.py"
+
 MUTANTS = (
+    Mutant(
+        "let a backup over HTTP leave its directory",
+        "netserver/admin/upkeep.py::Upkeep._backup_path",
+        "not isinstance(name, str) or not BACKUP_NAME.fullmatch(name)",
+        "not isinstance(name, str)",
+        f"{UPKEEP} -k restored",
+    ),
+    Mutant(
+        "verify as often at a time as somebody asks",
+        "netserver/admin/upkeep.py::Upkeep.answer",
+        "self._running >= UPKEEP_MAX",
+        "False",
+        f"{UPKEEP} -k only_so_many",
+    ),
     Mutant(
         "know a key by its name",
         "netserver/access/identities.py::Identities.current",

@@ -34,13 +34,6 @@ MUTANTS = (
         "tests/unit/tools/logtool/test_logtool_commands.py -k in_front_of_it",
     ),
     Mutant(
-        "signal a process of the server's number wherever that is",
-        "tools/logtool/config.py::_process_of",
-        'not is_holder(pid, Path(status["data_dir"]))',
-        "False",
-        f"{ADDRESSES} -k signals_no_process",
-    ),
-    Mutant(
         "publish to the default address when the named log does not listen",
         "tools/logtool/lib/address.py::listener_of",
         "found is None and settings.server is None",

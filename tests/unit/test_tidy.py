@@ -59,7 +59,7 @@ NETSERVER_PUBLIC = frozenset(
     for name in (
         "figg", "tank", "blipmq", "fujin", "errors", "client.base", "client.partitioning",
         "client.recognition", "client.tls", "access.key_file", "access.rights",
-        "admin.metrics", "admin.names", "http.query", "reliably.applications", "reliably.describe",
+        "admin.metrics", "admin.names", "http.json_lines", "http.query", "reliably.applications", "reliably.describe",
         "app", "config.loading", "config.sections", "config.settings",
         "config.table", "contract", "logs", "malloc", "shell.collection",
         "shell.watched_loop", "testing", "version",

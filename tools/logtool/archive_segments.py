@@ -40,7 +40,7 @@ def archive_segments(settings: Settings, uri: str) -> None:
             f"{problem.name} is missing: install the extra arrow, in a checkout pip install -e '.[arrow]'",
         ) from problem
     with BytesProgress(settings.output, "archived") as progress:
-        report = archive(settings.need_directory(), Place(uri), progress.add)
+        report = archive(settings.need_directory("archive-segments"), Place(uri), progress.add)
     names = {topic.id: topic.name for topic in report.manifest.topics}
     items = [
         bytes_fields("topic", names[entry.topic])

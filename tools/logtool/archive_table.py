@@ -47,7 +47,7 @@ def archive_table(
         text = f"{problem.name} is missing: install the extra delta, in a checkout pip install -e '.[delta]'"
         raise Failure(USAGE, "not_installed", text) from problem
     given = {
-        "path": str(settings.need_directory()),
+        "path": str(settings.need_directory("archive-table")),
         "failOnDataLoss": str(not allow_loss),
         "onCorruption": "skip" if skip_damage else "fail",
     }

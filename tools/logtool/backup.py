@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,10 @@ from engine.files.lock import DirectoryLock
 from engine.files.system import make_directory
 from tools.logtool.cli import Command, Settings
 from tools.logtool.lib import errors
+from tools.logtool.lib.address import need_admin
 from tools.logtool.lib.errors import Failure, Finding
+from tools.logtool.lib.events import Event, OnBytes, begun, followed, served
+from tools.logtool.lib.limits import BACKUP_FREE_SHARE
 from tools.logtool.lib.output import size_text
 from tools.logtool.lib.progress import BytesProgress, stored_bytes
 
@@ -46,26 +50,30 @@ def empty_directory(path: Path) -> Iterator[None]:
         lock.close()
 
 
-@click.command(cls=Command)
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
-@click.pass_obj
-def backup(settings: Settings, out: Path) -> None:
-    """Copy the whole log into the new directory OUT, also while a server writes to it. Works on files.
+def backed_up(data_dir: Path, out: Path, on_bytes: OnBytes, *, leaves_room: bool = False) -> Iterator[Event]:
+    """Copies a directory: a ``problem`` for each piece of damage, then what the ``backup`` holds.
 
-    Everything that was acknowledged before the copy began is in it, a transaction as a whole or not at all; what is
-    published meanwhile may be in it. Topics, subscriptions and sessions are in it; admin.token is not. Every batch is
-    checked on the way: damage is copied as it is, named on stderr, and the exit code is 1. OUT is a data directory
-    that cat, verify and a server can use as it is; `logtool restore` compares every byte with what was written.
+    Args:
+        leaves_room: it is refused where less room would be left than the log has now: that of a log that goes on.
+
+    Raises:
+        Failure, EngineError, OSError: nothing is left of it.
     """
     from tools.logtool.lib.backup_copy import Backup
 
-    data_dir, output = settings.need_directory(), settings.output
-    if out.absolute().is_relative_to(data_dir.absolute()):
-        raise click.UsageError("OUT lies in the data directory itself")
-    with empty_directory(out), BytesProgress(output, "copied", stored_bytes(data_dir)) as progress:
-        copied = Backup(data_dir, out, progress.add).run()
+    total_bytes = stored_bytes(data_dir)
+    if leaves_room:
+        disk = os.statvfs(out.parent)
+        free_bytes = disk.f_bavail * disk.f_frsize
+        if free_bytes - total_bytes < disk.f_blocks * disk.f_frsize * BACKUP_FREE_SHARE:
+            text = f"{out.parent} has {size_text(free_bytes)} of room, the log has {size_text(total_bytes)}"
+            raise Failure(errors.NO_ROOM, "no_space", f"{text}: too little would be left for what is published")
+    with empty_directory(out):
+        backup = Backup(data_dir, out, on_bytes)
+        yield begun(total_bytes)
+        copied = backup.run()
     for problem in copied.damaged:
-        output.warn(f"logtool: {problem}")
+        yield {"problem": problem}
     item = {
         "backup": str(out.absolute()),
         "topics": copied.topics,
@@ -75,9 +83,41 @@ def backup(settings: Settings, out: Path) -> None:
         "bytes": copied.size_bytes,
         "damaged": len(copied.damaged),
     }
+    yield {"backup": item}
+
+
+@click.command(cls=Command)
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path))
+@click.pass_obj
+def backup(settings: Settings, out: Path) -> None:
+    """Copy the whole log into the new directory OUT, also while a server writes to it. From files or server.
+
+    Everything that was acknowledged before the copy began is in it, a transaction as a whole or not at all; what is
+    published meanwhile may be in it. Topics, subscriptions and sessions are in it; admin.token is not. Every batch is
+    checked on the way: damage is copied as it is, named on stderr, and the exit code is 1. OUT is a data directory
+    that cat, verify and a server can use as it is; `logtool restore` compares every byte with what was written.
+
+    With --server, OUT is a name: the server makes a directory of that name where its setting [admin] backup_dir says.
+    """
+    output = settings.output
+    with BytesProgress(output, "copied") as progress:
+        for event in followed(_events(settings, out, progress.add), progress):
+            if "problem" in event:
+                output.warn(f"logtool: {event['problem']}")
+            elif "backup" in event:
+                item = event["backup"]
     output.fields(item, {"bytes": size_text})
-    if copied.damaged:
+    if item["damaged"]:
         raise Finding
+
+
+def _events(settings: Settings, out: Path, on_bytes: OnBytes) -> Iterator[Event]:
+    data_dir = settings.data_dir
+    if data_dir is None:
+        return served(need_admin(settings), "POST", "/v1/backups", {"name": str(out)})
+    if out.absolute().is_relative_to(data_dir.absolute()):
+        raise click.UsageError("OUT lies in the data directory itself")
+    return backed_up(data_dir, out, on_bytes)
 
 
 @click.command(cls=Command)

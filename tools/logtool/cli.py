@@ -162,13 +162,23 @@ class Settings:
         form: Any = self.form or "table"
         return Output(form, self.quiet, self.verbose, not self.no_color)
 
-    def need_directory(self) -> Path:
-        """The data directory, for commands that read files. Raises click.UsageError when none was named."""
+    def need_directory(self, command: str = "") -> Path:
+        """The data directory, for what reads or changes files.
+
+        Args:
+            command: the one of `tools.logtool.lib.files_only` that asks.
+
+        Raises:
+            click.UsageError: none was named. Failure: the same, of a command that a server cannot do.
+        """
+        if self.data_dir is None and command:
+            from tools.logtool.lib.errors import Failure
+            from tools.logtool.lib.files_only import FILES_ONLY
+
+            text, exit_code = FILES_ONLY[command]
+            raise Failure(exit_code, "files_only", f"{command} {text}")
         if self.data_dir is None:
-            named = f"context {self.context} is a server; " if self.context is not None else ""
-            raise click.UsageError(
-                f"this reads files: {named}name the data directory with --data-dir DIR or QUINTLOG_DATA_DIR"
-            )
+            raise click.UsageError("this reads files: name the data directory with --data-dir DIR or QUINTLOG_DATA_DIR")
         return self.data_dir
 
 

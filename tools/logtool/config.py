@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,9 @@ from netserver.errors import ConfigError
 from tools.logtool.check import figures
 from tools.logtool.cli import Group, Settings
 from tools.logtool.lib import errors
-from tools.logtool.lib.address import Admin, need_admin
+from tools.logtool.lib.address import need_admin
 from tools.logtool.lib.errors import Failure
 from tools.logtool.lib.output import Column
-from tools.serving import is_holder
 
 COLUMNS = (
     Column("section"),
@@ -91,27 +88,17 @@ def check(settings: Settings, path: Path | None) -> None:
         settings.output.items([Column("valid")], [{"valid": True}])
 
 
-def _process_of(admin: Admin) -> int:
-    """The server's process. Raises Failure: it is not on this machine, where its number may mean another one."""
-    status = admin.call("GET", "/v1/status")
-    pid = int(status["pid"])
-    if not is_holder(pid, Path(status["data_dir"])):
-        text = f"the server at {admin.url} does not run as process {pid} here"
-        raise Failure(errors.UNREACHABLE, "elsewhere", text, "send SIGHUP to the server where it runs")
-    return pid
-
-
 @config.command("reload")
 @click.pass_obj
 def reload(settings: Settings) -> None:
-    """Have the running server read its configuration again (SIGHUP), and wait for the outcome. On this machine only.
+    """Have the running server read its configuration again and wait for the outcome, as SIGHUP does.
 
     All or nothing: with an error the server goes on as before and its log says why. What needs a restart stays as it
     is; `config show` marks it.
     """
     admin = need_admin(settings)
     before = figures(admin.text("/metrics"))
-    os.kill(_process_of(admin), signal.SIGHUP)
+    admin.call("POST", "/v1/reload")
     deadline = time.monotonic() + settings.timeout_s
     while time.monotonic() < deadline:
         now = figures(admin.text("/metrics"))

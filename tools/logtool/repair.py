@@ -78,7 +78,7 @@ def repair(settings: Settings, place: Path | None, apply: bool) -> None:
     a server has the directory. Without --apply exit code 1 says that something is wrong. The rest of a write that a
     crash has interrupted is not wrong: nobody was told that it is stored.
     """
-    data_dir = place or settings.need_directory()
+    data_dir = place or settings.need_directory("repair")
     output = settings.output
     items = plan_of(data_dir)
     changes = [item for item in items if item["changes"]]

@@ -86,7 +86,7 @@ def spark(settings: Settings, master: str, conf: tuple[str, ...], name: str | No
     if name not in JOBS:
         raise click.UsageError(f"no job {name!r}; there are {', '.join(JOBS)}")
     if settings.data_dir is None and (settings.given["server"] is not None or settings.context is not None):
-        raise click.UsageError("jobs read files: name the data directory; --server after NAME says where records go")
+        settings.need_directory("spark")
     require_libraries()
     require_java()
     if settings.data_dir is not None:  # and with it its server, not that of the environment

@@ -15,9 +15,12 @@ from engine.reader import DirectoryReader, PartitionReader, Segment, read_segmen
 from engine.repair import Repair, Step
 from tools.checks import PartitionReport, SegmentReport, check_partition, check_segment
 from tools.logtool.cli import Command, Settings
+from tools.logtool.lib.address import need_admin
 from tools.logtool.lib.errors import Finding
+from tools.logtool.lib.events import Event, OnBytes, begun, followed, served
 from tools.logtool.lib.output import Column, Output, bytes_fields, count_text, name_text, number, size_text
 from tools.logtool.lib.progress import BytesProgress, stored_bytes
+from tools.logtool.topics import topic_of
 
 COLUMNS = (
     Column("topic"),
@@ -106,16 +109,65 @@ def check_directory(reader: DirectoryReader, checked: Callable[[Segment], None])
                 yield check_partition(partition, segment_reports(partition, checked))
 
 
+def verified(data_dir: Path, on_bytes: OnBytes) -> Iterator[Event]:
+    """Verifies a directory: ``checked`` tells of each partition, ``finding`` what is wrong, ``note`` what to mention.
+
+    Beside a server findings are told as soon as they are made; without one those of a start are added to them.
+    """
+    reader = DirectoryReader(data_dir)
+    is_live = is_in_use(data_dir)
+    yield begun(stored_bytes(data_dir))
+    read: set[Path] = set()
+    found: list[Event] = []
+
+    def checked(one: Segment) -> None:
+        read.add(one.path)
+        on_bytes(one.size_bytes)
+
+    for report in check_directory(reader, checked):
+        yield {"checked": item_of(report)}
+        where = {**bytes_fields("topic", report.topic), "partition": report.partition}
+        for finding in report.findings:
+            if is_live:
+                yield {"finding": where | finding}
+            else:
+                found.append(where | finding)
+    more = [{"kind": "file", "file": error.path, "reason": error.reason} for error in reader.damaged]
+    if is_live:
+        yield {"note": "a server has the directory: its state and index are not checked, they change all the time"}
+    else:
+        further, notes = check_as_a_start_does(reader.data_dir, more + found, read)
+        more += further
+        yield from ({"note": note} for note in notes)
+    yield from ({"finding": finding} for finding in more + found)
+    aside = reader.files.list_dir(reader.data_dir / SET_ASIDE)
+    if aside:
+        where_aside = reader.data_dir / SET_ASIDE
+        text = f"{count_text(len(aside), 'file')} in {where_aside}: what recoveries cut off; not checked"
+        yield {"note": text}
+    reader.close()
+
+
+def verified_segment(path: Path) -> Iterator[Event]:
+    """The same of one segment file."""
+    segment = read_segment(SystemFiles(), path)
+    report = PartitionReport(partition=segment.header.partition)
+    report.add(check_segment(segment))
+    yield {"checked": item_of(report)}
+    where = {**bytes_fields("topic", report.topic), "partition": report.partition}
+    yield from ({"finding": where | finding} for finding in report.findings)
+
+
 @click.command(cls=Command)
 @click.argument("place", metavar="[DIR|SEGMENT]", type=click.Path(path_type=Path, exists=True), required=False)
 @click.option("--repair-plan", is_flag=True, help="Also show what `logtool repair` would do; no server may be running.")
 @click.pass_obj
 def verify(settings: Settings, place: Path | None, repair_plan: bool) -> None:
-    """Check every byte of the segments in DIR (else --data-dir), or of one SEGMENT file.
+    """Check every byte of the segments in DIR (else of the log), or of one SEGMENT file. From files or server.
 
     Headers, every batch's checksums, every record, footers, the order of numbers, and what the watermarks say; the
     structure of state and index when no server has them. Works while a server runs: what is not committed is not
-    looked at. Exit code 1 when anything is wrong.
+    looked at. With --server the server does it, in a process of its own. Exit code 1 when anything is wrong.
     """
     output = settings.output
     plan: list[dict[str, Any]] | None = None
@@ -124,53 +176,37 @@ def verify(settings: Settings, place: Path | None, repair_plan: bool) -> None:
 
         if place is not None and place.is_file():
             raise click.UsageError("--repair-plan is about a whole directory")
-        plan = plan_of(place or settings.need_directory())
-    more: list[dict[str, Any]] = []
-    if place is not None and place.is_file():
-        segment = read_segment(SystemFiles(), place)
-        report = PartitionReport(partition=segment.header.partition)
-        report.add(check_segment(segment))
-        reports = [report]
-    else:
-        reader = DirectoryReader(place or settings.need_directory())
-        read: set[Path] = set()
-        with BytesProgress(output, "verified", stored_bytes(reader.data_dir)) as progress:
-
-            def checked(one: Segment) -> None:
-                read.add(one.path)
-                progress.add(one.size_bytes)
-
-            reports = list(check_directory(reader, checked))
-        more = [{"kind": "file", "file": error.path, "reason": error.reason} for error in reader.damaged]
-        if is_in_use(reader.data_dir):
-            output.note("a server has the directory: its state and index are not checked, they change all the time")
-        else:
-            own = more + [finding for report in reports for finding in report.findings]
-            further, notes = check_as_a_start_does(reader.data_dir, own, read)
-            more += further
-            for note in notes:
-                output.note(note)
-        aside = reader.files.list_dir(reader.data_dir / SET_ASIDE)
-        if aside:
-            where = reader.data_dir / SET_ASIDE
-            output.note(f"{count_text(len(aside), 'file')} in {where}: what recoveries cut off; not checked")
-    _show(output, reports, more, plan)
-    if more or any(report.findings for report in reports):
+        plan = plan_of(place or settings.need_directory("verify --repair-plan"))
+    items, findings = [], []
+    with BytesProgress(output, "verified") as progress:
+        for event in followed(_events(settings, place, progress.add), progress):
+            if "checked" in event:
+                items.append(event["checked"])
+            elif "finding" in event:
+                findings.append(event["finding"])
+            elif "note" in event:
+                output.note(event["note"])
+    _show(output, items, findings, plan)
+    if findings:
         raise Finding
 
 
+def _events(settings: Settings, place: Path | None, on_bytes: OnBytes) -> Iterator[Event]:
+    if place is not None and place.is_file():
+        return verified_segment(place)
+    data_dir = place or settings.data_dir
+    if data_dir is None:
+        return served(need_admin(settings), "POST", "/v1/verify")
+    return verified(data_dir, on_bytes)
+
+
 def _show(
-    output: Output, reports: list[PartitionReport], more: list[dict[str, Any]], plan: list[dict[str, Any]] | None
+    output: Output, items: list[Event], findings: list[dict[str, Any]], plan: list[dict[str, Any]] | None
 ) -> None:
-    findings = more + [
-        {**bytes_fields("topic", report.topic), "partition": report.partition, **finding}
-        for report in reports
-        for finding in report.findings
-    ]
-    items = [item_of(report) for report in reports]
+    shown = items
     if output.form == "table":
-        items = [item | {"topic": name_text(report.topic)} for item, report in zip(items, reports, strict=True)]
-    output.items(COLUMNS, items, findings=findings, **({} if plan is None else {"repair_plan": plan}))
+        shown = [item | {"topic": name_text(topic_of(item))} for item in items]
+    output.items(COLUMNS, shown, findings=findings, **({} if plan is None else {"repair_plan": plan}))
     if plan is not None and output.form == "table":
         from tools.logtool.repair import show_plan
 
@@ -184,8 +220,8 @@ def _show(
             else ""
         )
         output.warn(f"logtool: {finding['file']}{where}: {finding['kind']}: {finding['reason']}{lost}")
-    total = sum(report.records for report in reports)
-    size = size_text(sum(report.bytes for report in reports))
+    total = sum(item["records"] for item in items)
+    size = size_text(sum(item["bytes"] for item in items))
     output.note(
         f"{count_text(total, 'record')} in {size} verified, "
         f"{len(findings) or 'no'} finding{'' if len(findings) == 1 else 's'}"

@@ -106,11 +106,11 @@ class Admin:
         """
         return self._answer(*self._request(method, path, body))
 
-    def lines(self, path: str) -> Iterator[bytes]:
+    def lines(self, path: str, method: str = "GET", body: dict[str, Any] | None = None) -> Iterator[bytes]:
         """The lines of an answer as they come. Raises Failure as `call`; HTTPException: the answer is broken off."""
         connection = self._connection()
         try:
-            connection.request("GET", path, headers=self._headers)
+            connection.request(method, path, *self._sent(body))
             response = connection.getresponse()
             if response.status >= 300:
                 self._answer(response.status, response.read(ADMIN_ANSWER_BYTES_MAX))
@@ -149,17 +149,18 @@ class Admin:
         status, content = self._request("GET", "/readyz", None)
         return "" if status == 200 else content.decode("utf-8", "replace").strip() or f"HTTP status {status}"
 
+    def _sent(self, body: dict[str, Any] | None) -> tuple[bytes | None, dict[str, str]]:
+        if body is None:
+            return None, self._headers
+        return json.dumps(body).encode(), self._headers | {"Content-Type": "application/json"}
+
     def _connection(self) -> http.client.HTTPConnection:
         return http_connection(self.url, self._timeout_s, self._tls, self._server_name)
 
     def _request(self, method: str, path: str, body: dict[str, Any] | None) -> tuple[int, bytes]:
         connection = self._connection()
-        headers, data = dict(self._headers), None
-        if body is not None:
-            data = json.dumps(body).encode()
-            headers["Content-Type"] = "application/json"
         try:
-            connection.request(method, path, data, headers)
+            connection.request(method, path, *self._sent(body))
             response = connection.getresponse()
             return response.status, response.read(ADMIN_ANSWER_BYTES_MAX)
         except TimeoutError as error:

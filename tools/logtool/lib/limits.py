@@ -52,3 +52,6 @@ STATE_COPIES = 100
 
 CERTIFICATE_BYTES_MAX = 1 << 20
 """Of a file of certificates: a chain has a few KB, all authorities of a system 200 KB."""
+
+BACKUP_FREE_SHARE = 0.05
+"""Of a disk so much stays free of a backup that a server makes: its log may be on the same one, and goes on."""

@@ -242,12 +242,15 @@ class Served:
             numbers = f"records {found['first_offset']} to {found['last_offset']}"
             text = f"partition {found['partition']}: {numbers}: {found['remark']}"
             return Gap(text, is_loss="removed" not in found["remark"])
-        pairs = [(_bytes(header, "name"), _bytes(header, "value")) for header in found.get("headers", ())]
-        headers = [part for pair in pairs for part in pair]
-        record = Record(
-            found["offset"], found["timestamp_ms"], _bytes(found, "key"), _bytes(found, "value"), tuple(headers)
-        )
-        return found["partition"], record
+        return record_of(found)
+
+
+def record_of(found: dict[str, Any]) -> tuple[int, Record]:
+    """The partition and the record of a line of JSON."""
+    pairs = [(_bytes(header, "name"), _bytes(header, "value")) for header in found.get("headers", ())]
+    headers = tuple(part for pair in pairs for part in pair)
+    key, value = _bytes(found, "key"), _bytes(found, "value")
+    return found["partition"], Record(found["offset"], found["timestamp_ms"], key, value, headers)
 
 
 def _pointer(steps: tuple[str, ...]) -> str:

@@ -9,6 +9,7 @@ from openapi_spec_validator import validate
 
 from netserver.access.table import ROUTES
 from netserver.admin.operations import of_commits, of_keys, of_positions, of_topics
+from netserver.admin.upkeep import ROUTES as UPKEEP
 from netserver.http.openapi import OPERATIONS, openapi
 from tests.unit.netserver.admin.test_admin import Caller, with_admin
 
@@ -29,6 +30,7 @@ def test_each_route_does_something() -> None:
     )  # fmt: skip
     names = [name for table in tables for name in table]
     others = {"GET openapi.json", "GET topics/TOPIC/records", "GET groups/NAME/records", "POST console/logins"}
+    others |= UPKEEP
     assert sorted([*names, *others]) == sorted(route.name for route in ROUTES)
 
 

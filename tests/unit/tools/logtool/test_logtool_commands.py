@@ -286,7 +286,7 @@ def test_dump_segment_of_something_else(logtool: Logtool, tmp_path: Path) -> Non
     code, out, err = logtool("dump", "segment", str(other))
     assert (code, out) == (1, "")
     assert "not a segment file" in err
-    assert logtool("dump", "segment", str(tmp_path / "missing"))[0] == 2
+    assert logtool("dump", "segment", str(tmp_path / "missing"))[0] == 3
 
 
 def test_dump_topic(logtool: Logtool, stored: StoredPartition) -> None:
@@ -464,7 +464,7 @@ def test_exit_codes(logtool: Logtool, args: list[str], code: int) -> None:
 
 def test_an_address_is_needed(logtool: Logtool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("QUINTLOG_DATA_DIR")
-    code, _, err = logtool("dump", "topic", "orders")
+    code, _, err = logtool("archive-segments", "place")
     assert code == 2
     assert "--data-dir" in err
 

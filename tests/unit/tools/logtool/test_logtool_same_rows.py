@@ -1,4 +1,7 @@
-"""Every command that only looks, by directory, address and context, and on the files alone: the same rows."""
+"""Every command that only looks, by directory, address and context, and on the files alone: the same rows.
+
+Those that change something are in `test_logtool_addresses`; no command is in neither table without a reason.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
 from netserver.testing import ServerProcess, server
 from tests.blipmq_peer import Peer
 from tests.unit.conftest import Logtool
+from tests.unit.tools.logtool.test_logtool_addresses import COMMANDS as CHANGING
 from tests.unit.tools.logtool.test_logtool_sessions import stream
+from tools.logtool.cli import root
+from tools.logtool.lib.files_only import FILES_ONLY
 
 pytestmark = pytest.mark.whole
 
@@ -43,7 +50,22 @@ ROWS = (
     "cat orders --from @-1h --contains 7 --format '%o %k %v\\n'",
     "tail orders --limit 4",
     "tail orders --from 3 -n 2 -o jsonl",
+    "verify",
+    "dump topic orders",
+    "dump topic orders:1",
+    "dump segment SEGMENT",
+    "dump segment SEGMENT --records",
 )
+MEAN_NO_LOG = ("certificates", "context", "generate", "config check", "config show", "restore")
+LIKE = {
+    "bench consume": "bench publish",
+    "commits abandon": "definitions import",
+    "debug bundle": "status",
+    "groups delete": "groups reset",
+    "keys rotate": "keys revoke",
+    "keys test": "keys list",
+}
+"""They find their log by the same call as these."""
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +91,38 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
         yield made
 
 
-def words_of(text: str) -> list[str]:
+def words_of(text: str, process: ServerProcess) -> list[str]:
     """As a shell would take it."""
-    return shlex.split(text)
+    segment = process.data_dir / "topics" / "1" / "0" / "00000000000000000001.log"
+    return shlex.split(text.replace("SEGMENT", str(segment)))
+
+
+def leaves(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[str]:
+    """Every command that does something, with the groups that it is in."""
+    if not isinstance(command, click.Group):
+        yield " ".join(words)
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        found = command.get_command(context, name)
+        assert found is not None
+        yield from leaves(found, (*words, name))
+
+
+def test_every_command_works_by_address_or_says_why_not(logtool: Logtool, tmp_path: Path) -> None:
+    tried = [*ROWS, *(text for _, text in CHANGING)]
+    every = set(leaves(root))
+    left = {leaf for leaf in every if not any(f"{text} ".startswith(f"{leaf} ") for text in tried)}
+    assert LIKE.keys() < left
+    assert all(any(text.startswith(like) for text in tried) for like in LIKE.values())
+    left = {leaf for leaf in left - LIKE.keys() if not leaf.startswith(MEAN_NO_LOG)}
+    assert left == FILES_ONLY.keys() - {"repair", "verify --repair-plan"}
+    arguments = {"archive-segments": [str(tmp_path)], "archive-table": [str(tmp_path)], "spark": ["stats"]}
+    for name, (text, exit_code) in FILES_ONLY.items():
+        for way in (["--server", "127.0.0.1:1"], *([[]] if name != "spark" else [])):  # that one's jobs say it
+            found = logtool(*way, *name.split(), *arguments.get(name, []))
+            assert found[0] == exit_code, found
+            assert found[2].startswith(f"logtool: {name} {text}"), found
 
 
 def rows(text: str, left_out: set[str]) -> list[dict[str, str]]:
@@ -92,8 +143,8 @@ def test_the_same_rows_by_directory_address_and_context(
     directory = ["--data-dir", str(process.data_dir)]
     found = {}
     for text in ROWS:
-        words = words_of(text)
-        form = [] if words[0] in ("cat", "tail", "definitions") else ["-o", "csv"]
+        words = words_of(text, process)
+        form = ["-o", "csv"] if words[0] not in ("cat", "tail", "definitions") else []
         for way in (directory, address, ["--context", "shop"]):
             code, out, err = logtool(*way, *words, *form)
             assert code == 0, (text, way, err)
@@ -104,7 +155,7 @@ def test_the_same_rows_by_directory_address_and_context(
         assert "scanned 20 of 20 records, found 2" in told
     process.kill()
     for text in ROWS:
-        words = words_of(text)
+        words = words_of(text, process)
         if words[0] == "tail":
             continue
         form = [] if words[0] in ("cat", "definitions") else ["-o", "csv"]
