@@ -109,6 +109,11 @@ class Caller:
 
     # --- rights
 
+    @property
+    def is_operator(self) -> bool:
+        """Whether they may operate the server."""
+        return self.identity is not None and self.identity.has_role(Role.OPERATOR)
+
     def may_begin(self, route: Route, parts: Sequence[bytes]) -> bool:
         """Whether the body is worth reading: some right of theirs may be enough."""
         self._what = f"{route.method} {self._base}{'/'.join(route.path)}"

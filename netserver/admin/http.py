@@ -5,7 +5,8 @@ Anybody who reaches the port may open connections and send bytes that are not HT
 - a connection that has not sent the head of a request within `ADMIN_KEEPALIVE_S` is closed;
 - from `ADMIN_CONNECTIONS_FULL` on, a new connection takes the place of the one that has had no request in work for
   longest, so that a health check always finds a place;
-- requests of those who are let in may last: so few of them are in work at once that a new connection has room;
+- a connection whose requests may last takes none of these places (`HttpServer.count_as_client`);
+- of other requests of those who are let in so few are in work at once that a new connection has room;
 - bytes that are not a request are one line in the log, not a traceback;
 - bodies are not unpacked: 200 KiB can become 200 MiB.
 """
@@ -24,6 +25,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 
 from netserver.access.quotas import Seat
+from netserver.admin.places import Places
 from netserver.config.settings import Address
 from netserver.limits import (
     ADMIN_ACCEPT_BATCH,
@@ -51,9 +53,13 @@ class Busy(Exception):
 
 
 class HttpServer(web.Server):
-    """See the module. Made in the event loop that it runs in."""
+    """See the module. Made in the event loop that it runs in.
 
-    def __init__(self, handle: Handle) -> None:
+    Args:
+        places: for connections whose requests may last.
+    """
+
+    def __init__(self, handle: Handle, places: Places) -> None:
         super().__init__(self._serve, request_factory=self._request)
         self._options: dict[str, Any] = {
             "access_log": None,
@@ -65,11 +71,14 @@ class HttpServer(web.Server):
         self._handle = handle
         self._idle: dict[RequestHandler, None] = {}  # those without a request in work, the longest idle first
         self._leave: dict[RequestHandler, Lost] = {}
+        self._clients: set[RequestHandler] = set()  # those that do not count here
+        self._gate = ConnectionGate(ADMIN_CONNECTIONS_MAX, f"idle ones are closed after {ADMIN_KEEPALIVE_S:.0f} s")
+        self._places = places
         self._silent: dict[RequestHandler, asyncio.TimerHandle] = {}
         self._paused: dict[RequestHandler, asyncio.Future[None]] = {}
         self._seats: dict[RequestHandler, Seat] = {}
         self._listener: TcpListener | None = None
-        self._in_work = 0  # of those who are let in
+        self._in_work: set[RequestHandler] = set()  # those with a request of somebody who is let in
 
     def listen(self, address: Address, tls: Tls) -> Address:
         """Accept connections; the address that it really has.
@@ -80,8 +89,7 @@ class HttpServer(web.Server):
         Raises:
             ListenError: says what to do.
         """
-        gate = ConnectionGate(ADMIN_CONNECTIONS_MAX, f"idle ones are closed after {ADMIN_KEEPALIVE_S:.0f} s")
-        self._listener = TcpListener("admin", address, self._make, gate, tls, accept_batch=ADMIN_ACCEPT_BATCH)
+        self._listener = TcpListener("admin", address, self._make, self._gate, tls, accept_batch=ADMIN_ACCEPT_BATCH)
         return self._listener.start()
 
     async def close(self) -> None:
@@ -124,7 +132,7 @@ class HttpServer(web.Server):
     def giving_way(self, request: web.BaseRequest) -> Iterator[None]:
         """Meanwhile the connection of a request may be given up, as if it had none in work."""
         handler = request.protocol
-        if handler in self._leave:
+        if handler in self._leave and handler not in self._clients:
             self._idle[handler] = None
         try:
             yield
@@ -132,21 +140,44 @@ class HttpServer(web.Server):
             self._idle.pop(handler, None)
 
     @contextmanager
-    def in_work(self, *, is_operator: bool) -> Iterator[None]:
-        """Meanwhile a request of somebody who is let in is in work. Raises Busy: too many are."""
-        if self._in_work >= ADMIN_REQUESTS_MAX + (ADMIN_REQUESTS_OPERATORS if is_operator else 0):
-            raise Busy(f"{self._in_work} requests are in work, as many as may be at once; try again later")
-        self._in_work += 1
+    def in_work(self, request: web.BaseRequest, *, is_operator: bool) -> Iterator[None]:
+        """Meanwhile a request of somebody who is let in is in work, unless it counts as a client's.
+
+        Raises:
+            Busy: too many are.
+        """
+        handler = request.protocol
+        if handler not in self._clients:
+            if len(self._in_work) >= ADMIN_REQUESTS_MAX + (ADMIN_REQUESTS_OPERATORS if is_operator else 0):
+                raise Busy(f"{len(self._in_work)} requests are in work, as many as may be at once; try again later")
+            self._in_work.add(handler)
         try:
             yield
         finally:
-            self._in_work -= 1
+            self._in_work.discard(handler)
 
     def seat(self, request: web.BaseRequest) -> Seat:
         """Whose connection a request's is. Raises ConnectionError: it is gone."""
         if request.protocol not in self._leave:
             raise ConnectionResetError
         return self._seats.setdefault(request.protocol, Seat())
+
+    def count_as_client(self, request: web.BaseRequest) -> None:
+        """The connection of a request counts with those of clients from now on (`netserver.admin.places`).
+
+        Raises:
+            NoPlace, QuotaReached: there is no place for it.
+            ConnectionError: it is gone.
+        """
+        handler = request.protocol
+        if handler not in self._leave:
+            raise ConnectionResetError
+        if handler not in self._clients:
+            give_back = self._places.take(request.remote or "")
+            self._leave[handler]()
+            self._leave[handler] = give_back
+            self._clients.add(handler)
+            self._in_work.discard(handler)
 
     # --- connections
 
@@ -158,7 +189,7 @@ class HttpServer(web.Server):
     def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
         """Called by the handler of a new connection."""
         super().connection_made(handler, transport)
-        if len(self._leave) >= ADMIN_CONNECTIONS_FULL and self._idle:
+        if len(self._leave) - len(self._clients) >= ADMIN_CONNECTIONS_FULL and self._idle:
             self._give_way(next(iter(self._idle)))
         self._idle[handler] = None
         self._silent[handler] = self._running_loop.call_later(ADMIN_KEEPALIVE_S, transport.abort)
@@ -172,6 +203,7 @@ class HttpServer(web.Server):
         if (over := self._paused.get(handler)) is not None:
             _set(over)
         super().connection_lost(handler, exc)
+        self._clients.discard(handler)
         self._leave.pop(handler)()
 
     def _request(
@@ -187,7 +219,7 @@ class HttpServer(web.Server):
         try:
             return await self._handle(request)
         finally:  # its answer may wait for a peer that does not read
-            if request.protocol in self._leave:
+            if request.protocol in self._leave and request.protocol not in self._clients:
                 self._idle[request.protocol] = None
 
     def _give_way(self, handler: RequestHandler) -> None:

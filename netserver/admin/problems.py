@@ -26,6 +26,7 @@ from netserver.admin.bodies import TooManyValues
 from netserver.admin.globs import BadGlob
 from netserver.admin.groups import UnknownGroup
 from netserver.admin.http import Busy
+from netserver.admin.places import NoPlace
 from netserver.admin.upkeep import UpkeepFailed
 from netserver.errors import ConfigError
 from netserver.http.errors import BadRequest
@@ -46,6 +47,7 @@ STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (ConfigError, 409, "key_file"),
     (TopicExists, 409, "topic_exists"),
     (QuotaReached, 429, "quota_reached"),
+    (NoPlace, 503, "no_place"),
     (LimitReached, 409, "limit_reached"),
     (InvalidConfig, 400, "invalid_config"),
     (TooLarge, 413, "too_large"),
@@ -65,6 +67,8 @@ def problem_of(error: Exception) -> tuple[int, str, str, dict[str, str] | None] 
         return error.status, error.code, str(error), None
     for kind, status, code in STATUS_OF_ERROR:
         if isinstance(error, kind):
-            headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, QuotaReached | Busy) else None
+            headers = None
+            if isinstance(error, QuotaReached | Busy | NoPlace):
+                headers = {"Retry-After": str(error.retry_after_s)}
             return status, code, "; ".join([str(error), *getattr(error, "__notes__", [])]), headers
     return None

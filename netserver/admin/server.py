@@ -102,7 +102,6 @@ from engine.files.system import SystemFiles, read_whole_file, write_new_file
 from engine.limits import SMALL_FILE_BYTES_MAX
 from netserver.access.exposed import warn_of_readers
 from netserver.access.quotas import Seat
-from netserver.access.rights import Role
 from netserver.access.table import Route, route_of, topic_of
 from netserver.admin.access import KeysApi, SubscriptionsApi
 from netserver.admin.api import Api, Conflict
@@ -115,6 +114,7 @@ from netserver.admin.inspection import InspectionApi
 from netserver.admin.metrics import Metrics
 from netserver.admin.names import DIRECTORY_HEADER, DIRECTORY_PATH, TOKEN_FILE
 from netserver.admin.operations import Call, Operation, of_commits, of_keys, of_positions, of_topics
+from netserver.admin.places import Places
 from netserver.admin.problems import problem_of
 from netserver.admin.slices import json_bytes
 from netserver.admin.staged_commits import Staging
@@ -201,7 +201,7 @@ class AdminServer:
             ListenError: says what to do.
         """
         self.console.start()
-        self._http = HttpServer(self._handle)
+        self._http = HttpServer(self._handle, Places(self._server.gate))
         return self._http.listen(address, tls)
 
     async def close(self) -> None:
@@ -240,7 +240,7 @@ class AdminServer:
         if (request.content_length or 0) > ADMIN_BODY_BYTES and not (path.endswith("/records") and streams_in(request)):
             return _too_large()
         try:
-            with http.in_work(is_operator=caller.identity.has_role(Role.OPERATOR)):
+            with http.in_work(request, is_operator=caller.is_operator):
                 seat = http.seat(request)
                 caller.sit(seat)
                 await caller.wait_for_rate()
@@ -291,6 +291,8 @@ class AdminServer:
         topic = self._topic_of(entry, parts, request)
         if parts[2:] == (b"records",) and (request.method == "GET" or streams_in(request)):
             return await self._call_records(request, parts, topic, caller, entry, seat)
+        if request.method in ("POST", "PATCH") and not caller.is_operator:
+            self._count_as_client(request)  # a body may come slowly
         content = await request.read() if request.method in ("POST", "PATCH") else b""
         body = await read_document(content) if parts != (b"staged",) else {}
         records = body.get("records")
@@ -323,6 +325,7 @@ class AdminServer:
         """What is neither read nor answered in one piece."""
         if not caller.may(entry, topic, {}, self._server.log.catalog):
             return _error(403, "forbidden", caller.why_not)
+        self._count_as_client(request)
         may = partial(caller.still_may, entry, topic)
         if request.method == "GET":
             with caller.subscribed(seat), caller.watched(entry, topic, partial(_cut_off, request)):
@@ -332,6 +335,10 @@ class AdminServer:
         answer = await self._records.publish(request, parts[1], caller, may)
         caller.done()
         return web.Response(body=json.dumps(answer).encode(), headers={"Content-Type": JSON})
+
+    def _count_as_client(self, request: web.BaseRequest) -> None:
+        assert self._http is not None
+        self._http.count_as_client(request)
 
     def _topic_of(self, route: Route, parts: tuple[bytes, ...], request: web.BaseRequest) -> bytes | None:
         """The topic that a request is about, as far as its path tells."""

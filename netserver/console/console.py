@@ -156,7 +156,7 @@ class Console:
             if is_form:
                 raise Refused(403, "You are not logged in any more; log in and try again.")
             return _redirect(link(self._base_path, "login", next=request.raw_path[:2000]))
-        with http.in_work(is_operator=session.identity.has_role(Role.OPERATOR)):
+        with http.in_work(request, is_operator=session.identity.has_role(Role.OPERATOR)):
             form = await _form(request) if is_form else {}
             if is_form and not session.sent(form.pop("form_token", "")):
                 raise Refused(403, "This form is of another login; load its page again.")

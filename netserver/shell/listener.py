@@ -71,10 +71,14 @@ class ConnectionGate:
         if listener in self._listeners:
             self._listeners.remove(listener)
 
-    def enter(self) -> Lost:
-        """Count a connection; the result takes it out again, once."""
+    def enter(self, *, tells: bool = True) -> Lost:
+        """Count a connection; the result takes it out again, once.
+
+        Args:
+            tells: the operator is told when it is the last one that is allowed.
+        """
         self.connections += 1
-        if not self.is_open:
+        if tells and not self.is_open:
             self.full_total += 1
             log.warning(
                 "%d connections are open, which is the limit; further ones wait until one closes (%s)",

@@ -112,11 +112,11 @@ MUTANTS = (
         f"{HTTP_RECORDS} -k too_large",
     ),
     Mutant(
-        "let followers take all places of admin HTTP",
+        "let requests in work take all places of admin HTTP",
         "netserver/admin/http.py::HttpServer.in_work",
-        "self._in_work += 1",
+        "self._in_work.add(handler)",
         "pass",
-        f"{ADMIN_HTTP} -k leave_room",
+        f"{ADMIN_HTTP} -k in_work_leave_room",
     ),
     Mutant(
         "keep the place of a form that somebody sends who has not logged in",

@@ -204,6 +204,26 @@ def test_connections_topics_and_readers_are_bounded(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
+def test_bodies_that_come_slowly_keep_no_operator_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("netserver.admin.http.ADMIN_CONNECTIONS_MAX", 4)
+
+    async def test() -> None:
+        async with place(tmp_path, {"slow": EVERYTHING, "boss": {"role": "operator"}}) as here:
+            address = here.server.admin_address
+            assert address is not None
+            head = f"POST /v1/groups HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key_of('slow')}\r\n"
+            writers = []
+            for _ in range(8):
+                _, writer = await asyncio.open_connection(address.host, address.port)
+                writer.write(head.encode() + b"Content-Length: 100\r\n\r\n{")
+                writers.append(writer)
+            assert (await asyncio.wait_for(here.http("GET", "/v1/topics", "boss"), 20))[0] == 200
+            for writer in writers:
+                writer.transport.abort()
+
+    asyncio.run(test())
+
+
 def test_who_waits_for_a_rate_or_for_a_refusal_takes_nobodys_place(tmp_path: Path) -> None:
     """All connections that there may be are open; a request of somebody else is answered at once."""
 

@@ -11,8 +11,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from netserver.access.quotas import QuotaReached
 from netserver.admin import http as admin_http
+from netserver.admin.places import NoPlace, Places
 from netserver.app import Server
+from netserver.shell.listener import ConnectionGate
 from netserver.testing import running
 from tests.echo import ALONE, Echo, run
 
@@ -140,29 +143,24 @@ def test_health_is_answered_however_many_connections_are_held(kind: str, monkeyp
     with_place(test)
 
 
-def test_followers_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many as may be are in work; one more is told to come later, an operator and a health check are answered."""
+def test_requests_in_work_leave_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as may be are in work; one more is told to come later, a health check is answered."""
     monkeypatch.setattr(admin_http, "ADMIN_REQUESTS_MAX", 3)
     monkeypatch.setattr(admin_http, "ADMIN_REQUESTS_OPERATORS", 1)
 
     async def test(place: Place) -> None:
-        admin = place.server.admin
-        assert admin is not None
-        place.server.log.catalog.create(b"t")
-        bearer = b" HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer " + admin._token.encode() + b"\r\n\r\n"
-        follow = b"GET /v1/topics/t/records?follow=true" + bearer
-        followers = [await place.connect() for _ in range(4)]
-        for reader, writer in followers:
-            writer.write(follow)
-            assert (await reader.readline()).split()[1] == b"200"
-        assert await place.status(follow) == 503
-        assert await place.status(HEALTH) == 200
-        followers[0][1].transport.abort()
+        writers = [(await place.connect())[1] for _ in range(4)]
+        for writer in writers:
+            writer.write(request_of(place, "POST /v1/topics", "Content-Length: 100\r\n") + b"{")
+        status = request_of(place, "GET /v1/status")
         async with asyncio.timeout(20):
-            while await place.status(b"GET /v1/status" + bearer) == 503:
+            while await place.status(status) != 503:
                 pass
-        with pytest.raises(admin_http.Busy), admin._http.in_work(is_operator=False):  # type: ignore[union-attr]
-            pass
+        assert await place.status(HEALTH) == 200
+        writers[0].transport.abort()
+        async with asyncio.timeout(20):
+            while await place.status(status) == 503:
+                pass
 
     with_place(test)
 
@@ -190,9 +188,82 @@ def test_who_goes_while_a_refusal_waits_is_no_error(caplog: pytest.LogCaptureFix
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def test_a_request_in_work_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def few_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin_http, "ADMIN_CONNECTIONS_FULL", 3)
     monkeypatch.setattr(admin_http, "ADMIN_CONNECTIONS_MAX", 4)
+
+
+def request_of(place: Place, line: str, rest: str = "") -> bytes:
+    """A request of the operator."""
+    admin = place.server.admin
+    assert admin is not None
+    return f"{line} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {admin._token}\r\n{rest}\r\n".encode()
+
+
+FOLLOW = "GET /v1/topics/t/records?follow=true"
+
+
+@pytest.mark.parametrize("kind", ["reader", "publisher"])
+def test_requests_that_last_take_no_places_of_the_admin(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_places(monkeypatch)
+
+    async def test(place: Place) -> None:
+        place.server.log.catalog.get_or_create(b"t")
+        publish = request_of(place, "POST /v1/topics/t/records?split=lines", "Content-Length: 10\r\n") + b"a\n"
+        for _ in range(10):
+            reader, writer = await place.connect()
+            writer.write(request_of(place, FOLLOW) if kind == "reader" else publish)
+            if kind == "reader":
+                assert await reader.readuntil(b"\r\n\r\n")
+        async with asyncio.timeout(20):
+            assert await place.status(HEALTH) == 200
+            assert await place.status(request_of(place, "GET /v1/status")) == 200
+            assert await place.status(request_of(place, "GET /v1/status")) == 200
+
+    with_place(test)
+
+
+def test_readers_have_a_share_of_the_connections_and_are_told_when_it_is_used_up() -> None:
+    async def test(place: Place) -> None:
+        place.server.log.catalog.get_or_create(b"t")
+        place.server.gate.connections_max = 8
+        first = [await place.connect() for _ in range(2)]
+        for reader, writer in first:
+            writer.write(request_of(place, FOLLOW))
+            assert b" 200 " in await reader.readline()
+        assert place.server.gate.connections == 2
+        reader, writer = await place.connect()
+        writer.write(request_of(place, FOLLOW))
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b" 429 " in head
+        assert b"Retry-After: 1\r\n" in head
+        first[0][1].transport.abort()
+        while place.server.gate.connections != 1:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        assert await place.status(request_of(place, FOLLOW)) == 200
+
+    with_place(test)
+
+
+def test_places_are_shared_by_hosts_and_are_not_all_of_the_connections() -> None:
+    gate = ConnectionGate(8)
+    places = Places(gate)
+    leave = [places.take(host) for host in ("a", "a", "b")]
+    with pytest.raises(QuotaReached):
+        places.take("a")
+    leave.append(places.take("c"))
+    with pytest.raises(NoPlace):
+        places.take("d")
+    for give_back in leave:
+        give_back()
+    assert (gate.connections, places.taken) == (0, {})
+    gate.connections = 8
+    with pytest.raises(NoPlace):
+        places.take("a")
+
+
+def test_a_request_in_work_gives_way_to_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_places(monkeypatch)
 
     async def test(place: Place) -> None:
         admin = place.server.admin
