@@ -22,6 +22,10 @@ HTTP_RECORDS_PIECE: Final = 512
 HTTP_RECORDS_FRAMED: Final = 4096
 """Records that compiled code writes out in one piece: less than a millisecond of work."""
 
+HTTP_READERS_TURN: Final = 8
+"""Readers that go on in one turn of the loop, of those that had to wait for one: some of them may have records that
+compiled code does not write."""
+
 HTTP_READ_BYTES: Final = 256 * KIB
 """What a reader takes from the log at a time."""
 

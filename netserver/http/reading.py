@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from engine.segments.batches import ReadBatch
     from engine.slices import Slices
     from netserver.http.sender import Sender
+    from netserver.http.taking_turns import TakingTurns
     from netserver.shell.counters import Counters
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -46,6 +47,19 @@ class Frame(Protocol):
     def __call__(
         self, batches: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int, /
     ) -> tuple[Buffer, int, int]: ...
+
+
+class Allowance(Protocol):
+    """How many records somebody still takes."""
+
+    left: int
+
+
+@dataclass(slots=True)
+class Allowed:
+    """An `Allowance` that nobody adds to."""
+
+    left: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +229,7 @@ class Reader:
         counters: of what is read for the request.
         starts: (partition, first number, number before which it ends or None, milliseconds since 1970 or 0).
         remark: what is said before anything else.
+        turns: of all readers; None: there are few of its kind.
     """
 
     def __init__(
@@ -225,9 +240,11 @@ class Reader:
         slices: Slices,
         counters: Counters,
         remark: Remark | None = None,
+        turns: TakingTurns | None = None,
     ) -> None:
         self._slices = slices
         self._counters = counters
+        self._turns = turns
         self._sender = sender
         self._wait_s = 0.0
         self._may = may
@@ -262,25 +279,27 @@ class Reader:
                 await self._wait(until_s)
             await asyncio.sleep(0)
 
-    async def frames(self, frame: Frame, limit: int, until_s: float | None) -> AsyncIterator[Buffer | list[Item]]:
+    async def frames(
+        self, frame: Frame, allowed: Allowance, until_s: float | None
+    ) -> AsyncIterator[Buffer | list[Item]]:
         """As `pieces` for one partition, written by a hot loop as far as that can; items where it cannot.
 
         Args:
-            limit: ends after so many records; below 0: never.
+            allowed: what was read is taken off; ends when nothing is left.
         """
         loop, source = asyncio.get_running_loop(), self._sources[0]
-        while limit and (until_s is None or loop.time() < until_s):
+        while allowed.left > 0 and (until_s is None or loop.time() < until_s):
             if not await self._turn(until_s):
                 return
-            framed = source.frame(frame, limit if limit >= 0 else HTTP_RECORDS_FRAMED)
+            framed = source.frame(frame, min(allowed.left, HTTP_RECORDS_FRAMED))
             if framed is not None:
-                limit -= framed[1]
+                allowed.left -= framed[1]
                 self._count_of(len(framed[0]), framed[1])
                 yield framed[0]
             elif source.fill():
-                items = list(source.found)[: limit if limit >= 0 else None]
+                items = list(islice(source.found, allowed.left))
                 source.found.clear()
-                limit -= self._count(items)
+                allowed.left -= self._count(items)
                 yield items
             elif source.is_over:
                 return
@@ -316,6 +335,8 @@ class Reader:
             if left_s < self._wait_s:
                 return False
             self._wait_s = 0.0
+        if self._turns is not None:
+            await self._turns.wait()
         if not self._may():
             raise Forbidden("the right to read was taken away")
         self._more.clear()

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from aiohttp import web
@@ -33,10 +35,11 @@ from netserver.http.limits import (
 )
 from netserver.http.publishing import Publishing
 from netserver.http.query import Publish, Read
-from netserver.http.reading import Buffer, Reader, Remark, remark_about
+from netserver.http.reading import Allowed, Buffer, Frame, Reader, Remark, remark_about
 from netserver.http.sender import Sender
-from netserver.http.socket import serve_socket
+from netserver.http.socket import send_frames, send_items, serve_socket
 from netserver.http.splitting import JSONL, LENGTH, LENGTHS, NONE, Splitter
+from netserver.http.taking_turns import TakingTurns
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
@@ -67,7 +70,8 @@ class RecordsApi:
         self._server = server
         self._api = api
         self._counters = server.http
-        self._turns = itertools.count()
+        self._next_partition = itertools.count()
+        self._reading = TakingTurns(server.log.slices)
 
     # --- publishing
 
@@ -132,7 +136,7 @@ class RecordsApi:
             return asked.partition
         if asked.key:
             return partition_of(asked.key, topic.partition_count)
-        return next(self._turns) % topic.partition_count
+        return next(self._next_partition) % topic.partition_count
 
     # --- reading
 
@@ -176,10 +180,13 @@ class RecordsApi:
         may: Callable[[], bool],
         remark: Remark | None = None,
     ) -> web.StreamResponse:
-        reader = Reader(starts, sender, may, self._server.log.slices, self._counters, remark)
+        reader = Reader(starts, sender, may, self._server.log.slices, self._counters, remark, self._reading)
         try:
             if request.headers.get("Upgrade", "").lower() == "websocket":
-                return await serve_socket(request, asked.credit, wanted(reader, asked))
+                if len(starts) == 1 and asked.is_plain and asked.limit is None:
+                    frames = partial(reader.frames, lines_of(starts[0][0].index), until_s=until_s(asked))
+                    return await serve_socket(request, asked.credit, partial(send_frames, frames))
+                return await serve_socket(request, asked.credit, partial(send_items, wanted(reader, asked)))
             if asked.form == "json":
                 return await _document(reader, asked)
             response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
@@ -231,18 +238,24 @@ async def _document(reader: Reader, asked: Read) -> web.Response:
     return web.Response(body=body, content_type="application/json")
 
 
-async def _write_framed(response: web.StreamResponse, reader: Reader, asked: Read, partition: int) -> None:
-    """One partition, as it is: by the hot loops as far as they can."""
-    is_raw = asked.form == "raw"
-    shown = _raw if is_raw else line_of_item
+def lines_of(partition: int) -> Frame:
+    """Records of a partition as lines of JSON."""
 
     def lines(
         batches: Buffer, from_seq: int, last_seq: int, bytes_max: int, records_max: int
     ) -> tuple[Buffer, int, int]:
         return frame_lines(batches, from_seq, last_seq, partition, bytes_max, records_max)
 
-    limit = -1 if asked.limit is None else asked.limit
-    async for framed in reader.frames(frame_lengths if is_raw else lines, limit, until_s(asked)):
+    return lines
+
+
+async def _write_framed(response: web.StreamResponse, reader: Reader, asked: Read, partition: int) -> None:
+    """One partition, as it is: by the hot loops as far as they can."""
+    is_raw = asked.form == "raw"
+    shown = _raw if is_raw else line_of_item
+
+    allowed = Allowed(sys.maxsize if asked.limit is None else asked.limit)
+    async for framed in reader.frames(frame_lengths if is_raw else lines_of(partition), allowed, until_s(asked)):
         if not isinstance(framed, list):
             await response.write(framed)
         elif framed or (asked.follow and not is_raw):

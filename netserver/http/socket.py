@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
+from typing import TypeAlias
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -19,6 +20,9 @@ from netserver.http.limits import (
     HTTP_SOCKET_MESSAGE_BYTES,
     HTTP_WRITE_BYTES,
 )
+from netserver.http.reading import Buffer, Item
+
+Send: TypeAlias = "Callable[[web.WebSocketResponse, Credit], Awaitable[None]]"
 
 
 class Credit:
@@ -57,8 +61,8 @@ async def open_socket(request: web.BaseRequest) -> web.WebSocketResponse:
     return socket
 
 
-async def serve_socket(request: web.BaseRequest, credit: int, items: AsyncIterator[Line | None]) -> web.StreamResponse:
-    """Send items until they end or the peer goes; ``{"credit": N}`` from it lets so many more records come.
+async def serve_socket(request: web.BaseRequest, credit: int, send: Send) -> web.StreamResponse:
+    """Send records until they end or the peer goes; ``{"credit": N}`` from it lets so many more come.
 
     When reading fails the last message is ``{"error": ...}``.
     """
@@ -68,7 +72,7 @@ async def serve_socket(request: web.BaseRequest, credit: int, items: AsyncIterat
     try:
         with suppress(ConnectionError):  # the peer is gone
             try:
-                await _send(socket, left, items)
+                await send(socket, left)
             except EngineError as error:
                 await socket.send_json({"error": str(error)})
                 await socket.close(code=WSCloseCode.INTERNAL_ERROR)
@@ -78,7 +82,32 @@ async def serve_socket(request: web.BaseRequest, credit: int, items: AsyncIterat
     return socket
 
 
-async def _send(socket: web.WebSocketResponse, credit: Credit, items: AsyncIterator[Line | None]) -> None:
+async def send_frames(
+    frames: Callable[[Credit], AsyncIterator[Buffer | list[Item]]], socket: web.WebSocketResponse, credit: Credit
+) -> None:
+    """What a hot loop writes, and what it cannot."""
+    if not await credit.wait():
+        return
+    async for framed in frames(credit):
+        if not isinstance(framed, list):
+            await socket.send_frame(bytes(framed), WSMsgType.TEXT)
+        else:
+            await _send_lines(socket, framed)
+        if not await credit.wait():
+            return
+
+
+async def _send_lines(socket: web.WebSocketResponse, items: list[Item]) -> None:
+    lines = bytearray()
+    for number, item in enumerate(items, 1):
+        lines += line_of_item(item)
+        if number == len(items) or len(lines) >= HTTP_WRITE_BYTES:
+            await socket.send_frame(bytes(lines), WSMsgType.TEXT)
+            lines.clear()
+
+
+async def send_items(items: AsyncIterator[Line | None], socket: web.WebSocketResponse, credit: Credit) -> None:
+    """Items one by one."""
     lines = bytearray()
     count = 0
     if not await credit.wait():
