@@ -31,10 +31,11 @@ cdef class ConsumingSession:
     cdef Cursor _cursor
     cdef Cursor _waiting
     cdef bytearray _buffer
+    cdef unsigned char[::1] _room
     cdef Py_ssize_t _used
     cdef Py_ssize_t _passed
 
-    @cython.locals(position=Py_ssize_t, before=Py_ssize_t)
+    @cython.locals(position=Py_ssize_t, before=Py_ssize_t, view="const unsigned char[::1]")
     cpdef Py_ssize_t received(self, data, Py_ssize_t length) except -1
     cpdef Py_ssize_t other(self, data, Py_ssize_t position, Py_ssize_t length) except -1
     cpdef confirm(self)
@@ -45,24 +46,30 @@ cdef class ConsumingSession:
     cpdef flush(self)
     cpdef stop_reading(self)
     @cython.locals(runs=Py_ssize_t, kind=int, behind=Py_ssize_t, count=Py_ssize_t, cursor=Cursor)
-    cdef Py_ssize_t _run(self, data, Py_ssize_t position, Py_ssize_t length) except -1
+    cdef Py_ssize_t _run(self, const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t length) except -1
     @cython.locals(cursor=Cursor)
     cdef Cursor _find(self, subscription_id)
-    cdef int _refuse(self, data, Py_ssize_t position, Py_ssize_t behind, int kind, subscription_id) except -1
+    cdef int _refuse(
+        self, const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t behind, int kind, subscription_id
+    ) except -1
     @cython.locals(
         deliveries=Deliveries, ranges=list, index=Py_ssize_t, first="long long", last="long long", seq="long long"
     )
-    cdef int _ack(self, Cursor cursor, data, Py_ssize_t position, Py_ssize_t count) except -1
+    cdef int _ack(self, Cursor cursor, const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t count) except -1
     @cython.locals(plan=Plan, now_ms="long long", answered=Py_ssize_t)
-    cdef Py_ssize_t _poll(self, Cursor cursor, data, Py_ssize_t position, Py_ssize_t count) except -1
+    cdef Py_ssize_t _poll(
+        self, Cursor cursor, const unsigned char[::1] data, Py_ssize_t position, Py_ssize_t count
+    ) except -1
     @cython.locals(
         reader=Reader, records=RecordCursor, topic=bytes, oldest_ms=u64, first="long long", last="long long",
-        base=u64, out=bytearray, start=Py_ssize_t, end=Py_ssize_t, taken=Py_ssize_t, state=int, qos0=bint
+        base=u64, out="unsigned char[::1]", large=bytearray, start=Py_ssize_t, end=Py_ssize_t, taken=Py_ssize_t,
+        state=int, qos0=bint
     )
     cdef Py_ssize_t _deliver(
-        self, Cursor cursor, Plan plan, polls, Py_ssize_t position, Py_ssize_t limit, long long now_ms
+        self, Cursor cursor, Plan plan, const unsigned char[::1] polls, Py_ssize_t position,
+        Py_ssize_t limit, long long now_ms
     ) except -1
     @cython.locals(used=Py_ssize_t)
     cdef int _reply(self) except -1
 
-cpdef object cid_at(data, Py_ssize_t position)
+cpdef object cid_at(const unsigned char[::1] data, Py_ssize_t position)

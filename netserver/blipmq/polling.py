@@ -75,16 +75,17 @@ class ConsumingSession:
         self.counters = shared.counters
         self._cursor: Cursor | None = None  # the one used last
         self._waiting: Cursor | None = None  # one whose record is being read from the disk
-        self._buffer = shared.out  # deliveries are gathered here, all within one call
+        self._buffer = self._room = shared.out  # deliveries are gathered here, all within one call
         self._used = 0
         self._passed = 0  # records that could not be delivered, since the last look at the clock
 
     def received(self, data: memoryview, length: int) -> int:
         position = 0
+        view = data  # compiled: looked at once, not at each step
         try:
             while True:
                 if self.is_ready:
-                    position = self._run(data, position, length)
+                    position = self._run(view, position, length)
                     if position == length or self.connection.held:
                         break
                 before = position
@@ -270,7 +271,8 @@ class ConsumingSession:
         age_ms = self.shared.age_ms
         oldest_ms = self.shared.oldest_ms() if self.shared.message_ttl_ms else 0
         first, base = records.seq, cursor.base & _MASK
-        out = self._buffer
+        out = self._room
+        large: bytearray | None = None  # a delivery that has no room there even alone
         start = self._used
         plan_last = plan.last
         try:
@@ -281,9 +283,9 @@ class ConsumingSession:
                 if start:
                     self._reply()
                     return 0
-                out = bytearray(16 + len(topic) + records.value_end - records.value_start)
+                large = bytearray(16 + len(topic) + records.value_end - records.value_start)
                 end, taken, state, qos0 = deliver(
-                    out, 0, records, plan_last, 1, base, cursor.qos, topic, polls, position, oldest_ms, age_ms
+                    large, 0, records, plan_last, 1, base, cursor.qos, topic, polls, position, oldest_ms, age_ms
                 )
             if not taken and state == _SKIP:
                 size_bytes = len(topic) + records.value_end - records.value_start + PUBLISH_HEAD_BYTES
@@ -305,10 +307,10 @@ class ConsumingSession:
         self.counters.records_delivered += taken
         self.connection.delivered(taken)
         self.counters.delivered_bytes += end - start
-        if out is self._buffer:
+        if large is None:
             self._used = end
         else:
-            self.answer(out)
+            self.answer(large)
             self.flush()
             self._passed = _PASSED_MAX  # copying a large one takes milliseconds: the next one asks for its turn
         return taken
@@ -318,7 +320,7 @@ class ConsumingSession:
         used = self._used
         if used:
             self._used = 0
-            self.answer(bytes(self._buffer[:used]))
+            self.answer(self._buffer[:used])
             if used * 2 >= len(self._buffer):
                 self.flush()  # so that the connection's ``writable`` tells whether the peer reads
 

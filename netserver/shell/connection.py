@@ -20,10 +20,8 @@ is reserved in a budget, but not allocated.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import mmap
-import socket
 import time
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
@@ -48,6 +46,7 @@ from netserver.shell.admission import admit, rights_changed
 from netserver.shell.input_pressure import RECEIVE
 from netserver.shell.makers import maker_of
 from netserver.shell.pacing import Pacing
+from netserver.shell.quick_ack import QuickAck
 from netserver.shell.services import GONE, Services, Session, SessionFactory, Shell
 from netserver.shell.tls import certificate_names
 
@@ -59,7 +58,6 @@ Args = ParamSpec("Args")
 OUTPUT: Final = "output"
 DRAIN: Final = "drain"
 TURN: Final = "others have their turn"
-QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
 
 
 class Connection(Pacing, asyncio.BufferedProtocol):
@@ -117,6 +115,7 @@ class Connection(Pacing, asyncio.BufferedProtocol):
         self._progress_bytes = -1
         self._close_kind = "peer"
         self._close_timer: asyncio.TimerHandle | None = None
+        self._quick_ack: QuickAck | None = None
 
     # --- for sessions
 
@@ -331,10 +330,10 @@ class Connection(Pacing, asyncio.BufferedProtocol):
 
     def confirm(self) -> None:
         """Have the kernel confirm at once what has arrived, where it would wait for an answer to send along."""
-        connection = self.transport.get_extra_info("socket") if QUICKACK is not None and not self.closed else None
-        if connection is not None:
-            with contextlib.suppress(OSError):
-                connection.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)
+        if not self.closed:
+            if self._quick_ack is None:
+                self._quick_ack = QuickAck(self.transport)
+            self._quick_ack()
 
     # --- asyncio.BufferedProtocol
 
@@ -443,6 +442,7 @@ class Connection(Pacing, asyncio.BufferedProtocol):
         if self._on_lost is not None:
             self._on_lost(self)
             self._on_lost = None
+        self._quick_ack = None
         self.session, self.on_narrowed = GONE, None  # which breaks circles: see `netserver.shell.collection`
 
     # --- inside
