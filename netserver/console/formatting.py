@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from engine.config import TopicConfig
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _KEPT: Final = frozenset("\n\t")
@@ -95,6 +99,23 @@ def span_text(seconds: float | None) -> str:
         if seconds < 1
         else f"{seconds:.0f} s"
     )
+
+
+def paused_text(positions: Sequence[Mapping[str, Any]]) -> str:
+    """Whether a group's positions are paused: it may be some of them only."""
+    count = sum(bool(one["paused"]) for one in positions)
+    return "no" if not count else "yes" if count == len(positions) else f"{count} of {len(positions)}"
+
+
+def retention_text(config: TopicConfig) -> str:
+    """How long a topic's records are kept: by age, bytes and number, as far as each is bounded."""
+    texts = config.to_mapping()
+    bounds = [
+        texts["retention_ms"] if config.retention_ms else "",
+        f"{texts['retention_bytes']} a partition" if config.retention_bytes else "",
+        f"{config.retention_records} records a partition" if config.retention_records else "",
+    ]
+    return ", ".join(filter(None, bounds)) or "no limit"
 
 
 def hex_dump(value: bytes) -> str:

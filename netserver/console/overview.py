@@ -126,7 +126,9 @@ class OverviewViews:
         if self._stored.read_only:
             found.append(Alarm(f"{self._stored.read_only} partitions take no records", "storage"))
         if count := engine.figures.damaged_batches:
-            found.append(Alarm(f"{count} damaged batches were found since the start; `logtool verify` names them"))
+            records = engine.figures.damaged_records
+            text = f"{count} damaged batches with {records} records were found since the start"
+            found.append(Alarm(f"{text}; `logtool verify` names them"))
         if count := engine.figures.lost_records:
             found.append(Alarm(f"{count} committed records were found missing; `logtool repair` shows them"))
         if count := engine.committer.counters.sync_failures:

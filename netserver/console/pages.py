@@ -156,6 +156,8 @@ def _environment() -> Environment:
         "time": formatting.time_text,
         "span": formatting.span_text,
         "hex": formatting.hex_dump,
+        "paused": formatting.paused_text,
+        "retention": formatting.retention_text,
     }
     made.globals |= {
         "version": product_version(),

@@ -1,4 +1,4 @@
-"""`groups`: list, show, create, reset, delete."""
+"""`groups`: list, show, create, reset, pause, resume, delete."""
 
 from __future__ import annotations
 
@@ -42,6 +42,12 @@ def _known(value: Any) -> str:
     return "-" if value is None else str(value)
 
 
+def _paused(positions: list[Item]) -> str:
+    """Whether a group is paused, in words: it may be in some partitions only."""
+    count = sum(bool(one["paused"]) for one in positions)
+    return "-" if not count else "yes" if count == len(positions) else f"{count} of {len(positions)}"
+
+
 COLUMNS = (
     Column("name"),
     Column("protocol"),
@@ -51,6 +57,7 @@ COLUMNS = (
     number("lag", show=_known),
     number("lag_seconds", "BEHIND", show=behind_text),
     number("lag_trend", "TREND", show=trend_text),
+    Column("paused", show=_known),
     Column("used_ms", "USED", show=lambda value: "-" if value is None else time_text(value)),
 )
 POSITION_COLUMNS = (
@@ -62,6 +69,7 @@ POSITION_COLUMNS = (
     number("lag", show=_known),
     number("lag_seconds", "BEHIND", show=behind_text),
     number("lag_trend", "TREND", show=trend_text),
+    Column("paused", show=lambda paused: "yes" if paused else "-"),
 )
 RESET_COLUMNS = (
     number("partition"),
@@ -169,7 +177,9 @@ def list_groups(settings: Settings, pattern: str | None, meant: dict[str, str]) 
     found.sort(key=lambda item: (_name(item), item["protocol"], topic_of(item)))
     if settings.output.form in ("table", "csv"):
         found = [
-            item | {"name": _name(item), "topic": name_text(topic_of(item)), "partitions": len(item["positions"])}
+            item
+            | {"name": _name(item), "topic": name_text(topic_of(item)), "partitions": len(item["positions"])}
+            | {"paused": _paused(item["positions"])}
             for item in found
         ]
     settings.output.items(COLUMNS, found)
@@ -253,6 +263,42 @@ def reset(
                 change.reset_subscription(one["id"], one["next_offset"])
     settings.output.note(f"{'would be changed' if dry_run else 'changed'}: {plan}")
     settings.output.items(RESET_COLUMNS, items)
+
+
+@groups.command()
+@click.argument("name")
+@which
+@click.pass_obj
+def pause(settings: Settings, name: str, meant: dict[str, str]) -> None:
+    """Have a group deliver nothing until it is resumed, over restarts. Through the server, or on the files.
+
+    What was delivered before can still be acknowledged. A session of reliably cannot be paused.
+    """
+    _pause(settings, name, meant, is_paused=True)
+
+
+@groups.command()
+@click.argument("name")
+@which
+@click.pass_obj
+def resume(settings: Settings, name: str, meant: dict[str, str]) -> None:
+    """Have a paused group go on where it stood. Through the server, or on the files."""
+    _pause(settings, name, meant, is_paused=False)
+
+
+def _pause(settings: Settings, name: str, meant: dict[str, str], *, is_paused: bool) -> None:
+    item, stored = _find(settings, name, meant)
+    if item["protocol"] == SESSIONS:
+        raise Failure(errors.CONFLICT, "conflict", "a session sends what its client asks for: it cannot be paused")
+    admin = admin_of(settings) if stored is None else None
+    if admin is not None:
+        path, _, query = _path(name, meant).partition("?")
+        admin.call("POST", f"{path}/{'pause' if is_paused else 'resume'}?{query}")
+    else:
+        with changes(settings) as change:
+            for one in item["positions"]:
+                change.pause_subscription(one["id"], is_paused)
+    _done(settings, f"{'paused' if is_paused else 'resumed'} {printable(name)}", name=name, paused=is_paused)
 
 
 @groups.command()

@@ -1,4 +1,4 @@
-"""`subscriptions`: list, show, pending, reset, redrive, delete."""
+"""`subscriptions`: list, show, pending, reset, pause, resume, redrive, delete."""
 
 from __future__ import annotations
 
@@ -62,7 +62,21 @@ PENDING_COLUMNS = (
     Column("state"),
     number("due_ms", "DUE", show=lambda value: "-" if value is None else f"{value} ms"),
 )
-ID = click.IntRange(1)
+
+
+class _Id(click.IntRange):
+    """The number of a subscription; a name says where names are taken."""
+
+    name = "id"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, str) and not value.lstrip("+-").isdigit():
+            text = f"{value!r} is no number: a subscription has an ID (`logtool subscriptions list`), a group a NAME"
+            self.fail(f"{text} (`logtool groups {ctx.info_name if ctx else ''} NAME`)", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+ID = _Id(1)
 
 
 @click.group(cls=Group)
@@ -198,7 +212,7 @@ def pause(settings: Settings, subscription_id: int) -> None:
 @click.argument("subscription_id", metavar="ID", type=ID, shell_complete=complete_subscription)
 @click.pass_obj
 def resume(settings: Settings, subscription_id: int) -> None:
-    """Have a paused subscription go on. Through the server, or on the files."""
+    """Have a paused subscription go on where it stood. Through the server, or on the files."""
     with changes(settings) as change:
         change.pause_subscription(subscription_id, False)
     _done(settings.output, f"resumed {subscription_id}", id=subscription_id, paused=False)

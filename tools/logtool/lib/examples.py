@@ -54,6 +54,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "groups show": ("groups show billing", "groups show billing --protocol fujin --topic orders"),
     "groups create": ("groups create billing orders", "groups create billing orders --from latest"),
     "groups reset": ("groups reset billing --to @-1h --dry-run", "groups reset billing --to earliest --yes"),
+    "groups pause": ("groups pause billing", "groups pause billing --protocol http --topic orders"),
+    "groups resume": ("groups resume billing",),
     "groups delete": ("groups delete billing",),
     "keys list": ("keys list",),
     "keys add": ("keys add shop --publish 'orders*'", "keys add billing --subscribe orders --file keys.jsonl"),

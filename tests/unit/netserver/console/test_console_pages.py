@@ -13,9 +13,10 @@ from urllib.parse import quote
 
 import pytest
 
+from engine.config import TopicConfig
 from netserver.access.table import PAGES
 from netserver.admin.names import TOKEN_FILE
-from netserver.console.formatting import part_of_path
+from netserver.console.formatting import part_of_path, retention_text
 from tests.console_visitor import Visitor, visiting
 from tests.echo import run
 
@@ -89,6 +90,12 @@ def test_an_empty_server() -> None:
         assert "unknown topic" not in await visitor.get("/console/topics/none", 404)
 
     visit(test)
+
+
+def test_a_topic_tells_how_long_its_records_are_kept() -> None:
+    assert retention_text(TopicConfig()) == "no limit"
+    bounded = TopicConfig(retention_ms=86_400_000, retention_bytes=1 << 30, retention_records=5)
+    assert retention_text(bounded) == "1d, 1 GiB a partition, 5 records a partition"
 
 
 def test_settings_tell_where_they_come_from() -> None:
@@ -338,6 +345,10 @@ def test_groups_are_shown_reset_and_removed() -> None:
         where = next_of(page, "<bdi>&lt;b&gt;g&lt;/b&gt;</bdi>")
         assert ">4</a>" in await visitor.get(where)
         at, _, query = where.partition("?")
+        assert "<dt>Paused</dt><dd>no</dd>" in await visitor.get(where)
+        await visitor.api("POST", "/v1/groups/%3Cb%3Eg%3C%2Fb%3E/pause")
+        assert "<dt>Paused</dt><dd>yes</dd>" in await visitor.get(where)
+        assert "<td>yes</td>" in await visitor.get("/console/groups")
         assert f'href="{at}?protocol=' in await visitor.get(f"/console/topics/{part_of_path(b'<i>t</i>')}")
         page = await visitor.post(f"{at}/reset?{query}", 200, position="earliest")
         assert "3 records that were delivered come again" in page

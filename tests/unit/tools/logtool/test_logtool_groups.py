@@ -88,3 +88,38 @@ def test_a_name_of_several_groups(tmp_path: Path, logtool: Logtool) -> None:
         process.kill()
         assert logtool(*place, "groups", "show", "g", "--topic", "b")[0] == 5
         assert logtool(*place, "groups", "show", "g", "--topic", "a", "--protocol", "http")[0] == 0
+
+
+def test_a_group_is_paused_and_resumed_by_name(tmp_path: Path, logtool: Logtool) -> None:
+    """Through the server and on the files; lists and what is shown tell of it."""
+    with server(tmp_path / "data", SETTINGS) as process:
+        place = ("--data-dir", str(process.data_dir))
+        address = ("--server", process.admin_url, "--token-file", str(process.data_dir / "admin.token"))
+        process.admin("POST", "/v1/topics", {"name": "orders", "partitions": 2})
+        assert logtool(*place, "groups", "create", "billing", "orders")[0] == 0
+        process.admin("POST", "/v1/topics/orders/records", {"records": [{"value": "x"}] * 3})
+        request = {"uuid": "stream-1", "params": {"topic": "orders", "offset": 1, "count": 3}}
+        stream(process.address("reliably"), request, 2).close()
+
+        def listed(*how: str) -> list[str]:
+            header, row = logtool(*how, "groups", "list", "billing", "-o", "csv")[1].splitlines()
+            return [dict(zip(header.split(","), row.split(","), strict=True))["paused"]] + [
+                line.split()[-1] for line in logtool(*how, "groups", "show", "billing")[1].splitlines()[1:]
+            ]
+
+        assert listed(*address) == listed(*place) == ["-", "-", "-"]
+        assert logtool(*address, "groups", "pause", "billing") == (0, "", "paused billing\n")
+        assert listed(*address) == listed(*place) == ["yes", "yes", "yes"]
+        position = process.admin("GET", "/v1/groups/billing")["positions"][0]
+        assert logtool(*place, "subscriptions", "resume", str(position["id"]))[0] == 0
+        assert listed(*place) == ["1 of 2", "-", "yes"]
+        assert logtool(*place, "groups", "pause", "stream-1")[0] == 6
+        assert logtool(*place, "groups", "pause", "none")[0] == 5
+        code, _, err = logtool(*place, "subscriptions", "pause", "billing")
+        assert code == 2
+        assert "`logtool groups pause NAME`" in err
+        process.kill()
+        assert logtool(*place, "groups", "resume", "billing", "--yes")[0] == 0
+        assert listed(*place) == ["-", "-", "-"]
+        assert logtool(*place, "groups", "pause", "billing")[0] == 0
+        assert listed(*place) == ["yes", "yes", "yes"]
