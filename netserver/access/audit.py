@@ -5,6 +5,9 @@
     {"time": "2026-11-28T10:00:00.123Z", "who": "billing", "from": "10.0.0.7:41822", "listener": "figg",
      "what": "PUBLISH", "on": "orders", "result": "refused"}
 
+``group`` is beside ``on`` where the request is about a group of that topic. A line in the server's log has no ``time``
+of its own: the log has it.
+
 Of one kind of line (who, listener, what, result) so many a second are written as `AUDIT_LINES_PER_S` says; the next one
 tells by ``left_out`` how many are missing. Changes made by the operator are never left out.
 """
@@ -54,29 +57,42 @@ class Audit:
             os.close(self._fd)
             self._fd = -1
 
-    def refuse(self, who: str, peer: str, listener: str, what: str, on: bytes | str = "") -> None:
+    def refuse(
+        self, who: str, peer: str, listener: str, what: str, on: bytes | str = "", group: bytes | str = ""
+    ) -> None:
         """Somebody was refused something."""
         self.refused += 1
-        self._tell(who, peer, listener, what, on, REFUSED, always=False)
+        self._tell((who, listener, what, REFUSED), peer, on, group, always=False)
 
-    def change(self, who: str, peer: str, listener: str, what: str, on: bytes | str, result: str = "done") -> None:
+    def change(
+        self,
+        who: str,
+        peer: str,
+        listener: str,
+        what: str,
+        on: bytes | str,
+        result: str = "done",
+        group: bytes | str = "",
+    ) -> None:
         """Somebody has changed something, or tried to."""
-        self._tell(who, peer, listener, what, on, result, always=listener == "admin")
+        self._tell((who, listener, what, result), peer, on, group, always=listener == "admin")
 
-    def _tell(self, who: str, peer: str, listener: str, what: str, on: bytes | str, result: str, always: bool) -> None:
-        left_out = 0 if always else self._left_out((who, listener, what, result))
+    def _tell(
+        self, kind: tuple[str, str, str, str], peer: str, on: bytes | str, group: bytes | str, always: bool
+    ) -> None:
+        left_out = 0 if always else self._left_out(kind)
         if left_out < 0:
             return
-        seconds = time.time()
-        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03d}Z"
-        fields: dict[str, str | int] = {"time": moment, "who": who, "from": peer, "listener": listener, "what": what}
-        if on:
-            text = on.decode("utf-8", "backslashreplace") if isinstance(on, bytes) else on
-            fields["on"] = text[:AUDIT_NAME_CHARS_MAX]
+        who, listener, what, result = kind
+        fields: dict[str, str | int] = {"who": who, "from": peer, "listener": listener, "what": what}
+        for name, value in (("on", on), ("group", group)):
+            if value:
+                text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+                fields[name] = text[:AUDIT_NAME_CHARS_MAX]
         fields["result"] = result
         if left_out:
             fields["left_out"] = left_out
-        self._write(json.dumps(fields))
+        self._write(fields)
 
     def _left_out(self, kind: tuple[str, str, str, str]) -> int:
         """How many lines of a kind were left out before this one; -1: this one is left out, too."""
@@ -96,18 +112,20 @@ class Audit:
         left_out, known[2] = int(known[2]), 0.0
         return left_out
 
-    def _write(self, line: str) -> None:
+    def _write(self, fields: dict[str, str | int]) -> None:
         if self._path is None:
-            log.info("%s", line)
+            log.info("%s", json.dumps(fields))
             return
+        seconds = time.time()
+        moment = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{int(seconds % 1 * 1000):03d}Z"
         try:
             if self._fd < 0:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._fd = os.open(self._path, flags, FILE_MODE)
-            os.write(self._fd, line.encode() + b"\n")
+            os.write(self._fd, json.dumps({"time": moment} | fields).encode() + b"\n")
             self._failed = False
         except OSError as error:  # nobody waits for the audit; its lines are in the log then
             if not self._failed:
                 self._failed = True
                 log.error("the audit file %s cannot be written: %s; its lines come here", self._path, error.strerror)
-            log.info("%s", line)
+            log.info("%s", json.dumps(fields))

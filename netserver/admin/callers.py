@@ -85,6 +85,7 @@ class Caller:
         self._request = request
         self._what = f"{request.method} {request.path[:100]}"
         self._on: bytes | str = ""
+        self._group = b""
         transport = request.transport
         where = transport.get_extra_info("peername") if transport is not None else None
         self._peer = f"{where[0]}:{where[1]}" if isinstance(where, tuple) else "?"
@@ -118,6 +119,7 @@ class Caller:
         """Whether the body is worth reading: some right of theirs may be enough."""
         self._what = f"{route.method} {self._base}{'/'.join(route.path)}"
         self._on = b"/".join(parts[1:])
+        self._group = parts[1] if route.path[:2] == ("groups", "NAME") else b""
         identity = self.identity
         assert identity is not None
         if identity.has_role(route.role) or route.right is not None:
@@ -133,6 +135,8 @@ class Caller:
         identity = self.identity
         assert identity is not None
         self._is_change = route.changes
+        if route.path == ("groups",):
+            self._group = bytes_field(dict(body), "name") or b""
         if route.named_in is not None:
             topic = bytes_field(dict(body), route.named_in)
         if topic is not None:
@@ -164,12 +168,12 @@ class Caller:
         self._generation = identities.generation
         self.identity = current = self._current(identity)
         if current is None:
-            self._access.audit.refuse(identity.name, self._peer, LISTENER, self._what, self._on)
+            self._access.audit.refuse(identity.name, self._peer, LISTENER, self._what, self._on, group=self._group)
             return False
         may = topic is not None and route.right is not None and current.may(route.right, topic)
         if not may and not current.has_role(route.role):
             self.identity = None
-            self._access.audit.refuse(current.name, self._peer, LISTENER, self._what, self._on)
+            self._access.audit.refuse(current.name, self._peer, LISTENER, self._what, self._on, group=self._group)
         return self.identity is not None
 
     @property
@@ -240,20 +244,20 @@ class Caller:
     def done(self) -> None:
         """The request was carried out."""
         if self._is_change and self.identity is not None:
-            self._access.audit.change(self.identity.name, self._peer, LISTENER, self._what, self._on)
+            self._access.audit.change(self.identity.name, self._peer, LISTENER, self._what, self._on, group=self._group)
 
     def failed(self, error: Exception) -> None:
         """It was not."""
         if self._is_change and self.identity is not None:
             name = type(error).__name__
-            self._access.audit.change(self.identity.name, self._peer, LISTENER, self._what, self._on, name)
+            self._access.audit.change(self.identity.name, self._peer, LISTENER, self._what, self._on, name, self._group)
 
     _is_change = False
 
     def _refuse(self, why: str) -> bool:
         assert self.identity is not None
         self.why_not = why
-        self._access.audit.refuse(self.identity.name, self._peer, LISTENER, self._what, self._on)
+        self._access.audit.refuse(self.identity.name, self._peer, LISTENER, self._what, self._on, group=self._group)
         return False
 
 

@@ -257,3 +257,29 @@ def test_who_waits_for_a_rate_or_for_a_refusal_takes_nobodys_place(tmp_path: Pat
                 assert [status for status, _, _ in found].count(429) >= 4
 
     asyncio.run(test())
+
+
+# --- the audit
+
+
+def test_the_audit_names_the_group_and_its_topic(tmp_path: Path) -> None:
+    async def test() -> None:
+        identities = {"all": EVERYTHING | {"role": "operator"}, "reader": {"publish": [], "subscribe": ["t"]}}
+        settings = {"access": {"audit": str(tmp_path / "audit")}}
+        async with place(tmp_path, identities, settings) as here:
+            await here.http("POST", "/v1/topics", "all", {"name": "t"})
+            await here.http("POST", "/v1/groups", "all", {"name": "g", "topic": "t"})
+            await here.http("POST", "/v1/groups/g/pause", "all")
+            await here.http("POST", "/v1/groups/g/reset", "reader", {"to": "earliest"})
+            await here.http("DELETE", "/v1/groups/g", "all")
+        lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+        assert [(line["what"], line["on"], line.get("group"), line["result"]) for line in lines] == [
+            ("POST /v1/topics", "t", None, "done"),
+            ("POST /v1/groups", "t", "g", "done"),
+            ("POST /v1/groups/NAME/pause", "t", "g", "done"),
+            ("POST /v1/groups/NAME/reset", "t", "g", "refused"),
+            ("DELETE /v1/groups/NAME", "t", "g", "done"),
+        ]
+        assert all("time" in line for line in lines)
+
+    asyncio.run(test())

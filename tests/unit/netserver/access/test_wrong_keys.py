@@ -216,6 +216,7 @@ def test_an_audit_file_that_cannot_be_written_leaves_the_lines_to_the_log(
         audit.change("a", "?", "admin", "POST /v1/keys", "b")
     assert "cannot be written" in caplog.text
     assert '"what": "POST /v1/keys"' in caplog.text
+    assert '"time"' not in caplog.text, "the log has the time itself"
     os.symlink(tmp_path / "elsewhere", tmp_path / "link")
     Audit(tmp_path / "link").refuse("a", "?", "figg", "PUBLISH")
     assert not (tmp_path / "elsewhere").exists(), "somebody's link is not followed"
