@@ -63,6 +63,8 @@ class Figures:
     """Plain sums, read by the metrics at a scrape."""
 
     damaged_batches: int = 0
+    damaged_records: int = 0
+    """Numbers of records in batches that readers found damaged."""
     lost_records: int = 0
     """Numbers of committed records that recoveries found damaged or missing."""
     removed_bytes: int = 0

@@ -379,8 +379,7 @@ class Repair:
         active = make_partition(self._files, handles, location, self.now_ms, first_seq)
         return Recovered([], active, first_seq, first_seq - 1, first_seq, Report())
 
-    @staticmethod
-    def _tell(report: Report, directory: Path, step: Callable[..., None]) -> None:
+    def _tell(self, report: Report, directory: Path, step: Callable[..., None]) -> None:
         for lost in (*report.lost, *report.isolated):
             step("records", lost.path, lost.why, TOLD, lost.first_seq, lost.last_seq)
         for cut in report.cut:
@@ -388,7 +387,9 @@ class Repair:
             action, is_wrong = "cut off and kept in set-aside/", cut.judgement != NEVER_ACKNOWLEDGED
             step("tail", cut.path, problem, action, cut.first_seq, cut.last_seq, is_wrong=is_wrong)
         for note in report.notes:
-            action = LEFT if note.endswith(LEFT_ALONE) else "done as it says"
+            action = (
+                LEFT if note.endswith(LEFT_ALONE) else "done as it says" if self.apply else "will be done as it says"
+            )
             step("file", directory, note, WITHOUT_FOOTER if note.endswith(FOOTER_NOTES) else action)
 
     def _read_through(self, segment: SealedSegment, handles: Handles, step: Callable[..., None]) -> None:

@@ -46,6 +46,8 @@ class Job:
     """What is to be known of a partition, as it was on the owner's thread."""
 
     location: PartitionLocation
+    title: str
+    """The partition's, for messages."""
     description: bytes
     """Content of ``topic.json``."""
     synced: bool

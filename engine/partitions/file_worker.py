@@ -26,7 +26,7 @@ from engine.segments.recovery import Recovered, Report, recover_partition
 from engine.segments.recovery_hints import RecoveryHints
 from engine.segments.watermarks import Owner
 from engine.state.index import HIGHEST
-from engine.state.topic_entries import Topic
+from engine.state.topic_entries import Topic, title
 
 _SEGMENT_FILE = re.compile(r"[0-9]{20}\.log(\.(unused|damaged).*)?")
 _TOPIC_FILE = re.compile(re.escape(TOPIC_FILE) + r"(\.(new|damaged).*)?")
@@ -79,7 +79,8 @@ class FileWorker:
 
     def _job(self, topic: Topic, index: int) -> Job:
         location = PartitionLocation(self._context.data_dir, topic.id, index, topic.numbers[index])
-        return Job(location, self._description(topic), topic.config.durability == "always")
+        named = f"topic {title(topic.name)} partition {index}"
+        return Job(location, named, self._description(topic), topic.config.durability == "always")
 
     def _description(self, topic: Topic) -> bytes:
         # without indentation: that is done in Python, and leaves a circle of 33 objects behind for each topic
@@ -214,7 +215,7 @@ class FileWorker:
         )
         recovered = recover_partition(context.files, context.handles, location, hints, context.now_ms())
         for text in recovered.report.texts:
-            report(f"topic {location.topic_id} partition {location.partition}: {text}")
+            report(f"{job.title}: {text}")
         if recovered.report.lost:
             gaps = recovered.gaps()
             context.figures.lost_records += gaps.most((lost.first_seq, lost.last_seq) for lost in recovered.report.lost)

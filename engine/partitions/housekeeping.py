@@ -30,7 +30,7 @@ from engine.reports import report, report_exception
 from engine.segments.watermarks import Owner
 from engine.state.clock import wall_ms
 from engine.state.topic_catalog import Change
-from engine.state.topic_entries import Topic
+from engine.state.topic_entries import Topic, title
 
 OPENED_PER_PASS = 64
 """Closed partitions that one pass opens to look at their retention."""
@@ -127,8 +127,9 @@ class Housekeeping:
                         opened += 1
                         self._partitions.get(topic, index).when_open(lambda: None)
                 except Exception as problem:  # noqa: BLE001 - one topic must not stop the others
-                    failing[f"{topic} partition {index}"] = str(problem)
-                    self._tell(f"housekeeping of {topic} partition {index}", problem, told)
+                    named = f"topic {title(topic.name)} partition {index}"
+                    failing[named] = str(problem)
+                    self._tell(f"housekeeping of {named}", problem, told)
                 yield
         try:
             self._removal.unlink_due()

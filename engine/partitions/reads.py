@@ -317,6 +317,7 @@ def report_damage(context: EngineContext, partition: Partition, path: Path, segm
     if partition.read_state.is_told(segment_id, damage.position):
         return
     context.figures.damaged_batches += 1
+    context.figures.damaged_records += partition.gaps.count(damage.first_seq, damage.last_seq).most
     numbers = (
         f"records {damage.first_seq} to {damage.last_seq}"
         if damage.last_seq >= damage.first_seq

@@ -61,6 +61,7 @@ class InspectionApi:
         return {
             "schema": 1,
             "damaged_batches": engine.figures.damaged_batches,
+            "damaged_records": engine.figures.damaged_records,
             "lost_records": engine.figures.lost_records,
             "sync_failures": engine.committer.counters.sync_failures,
             "unopened": [{"partition": str(title), "problem": str(problem)} for title, problem in unopened],

@@ -233,6 +233,8 @@ class ServerCollector(Collector):
         yield single("topics", "Topics.", len(engine.catalog))
         yield single("partitions", "Partitions of all topics.", stored.partitions)
         yield single("partitions_read_only", text, stored.read_only)
+        text = "Partitions with records that nobody has used since the start: damage to them is not known yet."
+        yield single("partitions_unopened", text, stored.unopened)
         yield single("segments", "Segment files of all partitions.", stored.segments)
         yield single("stored_bytes", "Bytes in them.", stored.size_bytes)
         reads = [((source,), found) for source, found in engine.figures.read_seconds.items()]

@@ -39,12 +39,13 @@ class StoredSizes:
     Attributes:
         partitions, read_only, segments, size_bytes: as ``measure`` has last found them; read-only ones and those that
             cannot be opened count together.
+        unopened: partitions with records that nobody has used since the start.
     """
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._closed: dict[Key, tuple[int, int]] = {}
-        self.partitions = self.read_only = self.segments = self.size_bytes = 0
+        self.partitions = self.read_only = self.unopened = self.segments = self.size_bytes = 0
 
     async def measure(self) -> None:
         """Look at all partitions, in slices."""
@@ -52,7 +53,7 @@ class StoredSizes:
         root = log.data_dir / "topics"
         closed: dict[Key, tuple[int, int]] = {}
         unknown: dict[Key, Path] = {}
-        read_only = segments = size_bytes = 0
+        read_only = unopened = segments = size_bytes = 0
         async for partition in sliced(log.slices, log.known_partitions()):
             read_only += partition.error is not None
             if partition.has_files:
@@ -61,6 +62,7 @@ class StoredSizes:
         topics = list(log.catalog)
         async for topic, index in sliced(log.slices, ((one, index) for one in topics for index in tuple(one.numbers))):
             used = log.used_partition(topic, index)
+            unopened += used is None
             if used is None or not used.has_files:
                 key = topic.id, index
                 if key in known:
@@ -72,5 +74,6 @@ class StoredSizes:
         self._closed = closed
         self.partitions = sum(topic.partition_count for topic in topics)
         self.read_only = read_only
+        self.unopened = unopened
         self.segments = segments + sum(sizes[0] for sizes in closed.values())
         self.size_bytes = size_bytes + sum(sizes[1] for sizes in closed.values())

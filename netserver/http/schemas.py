@@ -208,6 +208,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
         {
             "schema": {"const": 1},
             "damaged_batches": COUNT,
+            "damaged_records": COUNT,
             "lost_records": COUNT,
             "sync_failures": COUNT,
             **dict.fromkeys(

@@ -305,7 +305,7 @@ MUTANTS = (
     Mutant(
         "let one topic stop the cleaning of all",
         "engine/partitions/housekeeping.py::Housekeeping._pass",
-        'failing[f"{topic} partition {index}"] = str(problem)',
+        "failing[named] = str(problem)",
         "raise",
         f"{HOUSEKEEPING} -k poisoned",
     ),

@@ -55,6 +55,14 @@ def _certificate(first: tuple[str, float], least_days: float) -> dict[str, Any]:
     return {"check": "certificates", "ok": days >= least_days, "message": message}
 
 
+def _looked_at(unopened: int) -> dict[str, Any]:
+    """What the figures that follow do not know of; a server opens a partition when somebody uses it."""
+    message = "all partitions with records"
+    if unopened:
+        message = f"not yet {count_text(unopened, 'partition')} that nobody used since the start; `logtool verify` does"
+    return {"check": "looked at", "ok": True, "message": message}
+
+
 def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[str, Any]]:
     """Every check with its outcome.
 
@@ -79,6 +87,7 @@ def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[
             "message": f"{free:.1f} % free (least: {limits.disk_free_percent:g} %)",
         },
         none("partitions", "partitions_read_only", "partitions take no records; `logtool topics show` says why"),
+        _looked_at(int(values.get("partitions_unopened", 0))),
         none("damage", "damaged_batches_total", "damaged batches since the start; `logtool verify` names them"),
         none("lost", "lost_records_total", "committed records found missing; `logtool repair` shows them"),
         none("sync", "sync_failures_total", "failed syncs since the start; the log names the files"),

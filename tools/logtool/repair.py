@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from tools.logtool.cli import Command, Settings
 from tools.logtool.lib.errors import UNREACHABLE, USAGE, Failure, Finding
 from tools.logtool.lib.output import Column, Output, bytes_fields, name_text, number
 
+LONG_HEX = re.compile(r"\b([0-9a-f]{16})[0-9a-f]{17,}\b")
+"""Damaged bytes as they are in full in the other forms."""
 COLUMNS = (
     Column("topic"),
     number("partition"),
@@ -63,6 +66,7 @@ def plan_of(data_dir: Path) -> list[dict[str, Any]]:
 def show_plan(output: Output, items: list[dict[str, Any]]) -> None:
     """The steps as a table, or in the form that was asked for."""
     if output.form == "table":
+        items = [item | {"problem": LONG_HEX.sub(r"\1...", item["problem"])} for item in items]
         items = [item | ({"topic": name_text(item["topic"].encode())} if "topic" in item else {}) for item in items]
     output.items(COLUMNS, items)
 

@@ -59,7 +59,7 @@ class Copied:
 
     Attributes:
         files: path in the copy -> (size in bytes, SHA-256).
-        records: committed when the copy began, as far as they are still kept.
+        records: committed when the copy began, as far as they are still kept and can be read.
         damaged: batches that do not agree with their checksum; they are copied as they are.
     """
 
@@ -300,15 +300,17 @@ class Backup:
         mark = copy.mark(before)
         if mark is not None:
             marks.write(owner, mark)
-            self.copied.records += self._records(topic, index, marks)
+            self.copied.records += self._records(topic, index, marks, copy.lost)
 
-    def _records(self, topic: Topic, index: int, marks: Watermarks) -> int:
-        """How many there are in the copy of a partition, with those that damage took."""
+    def _records(self, topic: Topic, index: int, marks: Watermarks, lost: list[tuple[int, int]]) -> int:
+        """How many there are in the copy of a partition, without those that damage took."""
         stored = StoredTopic(topic.id, topic.name, topic.partition_count, 0, {})
         directory = self._target / TOPICS / str(topic.id) / str(index)
         copy = PartitionReader(stored, index, directory, SystemFiles(), marks)
         copy.refresh()
-        return copy.gaps().count(copy.log_start, copy.committed_seq).most
+        gaps, start, end = copy.gaps(), copy.log_start, copy.committed_seq
+        damaged = sum(gaps.count(max(first, start), min(last, end)).most for first, last in lost)
+        return gaps.count(start, end).most - damaged
 
     def _take_out_deleted(self, topics: list[Topic]) -> None:
         """A topic that was deleted while it was copied is not whole."""

@@ -61,6 +61,7 @@ class PartitionCopy:
         forget: takes a file out of the copy again.
         kept: names of the copied segments, in order.
         damaged: what does not agree with its checksum, and is copied as it is.
+        lost: first and last numbers of the records in it.
         last_seq: last number in the copy; 0: there is none.
         end: position of the copy's end in its last segment.
         is_cut: something of the last segment was left out.
@@ -76,6 +77,7 @@ class PartitionCopy:
     forget: Callable[[str], None]
     kept: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
+    lost: list[tuple[int, int]] = field(default_factory=list)
     last_seq: int = 0
     end: int = HEADER_BYTES
     is_cut: bool = False
@@ -94,6 +96,7 @@ class PartitionCopy:
                     self.forget(before)
                 self.kept.clear()
                 self.damaged.clear()
+                self.lost.clear()
 
     def _take(self, name: str) -> None:
         """Copies a segment, or what of it belongs to the copy."""
@@ -119,6 +122,7 @@ class PartitionCopy:
             self.is_cut = True
         where = self.source / name
         self.damaged += [f"{where}: bytes {one.position} to {one.end}: {one.reason}" for one in damage]
+        self.lost += [(one.first_seq, one.last_seq) for one in damage]
 
     def _look(self, segment: Segment) -> tuple[list[Damage], int | None, int]:
         """Damage in a copied segment, where the copy ends in it, if it does, and the last number up to there."""

@@ -182,6 +182,8 @@ def test_damage_is_told_to_the_operator_once(tmp_path: Path, caplog: pytest.LogC
             engine.read()
             assert len(engine.lost) == 1
         assert engine.log.figures.damaged_batches == 1
+        ((first, last),) = engine.lost
+        assert engine.log.figures.damaged_records == last - first + 1
     assert caplog.text.count("readers go on behind it") == 1
 
 

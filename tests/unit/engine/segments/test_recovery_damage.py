@@ -67,6 +67,7 @@ def test_a_rebuilt_header_is_seen_by_readers_of_the_files(tmp_path: Path, caplog
     with caplog.at_level(logging.ERROR), EngineLog(path, topic=SMALL) as engine:
         assert [record.seq for record in engine.read()] == list(range(1, 121))
     assert caplog.text.count("header rebuilt") == 2
+    assert "topic 't' partition 0: " in caplog.text
     assert read_beside(path) == (list(range(1, 121)), [])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -189,3 +190,18 @@ def test_progress() -> None:
     progress.add(100 << 20)
     assert progress.text(2.0) == "copied 100.0 MiB of 400.0 MiB (25%), 6 s left, 50.0 MiB/s"
     assert BytesProgress(Settings().output, "sent").text(1.0) == "sent 0 B, 0 B/s"
+
+
+def test_a_backup_and_verify_count_the_same_records(stopped: Path, tmp_path: Path, logtool: Logtool) -> None:
+    damaged, out = tmp_path / "damaged", tmp_path / "out"
+    shutil.copytree(stopped, damaged)
+    file = next((damaged / "topics").rglob("*.log"))
+    content = bytearray(file.read_bytes())
+    content[5000] ^= 1
+    file.write_bytes(content)
+    code, text, _ = logtool("--data-dir", str(damaged), "backup", str(out), "-o", "json")
+    assert code == 1
+    code, verified, _ = logtool("--data-dir", str(out), "verify", "-o", "json")
+    assert code == 1
+    found = [item for item in json.loads(verified)["items"] if "records" in item]
+    assert 0 < sum(item["records"] for item in found) == json.loads(text)["items"][0]["records"] < 150

@@ -8,6 +8,7 @@ import os
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def test_check_finds_all_well_and_what_is_not(process: ServerProcess, logtool: L
     code, out, _ = logtool("check", "--disk-free", "100")
     assert code == 1
     assert "FAILED  " in out
-    assert logtool("check", "--disk-free", "0", "--format", "nagios") == (0, "QUINTLOG OK - 10 checks\n", "")
+    assert logtool("check", "--disk-free", "0", "--format", "nagios") == (0, "QUINTLOG OK - 11 checks\n", "")
     code, out, _ = logtool("check", "--disk-free", "100", "--format", "nagios")
     assert (code, out.startswith("QUINTLOG CRITICAL - ")) == (2, True)
     # no token is needed: only the address
@@ -92,15 +93,38 @@ def test_each_check_can_fail(line: str, failed: str) -> None:
     assert not findings(figures(well), "starting or stopping", limits)[0]["ok"]
 
 
-def test_the_metrics_that_check_reads_exist(process: ServerProcess) -> None:
-    import urllib.request
+def test_check_says_what_was_not_looked_at() -> None:
+    limits = Limits(5.0, 60.0, 10, 14, 30.0)
+    (looked,) = [item for item in findings({"partitions_unopened": 3.0}, "", limits) if item["check"] == "looked at"]
+    assert looked["ok"]
+    assert looked["message"].startswith("not yet 3 partitions that nobody used since the start")
 
+
+def test_a_partition_is_looked_at_when_it_is_used(tmp_path: Path) -> None:
+    def unopened() -> float:
+        with urllib.request.urlopen(f"{process.admin_url}/metrics") as answer:
+            return figures(answer.read().decode())["partitions_unopened"]
+
+    with server(tmp_path / "data") as process:
+        for topic in ("a", "b"):
+            process.admin("POST", "/v1/topics", {"name": topic, "partitions": 5})
+            process.admin("POST", f"/v1/topics/{topic}/records", {"records": [{"value": "x"}]})
+        assert unopened() == 0
+        process.kill()
+        process.restart()
+        assert unopened() == 2
+        process.admin("GET", "/v1/topics/a")
+        assert unopened() == 1
+
+
+def test_the_metrics_that_check_reads_exist(process: ServerProcess) -> None:
     with urllib.request.urlopen(f"{process.admin_url}/metrics") as answer:
         found = figures(answer.read().decode())
     for name in [
         "disk_free_bytes",
         "disk_size_bytes",
         "partitions_read_only",
+        "partitions_unopened",
         "damaged_batches_total",
         "lost_records_total",
         "sync_failures_total",
