@@ -221,14 +221,18 @@ ANY_PART: Final = frozenset(("NAME", "TOPIC"))
 
 def route_of(method: str, parts: Sequence[bytes], routes: Sequence[Route] = ROUTES) -> Route | None:
     """The entry of a request; None: there is no such route."""
-    for route in routes:
-        if (
-            route.method == method
-            and len(route.path) == len(parts)
-            and all(want in ANY_PART or want.encode() == part for want, part in zip(route.path, parts, strict=True))
-        ):
-            return route
-    return None
+    return next((route for route in routes if route.method == method and _is_at(route, parts)), None)
+
+
+def methods_of(parts: Sequence[bytes], routes: Sequence[Route] = ROUTES) -> list[str]:
+    """The methods of the routes at a path; none: there is nothing."""
+    return sorted({route.method for route in routes if _is_at(route, parts)})
+
+
+def _is_at(route: Route, parts: Sequence[bytes]) -> bool:
+    return len(route.path) == len(parts) and all(
+        want in ANY_PART or want.encode() == part for want, part in zip(route.path, parts, strict=True)
+    )
 
 
 def topic_of(route: Route, parts: Sequence[bytes]) -> bytes | None:

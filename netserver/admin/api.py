@@ -103,7 +103,7 @@ class Api:
             "topics": len(engine.catalog),
             "partitions": sum(topic.partition_count for topic in engine.catalog),
             "pending_bytes": engine.pending_bytes,
-            "records_published": sum(counters.records_published for counters in server.counters.values()),
+            "records_published": sum(one.records_published for one in (*server.counters.values(), server.http)),
             "disk_free_bytes": disk.f_bavail * disk.f_frsize,
             "disk_size_bytes": disk.f_blocks * disk.f_frsize,
         }
@@ -190,7 +190,7 @@ class Api:
         """
         records = body.get("records")
         if not isinstance(records, list) or not records:
-            raise BadRequest("records must be a list of objects, at least one")
+            raise BadRequest('records must be a list of objects, at least one: {"records": [{"value": "text"}]}')
         now_ms = self._server.log.now_ms()
         values: list[bytes] = []
         keys: list[bytes] = []

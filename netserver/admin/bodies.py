@@ -21,11 +21,15 @@ class TooManyValues(Exception):
     """A JSON body of more values than `ADMIN_JSON_VALUES_MAX`."""
 
 
+class NotJson(BadRequest):
+    """A body that is no JSON."""
+
+
 async def read_document(body: bytes) -> dict[str, Any]:
     """A body's JSON object; {} of an empty one.
 
     Raises:
-        BadRequest: no JSON, or no object. TooManyValues.
+        NotJson: of a publish, the type of the body may say better what it is. BadRequest: no object. TooManyValues.
     """
     try:
         if len(body) <= ADMIN_JSON_AT_ONCE_BYTES:
@@ -33,7 +37,7 @@ async def read_document(body: bytes) -> dict[str, Any]:
         else:
             document = await asyncio.to_thread(_counted, body)
     except (ValueError, RecursionError) as error:
-        raise BadRequest(f"the body is not JSON: {error}") from None
+        raise NotJson(f"the body is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise BadRequest("the body must be a JSON object")
     return document

@@ -102,10 +102,10 @@ from engine.files.system import SystemFiles, read_whole_file, write_new_file
 from engine.limits import SMALL_FILE_BYTES_MAX
 from netserver.access.exposed import warn_of_readers
 from netserver.access.quotas import Seat
-from netserver.access.table import Route, route_of, topic_of
+from netserver.access.table import Route, methods_of, route_of, topic_of
 from netserver.admin.access import KeysApi, SubscriptionsApi
 from netserver.admin.api import Api, Conflict
-from netserver.admin.bodies import read_document
+from netserver.admin.bodies import NotJson, read_document
 from netserver.admin.callers import Caller
 from netserver.admin.globs import BadGlob, matcher
 from netserver.admin.groups import GroupsApi
@@ -124,6 +124,7 @@ from netserver.config.settings import Address
 from netserver.console.console import Console
 from netserver.console.limits import CONSOLE_LOGIN_S
 from netserver.errors import ServerError
+from netserver.http.errors import BadRequest
 from netserver.http.openapi import openapi, operation_of
 from netserver.http.records_api import RecordsApi, streams_in
 from netserver.limits import ADMIN_BODY_BYTES, ADMIN_REQUESTS_REMEMBERED
@@ -133,6 +134,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+PUBLISH: Final = "POST topics/TOPIC/records"
+BODY_TYPES: Final = (
+    'a publish takes a document ({"records": [{"value": "text"}]}), lines of JSON with the header Content-Type: '
+    "application/x-ndjson, or any body whose records ?split=lines, nul, length or none tells apart, as in "
+    "curl --data-binary @FILE 'http://HOST:PORT/v1/topics/TOPIC/records?split=lines'"
+)
 HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[\w.-]+))(?::[0-9]{1,5})?", re.ASCII)
 """A Host header: a name or an address, and perhaps a port."""
 JSON: Final = "application/json; charset=utf-8"
@@ -259,7 +266,7 @@ class AdminServer:
 
     async def _public(self, request: web.BaseRequest, path: str) -> web.Response:
         if request.method not in ("GET", "HEAD"):
-            return _error(405, "method", "GET only")
+            return _error(405, "method", "GET only", {"Allow": "GET, HEAD"})
         if path == "/healthz":
             return web.Response(text="ok\n")
         if path == "/readyz":
@@ -285,7 +292,7 @@ class AdminServer:
     async def _call_api(self, request: web.BaseRequest, path: str, caller: Caller, seat: Seat) -> web.StreamResponse:
         parts, entry = found(request.method, path)
         if entry is None:
-            return _error(404, "not_found", f"no {request.method} {path[:200]}")
+            return _no_route(request.method, path, parts)
         if not caller.may_begin(entry, parts):
             return _error(403, "forbidden", caller.why_not)
         topic = self._topic_of(entry, parts, request)
@@ -294,7 +301,12 @@ class AdminServer:
         if request.method in ("POST", "PATCH") and not caller.is_operator:
             self._count_as_client(request)  # a body may come slowly
         content = await request.read() if request.method in ("POST", "PATCH") else b""
-        body = await read_document(content) if parts != (b"staged",) else {}
+        try:
+            body = await read_document(content) if parts != (b"staged",) else {}
+        except NotJson as error:
+            if entry.name != PUBLISH:
+                raise
+            raise BadRequest(f"{error}; {BODY_TYPES}") from None
         records = body.get("records")
         caller.received(len(content), len(records) if isinstance(records, list) else 0)
         if not caller.may(entry, topic, body, self._server.log.catalog):
@@ -403,6 +415,14 @@ def _prometheus(content: bytes) -> web.Response:
 
 def _too_large() -> web.Response:
     return _error(413, "too_large", f"a request body may have {ADMIN_BODY_BYTES} bytes")
+
+
+def _no_route(method: str, path: str, parts: tuple[bytes, ...]) -> web.Response:
+    """What is at this path is had by other methods, if anything is there."""
+    allowed = methods_of(parts)
+    if not allowed:
+        return _error(404, "not_found", f"no {method} {path[:200]}")
+    return _error(405, "method", f"{path[:200]} takes {', '.join(allowed)}", {"Allow": ", ".join(allowed)})
 
 
 def _error(status: int, code: str, message: str, headers: dict[str, str] | None = None) -> web.Response:

@@ -24,7 +24,7 @@ def _globs(value: Any) -> str:
 
 COLUMNS = (
     Column("name"),
-    Column("known_by", "KNOWN BY", show=_globs),
+    Column("known_by", "KNOWN BY", show=lambda ways: ", ".join(ways) or "-"),
     Column("publish", show=_globs),
     Column("subscribe", show=_globs),
     Column("manage", show=_globs),

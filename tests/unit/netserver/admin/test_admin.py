@@ -359,7 +359,14 @@ def test_bad_topics_and_paths() -> None:
             "bad_request",
         )
         assert await call.error("GET", "/v1/nothing") == (404, "not_found")
-        assert await call.error("PUT", "/v1/topics") == (404, "not_found")
+        assert await call.error("PUT", "/v1/topics") == (405, "method")
+        assert await call.error("PUT", "/v1/nothing") == (404, "not_found")
+        assert await call.error("PUT", "/healthz") == (405, "method")
+        for path, allowed in (("topics", "GET, POST"), ("topics/a", "DELETE, GET, PATCH"), ("groups/a/reset", "POST")):
+            async with call.http.put(
+                f"{call.base}/v1/{path}", headers={"Authorization": f"Bearer {call.token}"}
+            ) as answer:
+                assert (answer.status, answer.headers["Allow"]) == (405, allowed)
         assert await call.error("POST", "/v1/topics/none/trim", {"before": 1}) == (404, "unknown_topic")
 
     with_admin(test)

@@ -419,6 +419,22 @@ def test_many_partitions_are_published_and_read_in_short_turns() -> None:
         times = [item[1].timestamp_ms for item in found if isinstance(item, tuple)]
         assert times == sorted(times)
 
+
+def test_a_body_without_its_type_is_told_which_there_are() -> None:
+    """As curl sends one, and lines of JSON without their type."""
+
+    async def test(call: Records) -> None:
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        for body in (b"hello", b'{"value":"a"}\n{"value":"b"}\n'):
+            status, problem = await call.publish("t/records", body, form)
+            assert (status, problem["code"]) == (400, "bad_request")
+            for told in ("application/x-ndjson", "?split=lines", "--data-binary", '{"records": [{"value": "text"}]}'):
+                assert told in problem["detail"]
+        status, problem = await call.publish("t/records", b'{"value":"a"}', form)
+        assert (status, '{"records": [{"value": "text"}]}' in problem["detail"]) == (400, True)
+        _, problem = await call("POST", "/v1/topics", b"hello", headers=call.bearer)
+        assert "split" not in problem["detail"]
+
     with_records(test)
 
 
@@ -438,5 +454,12 @@ def test_a_search_by_pointer_tells_of_values_that_are_too_large() -> None:
         }
         assert await call.read("t/records?where=/a=1&key=other") == []
         assert [line["offset"] for line in await call.read("t/records?where=/a=0&limit=1")] == [1]
+
+
+def test_the_status_counts_what_came_over_http() -> None:
+    async def test(call: Records) -> None:
+        await call.publish("t/records", b'{"value":"a"}\n{"value":"b"}\n')
+        await call("POST", "/v1/topics/t/records", {"records": [{"value": "c"}]})
+        assert (await call("GET", "/v1/status"))[1]["records_published"] == 3
 
     with_records(test)

@@ -44,6 +44,8 @@ def test_on_a_file(tmp_path: Path, logtool: Logtool, monkeypatch: pytest.MonkeyP
         ("all", ["*"], ["*"]), ("some", [], ["a.*", "b"]),
     ]  # fmt: skip
     assert "a.* b" in logtool("keys", "list")[1]
+    assert logtool("keys", "rotate", "all")[0] == 0
+    assert "key, previous key" in logtool("keys", "list")[1]
     assert logtool("keys", "revoke", "all")[0] == 2
     assert logtool("keys", "revoke", "none", "--yes")[0] == 5
     assert logtool("keys", "revoke", "all", "--yes")[0] == 0
@@ -80,7 +82,7 @@ def test_through_a_server(tmp_path: Path, logtool: Logtool) -> None:
             process.admin("POST", "/v1/keys", {"name": "x", "publish": "a"})
         with pytest.raises(urllib.error.HTTPError, match="400"):
             process.admin("POST", "/v1/keys", {})
-        with pytest.raises(urllib.error.HTTPError, match="404"):
+        with pytest.raises(urllib.error.HTTPError, match="405"):
             process.admin("GET", "/v1/keys/first")
     code, _, err = logtool(*place, "keys", "list")
     assert code == 3
