@@ -159,11 +159,11 @@ class TopicConfig:
     )  # fmt: skip
     retention_bytes: int = _setting(
         0, "bytes", 1, limits.RETENTION_BYTES_MAX, zero="no limit",
-        help="Bytes of one partition above which its oldest segments are removed.",
+        help="Bytes of one partition above which its oldest segments are removed, whole ones.",
     )  # fmt: skip
     retention_records: int = _setting(
         0, "count", 1, limits.RETENTION_RECORDS_MAX, zero="no limit",
-        help="Records of one partition above which its oldest segments are removed.",
+        help="Records of one partition to keep: its oldest segments are removed where at least so many are left.",
     )  # fmt: skip
     segment_bytes: int = _setting(
         128 * MIB, "bytes", limits.SEGMENT_BYTES_MIN, limits.SEGMENT_BYTES_MAX,

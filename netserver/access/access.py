@@ -277,8 +277,14 @@ class Door:
         ways = ", ".join(self.ways)
         if not self.is_governed:
             return f"whoever has a certificate of the authority may do everything (by {ways})"
-        count = sum(one.counts_at(self.listener) for one in self.access.identities.names.values())
-        return f"{count} identities, each what its line says (by {ways})"
+        count = sum(self._can_come(one) for one in self.access.identities.names.values())
+        whose = "1 identity, what its line says" if count == 1 else f"{count} identities, each what its line says"
+        return f"{whose} (by {ways})"
+
+    def _can_come(self, one: Identity) -> bool:
+        """Whether there is a way for an identity to be known here."""
+        known_by = {CERTIFICATE: one.certificates, NETWORK: one.networks, KEY: one.proof, ANYONE: one.is_anyone}
+        return one.counts_at(self.listener) and any(known_by[way] for way in self.ways)
 
     def arrive(self, peer: str, certificate: Sequence[str]) -> Identity | None:
         """Who has come, as far as is known without a key."""

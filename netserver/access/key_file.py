@@ -248,6 +248,7 @@ def _new_key(keys: Sequence[StoredKey], key: str = "") -> tuple[str, bytes, byte
     if key and len(key) < API_KEY_CHARS_MIN:
         raise ConfigError(f"a key of one's own needs at least {API_KEY_CHARS_MIN} characters: too short to be safe")
     key = key or secrets.token_urlsafe(32)
+    # One salt for all keys of a file: whoever shows one is looked for by a single hash, however many keys there are.
     salt = next((stored.salt for stored in reversed(keys) if stored.salt), b"") or secrets.token_bytes(SALT_BYTES)
     return key, salt, digest_of(key.encode(), salt)
 

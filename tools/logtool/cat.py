@@ -11,7 +11,7 @@ from urllib.parse import quote
 import click
 
 from engine.errors import UnknownTopic
-from engine.positions import Position
+from engine.positions import LATEST, Position
 from engine.reader import DirectoryReader
 from netserver.http.query import Filter
 from tools.logtool.cli import Command, Settings
@@ -36,7 +36,7 @@ def record_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.argument("topic", metavar="TOPIC[:PARTITION]", shell_complete=complete_topic)
     @click.option("--to", "to", type=POSITION, metavar="POS", help="Stop before this position.")
-    @click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Stop after N records.")
+    @click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="Stop after N records.")
     @click.option("--key", metavar="KEY", help="Only records with this key.")
     @click.option("--contains", metavar="TEXT", help="Only records whose value holds this text.")
     @click.option("--where", multiple=True, metavar="/POINTER=V", help="Only JSON values with V at this JSON pointer.")
@@ -92,10 +92,14 @@ class _Run:
 
     def cat(self, start: Position, end: Position | None, wanted: Filter, limit: int | None) -> None:
         """Prints what is there. Raises Finding: some records are damaged."""
+        if limit == 0:
+            return
         self._print(self._source.records(start, end, wanted, limit, follow=False))
 
     def tail(self, start: Position | None, end: Position | None, wanted: Filter, limit: int | None) -> None:
         """Prints the newest, or those from a position on, and what comes. Raises Finding: some are damaged."""
+        if limit == 0:  # none of the old ones, as tail of files takes it
+            start, limit = start or LATEST, None
         if start is not None:
             self._print(self._source.records(start, end, wanted, limit, follow=True))
             return
@@ -177,7 +181,8 @@ def tail(
 ) -> None:
     """Print the newest records of TOPIC, then each new one as soon as it is committed.
 
-    Follows until it is interrupted, or until --to or --limit is reached: --limit 3 prints the last three records.
+    Follows until it is interrupted, or until --to or --limit is reached: --limit 3 prints the last three records,
+    --limit 0 none of those that are there, and follows.
     """
     run = _Run(settings, topic, template, decode)
     run.tail(start, to, wanted, limit)

@@ -16,13 +16,15 @@ from tools.logtool.lib.output import Column
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 EXPIRES_SOON_DAYS = 30
+FAR_DAYS = 10_000
+"""Above this nobody counts days: there are certificates until the year 9999."""
 COLUMNS = (
     Column("file"),
     Column("subject"),
     Column("issuer"),
     Column("names", show=lambda names: " ".join(names) or "-"),
     Column("valid_until", "VALID UNTIL"),
-    Column("days"),
+    Column("days", show=lambda days: str(days) if days < FAR_DAYS else f"> {FAR_DAYS}"),
     Column("fingerprint"),
 )
 

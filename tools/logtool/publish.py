@@ -254,7 +254,9 @@ def why_nothing_is_stored(settings: Settings, topic: bytes, partition: int | Non
         if admin is None:
             return None
         item = admin.call("GET", topic_path(topic))
-    except (Failure, OSError):
+    except Failure as failure:
+        return failure if failure.code == "unavailable" else None  # its partition cannot be opened
+    except OSError:
         return None
     for detail in item.get("partition_details", []):
         if partition in (None, detail["partition"]) and detail.get("error"):
@@ -304,7 +306,7 @@ def _opened(path: Path) -> BinaryIO:
         return path.open("rb")
     except FileNotFoundError:
         hint = "records come from files or from standard input: `echo TEXT | logtool publish TOPIC` publishes one"
-        raise Failure(errors.UNREACHABLE, "cannot_open", f"{path}: no such file or directory", hint) from None
+        raise Failure(errors.USAGE, "no_file", f"{path}: no such file or directory", hint) from None
 
 
 @click.command(cls=Command)
@@ -399,7 +401,8 @@ def publish(
         lost = failure.code in ("unreachable", "unacknowledged", "closed") and not retry
         reason = "the connection broke" if lost else failure
         text = f"{progress.acknowledged} of {progress.sent} records were acknowledged, then: {reason}"
-        uncertain = "those after them may be stored or not" if progress.is_uncertain or progress.pending else ""
+        is_uncertain = (progress.is_uncertain or progress.pending) and failure.code != "unavailable"
+        uncertain = "those after them may be stored or not" if is_uncertain else ""
         hint = "; ".join(filter(None, ("" if lost else failure.hint, uncertain)))
         raise Failure(failure.exit_code, failure.code, text, hint) from error
     progress.tick(last=True)

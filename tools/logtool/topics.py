@@ -93,7 +93,10 @@ def _summary(item: dict[str, Any]) -> dict[str, Any]:
 @watchable
 @click.pass_obj
 def list_topics(settings: Settings, pattern: str | None) -> None:
-    """List the topics, or those whose name matches GLOB (*, ?, [..]). From files or server."""
+    """List the topics, or those whose name matches GLOB (*, ?, [..]). From files or server.
+
+    FIRST and NEXT are offsets of the only partition; of several `topics show` has them.
+    """
     lines = [_summary(item) for item in topic_items(settings, pattern)]
     if settings.output.form == "table":
         for line in lines:

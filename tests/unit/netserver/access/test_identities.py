@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from netserver.access.access import Access
 from netserver.access.identities import Identities
-from netserver.access.key_file import add_key, read_key_file, revoke_key
+from netserver.access.key_file import add_identity, add_key, read_key_file, revoke_key
 from netserver.access.rights import ANYBODY, Identity
+from netserver.config.loading import build
 from netserver.errors import ConfigError
 
 
@@ -193,3 +195,15 @@ def test_a_file_that_is_not_there_yet(tmp_path: Path) -> None:
     command = f"`logtool keys add NAME --file '{path}'` makes it"
     with pytest.raises(ConfigError, match=re.escape(f"key file {path} is not there; {command}")):
         Identities((), path)
+
+
+def test_the_start_counts_those_who_can_come_in(tmp_path: Path) -> None:
+    path = tmp_path / "access"
+    add_identity(path, {"name": "by key", "publish": ["*"], "subscribe": []})
+    add_identity(path, {"name": "by network", "publish": ["*"], "subscribe": [], "networks": ["10.0.0.0/8"]})
+    add_identity(path, {"name": "by certificate", "publish": ["*"], "subscribe": [], "certificates": ["CN=a"]})
+    access = Access(build(("test", {"access": {"file": str(path)}})))
+    assert access.who_may(["figg", "blipmq"]) == [
+        "who may: figg: 1 identity, what its line says (by network, anyone)",
+        "who may: blipmq: 2 identities, each what its line says (by network, key, anyone)",
+    ]

@@ -95,7 +95,7 @@ def test_an_empty_server() -> None:
 def test_a_topic_tells_how_long_its_records_are_kept() -> None:
     assert retention_text(TopicConfig()) == "no limit"
     bounded = TopicConfig(retention_ms=86_400_000, retention_bytes=1 << 30, retention_records=5)
-    assert retention_text(bounded) == "1d, 1 GiB a partition, 5 records a partition"
+    assert retention_text(bounded) == "1d, 1GiB a partition, 5 records a partition"
 
 
 def test_settings_tell_where_they_come_from() -> None:

@@ -64,6 +64,11 @@ def test_the_same_rows_from_everywhere(words: tuple[str, ...], process: ServerPr
     assert ("all 3 partitions, by time" in err) is (":" not in words[1])
 
 
+def test_a_limit_of_0_means_none_of_those_that_are_there(process: ServerProcess, logtool: Logtool) -> None:
+    for command in (("cat", "t:1"), ("tail", "t:1", "--to", "latest")):
+        assert logtool("--data-dir", str(process.data_dir), *command, "-n", "0") == (0, "", "")
+
+
 def test_tail_begins_with_the_newest_of_all_partitions(process: ServerProcess, logtool: Logtool) -> None:
     _, out, _ = logtool("--data-dir", str(process.data_dir), "tail", "t", "--limit", "4", "--format", "%T\\n")
     assert out.splitlines() == [str(record["timestamp_ms"]) for record in RECORDS[-4:]]

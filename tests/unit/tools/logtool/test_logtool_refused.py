@@ -74,3 +74,15 @@ def test_tank_says_the_same_of_a_topic_that_is_not_there(
     assert (code, err.splitlines()[0]) == (5, "logtool: no topic orders, or no right to publish to it")
     code, err = publish("unmade", "--via", "tank", "--data-dir", str(process.data_dir))
     assert (code, err.splitlines()[0]) == (5, "logtool: no topic unmade")
+
+
+def test_a_partition_that_cannot_be_opened_is_named(publish: Callable[..., tuple[int, str]], tmp_path: Path) -> None:
+    with server(tmp_path / "data") as broken:
+        broken.admin("POST", "/v1/topics/t/records", {"records": [{"value": "x"}]})
+        broken.kill()
+        next((broken.data_dir / "topics").rglob("*.log")).unlink()
+        broken.restart()
+        code, err = publish("t", "--data-dir", str(broken.data_dir), "--timeout", "2.5")
+    assert code == 3
+    assert "no segment files, but records 1 to 1 were committed" in err.splitlines()[-1]
+    assert "may be stored" not in err
