@@ -48,7 +48,7 @@ test-editable: compile
 test-wheel:
 	@.ci/venv $(VENV) wheel test
 	@$(JAVA)
-	@rm -rf $(WHEEL_RUN) && mkdir -p $(WHEEL_RUN) && cp -r .ci tests docs *.md LICENSE pyproject.toml build_modules.py $(WHEEL_RUN)/
+	@rm -rf $(WHEEL_RUN) && mkdir -p $(WHEEL_RUN) && cp -r .ci tests docs *.md LICENSE Makefile pyproject.toml build_modules.py $(WHEEL_RUN)/
 	cd $(WHEEL_RUN) && QUINTLOG_REQUIRE_COMPILED=1 $(abspath $(PY)) -m pytest $(TESTS)
 
 test-pure:
@@ -58,7 +58,7 @@ test-pure:
 # A copy of the tree, so that modules with bounds checks do not stay in the way of the fast ones.
 test-checked:
 	@.ci/venv $(VENV) $(INSTALL) test
-	@rm -rf build/checked/tests && mkdir -p build/checked && cp -ru .ci engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/checked/
+	@rm -rf build/checked/tests && mkdir -p build/checked && cp -ru .ci engine netserver tools tests docs *.md *.py LICENSE Makefile pyproject.toml build/checked/
 	cd build/checked && QUINTLOG_BUILD=checked $(abspath $(PY)) build_modules.py require
 	cd build/checked && QUINTLOG_REQUIRE_COMPILED=checked $(abspath $(PY)) -m pytest -p no:cacheprovider \
 		-m checked -k 'not running_server' $(CHECKED)
@@ -99,7 +99,7 @@ bench: build
 coverage:
 	@.ci/venv $(VENV) editable test
 	@rm -rf build/coverage && mkdir -p build/coverage
-	@cp -r .ci engine netserver tools tests docs *.md *.py LICENSE pyproject.toml build/coverage/
+	@cp -r .ci engine netserver tools tests docs *.md *.py LICENSE Makefile pyproject.toml build/coverage/
 	@find build/coverage -name '*.so' -delete
 	cd build/coverage && $(abspath $(PY)) -m coverage run -m pytest -q -p no:cacheprovider -m 'not whole' $(COVERED)
 	cd build/coverage && $(abspath $(PY)) -m coverage combine -q

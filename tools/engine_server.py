@@ -263,7 +263,7 @@ class ServerCommand(click.Command):
 @click.option("--check-config", is_flag=True, help="Check the configuration and end.")
 @click.option("--print-config", is_flag=True, help="Print the whole configuration as TOML and end.")
 @click.option("--print-contract", is_flag=True, help="Print what an acknowledgement means and end.")
-@click.version_option(product_version(), prog_name="engine-server")
+@click.version_option(product_version(), prog_name="engine-server", message="%(prog)s %(version)s")
 def main(
     config_file: str | None,
     port_offset: int | None,

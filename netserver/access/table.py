@@ -154,6 +154,7 @@ ROUTES: Final = (
     _route("POST", "verify", Role.OPERATOR),
     _route("POST", "backups", Role.OPERATOR),
     _route("POST", "reload", Role.OPERATOR),
+    _route("GET", "version", Role.VIEWER),
     _route("GET", "damage", Role.VIEWER),
     _route("GET", "settings", Role.VIEWER),
     _route("GET", "connections", Role.VIEWER),

@@ -38,6 +38,10 @@ class InspectionApi:
             "subscriptions": len(log.cursors),
         }
 
+    async def version(self) -> Document:
+        """What runs here."""
+        return {"schema": 1, "version": product_version()}
+
     async def segments(self, name: bytes) -> Document:
         """The segment files of a topic, by partition, the oldest first."""
         topic = self._api.find(name)

@@ -53,6 +53,7 @@ def of_topics(api: Api, inspection: InspectionApi) -> dict[str, Operation]:
     return {
         "GET status": lambda call: api.status(),
         "POST reload": lambda call: api.reload(),
+        "GET version": lambda call: inspection.version(),
         "GET damage": lambda call: inspection.damage(),
         "GET settings": lambda call: inspection.settings(),
         "GET topics": lambda call: api.topics(call.query.get("name")),

@@ -9,6 +9,7 @@ GET    /metrics                        Prometheus text; no series per topic
 GET    /metrics/topics                 series per topic; ``?topic=GLOB&family=NAME``
 GET    /summary                        version, and how much there is; for this machine only, where no token is needed
 GET    /v1/openapi.json                this API as OpenAPI 3.1 describes it
+GET    /v1/version                     which version runs
 GET    /v1/damage                      what was found damaged, and partitions that are not served as they should be
 GET    /v1/settings                    every setting in force, and where it comes from
 GET    /v1/status                      the server at a glance

@@ -64,6 +64,7 @@ WHICH: Final = {"protocol": "where several have the name", "topic": "the same"}
 LINES: Final[Schema] = {"anyOf": [ref("Record"), ref("Remark"), ref("Progress")]}
 
 OPERATIONS: Final[dict[str, Operation]] = {
+    "GET version": _gives("What runs here", ref("Version")),
     "GET status": _gives("The server at a glance", ref("Status")),
     "GET topics": _gives("All topics", items(ref("Topic")), name="glob of names"),
     "POST topics": _gives("Make a topic", ref("Topic"), "NewTopic", 201),

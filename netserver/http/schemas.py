@@ -96,6 +96,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Problem": document(
         {"type": TEXT, "title": TEXT, "status": WHOLE, "detail": TEXT, "code": TEXT},
     ),
+    "Version": document({"schema": {"const": 1}, "version": TEXT}),
     "Status": document(
         {
             "schema": {"const": 1},
