@@ -2,7 +2,9 @@
 #
 #   make serve      set up, run the server on ./data with all protocols; the last line of its start is "ready". The first
 #                   time as plain Python, while the hot modules are compiled for the next start
-#   make test       set up, compile, run the tests            (TESTS="tests/unit -k bundle" picks some)
+#   make test       set up, compile, run the tests; of all modules, protocols and promises, without the larger sizes
+#                   (TESTS="tests/unit -k bundle" picks some, then of all sizes)
+#   make test-all   the larger sizes as well, as continuous integration does
 #   make lint       ruff, mypy --strict, the tidy test         make format  puts the code into the one format
 #   make docs       renews the pages that are made from the code, and makes a site of all in build/site
 #   make bench      loads over TCP beside other servers, and what the codecs cost  (ARGS="--seconds 2 --only 'figg*'")
@@ -24,6 +26,7 @@ PY = $(VENV)/bin/python
 INSTALL ?= editable
 DATA ?= data
 TESTS ?= tests
+SIZE ?= $(if $(filter-out tests,$(TESTS)),all,quick)
 JAVA = $(if $(filter tests tests/spark%,$(TESTS)),.ci/java,:)
 WHEEL_RUN ?= build/wheel-run
 # Plain Python is for what has a compiled form: the engine and the protocols. CI has the rest from the wheel.
@@ -31,7 +34,7 @@ PURE = $(if $(filter tests,$(TESTS)),tests/unit/engine tests/unit/netserver test
 COVERED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz tests/interop tests/crash/test_place.py,$(TESTS))
 CHECKED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz,$(TESTS))
 
-.PHONY: serve test test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel clean help
+.PHONY: serve test test-all test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel clean help
 
 serve:
 	@.ci/venv $(VENV) editable base
@@ -42,14 +45,17 @@ test: test-$(INSTALL)
 test-editable: compile
 	@.ci/venv $(VENV) editable test
 	@$(JAVA)
-	$(PY) -m pytest $(TESTS)
+	@.ci/tests $(PY) $(SIZE) $(TESTS)
+
+test-all: test
+	@$(MAKE) --no-print-directory test SIZE=large
 
 # Only the tests are copied, with settings and build scripts: every import of ours has to come from the installed wheel.
 test-wheel:
 	@.ci/venv $(VENV) wheel test
 	@$(JAVA)
 	@rm -rf $(WHEEL_RUN) && mkdir -p $(WHEEL_RUN) && cp -r .ci tests docs *.md LICENSE Makefile pyproject.toml build_modules.py $(WHEEL_RUN)/
-	cd $(WHEEL_RUN) && QUINTLOG_REQUIRE_COMPILED=1 $(abspath $(PY)) -m pytest $(TESTS)
+	cd $(WHEEL_RUN) && QUINTLOG_REQUIRE_COMPILED=1 .ci/tests $(abspath $(PY)) $(SIZE) $(TESTS)
 
 test-pure:
 	@.ci/venv $(VENV) $(INSTALL) test

@@ -364,6 +364,7 @@ def look_at(logtool: Logtool, out: Path, before: Acknowledged, after: Acknowledg
     return is_partly
 
 
+@pytest.mark.slow
 def test_backups_under_load(tmp_path: Path, logtool: Logtool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", TRANSACTION_BYTES)
     figures = Figures()

@@ -56,7 +56,7 @@ def published(process: ServerProcess, count: int = 200) -> int:
     return subscription
 
 
-@pytest.mark.parametrize("settings", [SLOW_RETRY, SYNCED], ids=["lazy", "synced"])
+@pytest.mark.parametrize("settings", [SLOW_RETRY, pytest.param(SYNCED, marks=pytest.mark.slow)], ids=["lazy", "synced"])
 def test_what_was_not_acknowledged_comes_back(settings: dict[str, dict[str, str]]) -> None:
     with server(settings=settings) as process:
         subscription = published(process)
@@ -83,7 +83,7 @@ def test_what_was_not_acknowledged_comes_back(settings: dict[str, dict[str, str]
             )
 
 
-@pytest.mark.parametrize("settings", [SLOW_RETRY, SYNCED], ids=["lazy", "synced"])
+@pytest.mark.parametrize("settings", [SLOW_RETRY, pytest.param(SYNCED, marks=pytest.mark.slow)], ids=["lazy", "synced"])
 def test_ten_thousand_acks_nats_streaming_server_72_nats_server_5482(settings: dict[str, dict[str, str]]) -> None:
     """None of them comes again, lazy ones a moment later; what nobody acknowledged does, to whoever asks later."""
     with server(settings=settings) as process:
@@ -116,7 +116,15 @@ def stopped(tmp_path: Path) -> Iterator[tuple[ServerProcess, int, Path]]:
         yield process, subscription, segment
 
 
-@pytest.mark.parametrize("tail", [b"\0" * 100, b"garbage" * 500, b"\xd9QLB" + b"\1" * 200])
+@pytest.mark.parametrize(
+    "tail",
+    [
+        b"\xd9QLB" + b"\1" * 200,
+        pytest.param(b"\0" * 100, marks=pytest.mark.slow),
+        pytest.param(b"garbage" * 500, marks=pytest.mark.slow),
+    ],
+    ids=["like a batch", "zeros", "garbage"],
+)
 def test_torn_tail(stopped: tuple[ServerProcess, int, Path], tail: bytes) -> None:
     process, subscription, segment = stopped
     with segment.open("ab") as file:
@@ -131,6 +139,7 @@ def test_torn_tail(stopped: tuple[ServerProcess, int, Path], tail: bytes) -> Non
         assert len(poll_all(peer, subscription)) == 121
 
 
+@pytest.mark.slow
 def test_damaged_batch(stopped: tuple[ServerProcess, int, Path]) -> None:
     process, subscription, segment = stopped
     data = bytearray(segment.read_bytes())

@@ -163,6 +163,7 @@ def check_if_it_can(life: Life) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60 + LIVES)
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_what_is_known_survives_several_faults_and_an_end(block: int) -> None:

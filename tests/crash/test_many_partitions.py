@@ -17,6 +17,7 @@ NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 PARTITIONS, DESCRIPTORS = (5000, 1024) if NIGHTLY else (700, 160)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_more_partitions_than_descriptors(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

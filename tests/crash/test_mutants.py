@@ -25,6 +25,7 @@ QUICK = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     "mutant", [m for m in ALL_MUTANTS if NIGHTLY or m.name in QUICK], ids=lambda mutant: mutant.name.replace(" ", "_")

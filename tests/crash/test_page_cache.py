@@ -80,6 +80,7 @@ def one_history(path: Path, seed: int) -> None:
     third.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60 + SEEDS)
 def test_failed_sync_restart_power_cut() -> None:
     """Nothing acknowledged is lost, and nothing that the process between was seen to have."""

@@ -64,6 +64,7 @@ def check(copy: Path, mount: Path, acked: list[tuple[bytes, int]]) -> None:
         assert {mark for mark, number in acked if number >= 0} <= known
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120 + 5 * IMAGES)
 def test_images_taken_at_random_times(place: Path) -> None:
     chance = random.Random(IMAGES)

@@ -54,6 +54,7 @@ def open_and_use(path: Path) -> None:
         engine.read(start=RECORDS - 10)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_starts_with_many_records(tmp_path: Path) -> None:
     data = tmp_path / "data"

@@ -8,6 +8,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
+
 from engine.cursors.stored_cursors import Entry, put_entry
 from engine.cursors.table import NEXT_CURSOR_ID
 from engine.state.store import Put
@@ -40,6 +42,7 @@ def subscribe(peer: Peer, topic: bytes, count: int) -> list[int]:
     return ids
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_idle_subscriptions(tmp_path: Path) -> None:
     count = 100_000
     with EngineLog(tmp_path / "data") as engine:
@@ -79,6 +82,7 @@ def test_ten_thousand_subscriptions_of_one_topic_cost_nothing_per_record() -> No
         assert [len(peer.poll(one, 10)) for one in ids[::1000]] == [10] * 10
 
 
+@pytest.mark.slow
 def test_acknowledgements_of_many_subscriptions_are_written_together() -> None:
     with server(settings=SETTINGS) as process, Peer(process.address("blipmq")) as peer:
         ids = subscribe(peer, b"t", 20_000)[::20]
@@ -93,6 +97,7 @@ def test_acknowledgements_of_many_subscriptions_are_written_together() -> None:
         assert (written_bytes(process.pid) - before) / (20 * len(ids)) < 1000, "a page for each would be 4096"
 
 
+@pytest.mark.slow
 def test_a_hundred_stalled_readers_and_two_hundred_slow_logins() -> None:
     """Neither costs more than its bound, and nobody else waits for them."""
     with ExitStack() as stack:

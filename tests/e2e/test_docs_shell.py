@@ -169,6 +169,7 @@ def test_every_block_is_run_or_it_is_said_why_not() -> None:
                 assert path.name in runs, f"{name}: nothing runs {block}"
 
 
+@pytest.mark.slow
 def test_tls(folder: Path) -> None:
     """A private authority by two commands, the server's file, a client, and logtool with a context."""
     text = page("tls.md")

@@ -100,6 +100,7 @@ class Driver:
         self.log.close()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3600 if NIGHTLY else 600)
 def test_a_cluster_whose_parts_are_killed(spark: SparkSession, tmp_path: Path) -> None:
     require_spark()

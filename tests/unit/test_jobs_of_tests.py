@@ -1,0 +1,55 @@
+"""`make test` runs folders of tests beside each other: one that fails fails all, and nothing is in none or in two."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PYTEST = """#!/bin/sh
+echo "$*" >>"$CALLS"
+case "$*" in *tests/crash*) ;; *tests/spark) exit "$SPARK" ;; esac
+"""
+pytestmark = pytest.mark.whole
+
+
+def run(tmp_path: Path, *arguments: str, spark: int = 0) -> tuple[int, list[str]]:
+    """The script's exit code, and what it had pytest do."""
+    python, calls = tmp_path / "python", tmp_path / "calls"
+    python.write_text(PYTEST)
+    python.chmod(0o755)
+    calls.unlink(missing_ok=True)
+    done = subprocess.run(
+        [ROOT / ".ci" / "tests", python, *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "CALLS": str(calls), "SPARK": str(spark)},
+        capture_output=True,
+        timeout=100,
+    )
+    return done.returncode, calls.read_text().splitlines()
+
+
+def test_all_folders_of_tests_once(tmp_path: Path) -> None:
+    code, calls = run(tmp_path, "quick", "tests")
+    assert code == 0
+    assert all("-m not slow" in call for call in calls)
+    words = [call.split() for call in calls]
+    for folder in ("tests/crash", "tests/spark", "tests/unit/engine", "tests/unit/netserver"):
+        assert sum(folder in some for some in words) == 1, folder
+    for parent in ("tests", "tests/unit"):  # the rest of these, without what has a job of its own
+        [rest] = [some for some in words if parent in some]
+        ignored = {word.removeprefix("--ignore=") for word in rest if word.startswith("--ignore=")}
+        others = {word for some in words for word in some if word.startswith(f"{parent}/")}
+        assert {name for name in others if Path(name).parent == Path(parent)} | ({"tests/unit"} - {parent}) == ignored
+
+
+@pytest.mark.parametrize(("spark", "code"), [(5, 0), (1, 1), (2, 1)])
+def test_one_that_fails_fails_all(tmp_path: Path, spark: int, code: int) -> None:
+    assert run(tmp_path, "large", "tests", spark=spark)[0] == code  # 5: nothing in it is of this size
+
+
+def test_chosen_ones_run_as_they_are_named(tmp_path: Path) -> None:
+    assert run(tmp_path, "all", "tests/unit", "-k", "a or b") == (0, ["-m pytest tests/unit -k a or b"])
