@@ -134,7 +134,7 @@ class Caller:
         """
         identity = self.identity
         assert identity is not None
-        self._is_change = route.changes
+        self._is_change = route.changes and body.get("dry_run") is not True
         if route.path == ("groups",):
             self._group = bytes_field(dict(body), "name") or b""
         if route.named_in is not None:

@@ -63,6 +63,20 @@ MUTANTS = (
         f"{ACCESS_TABLE} -k every_route",
     ),
     Mutant(
+        "tell of a dry run as of a change",
+        "netserver/admin/callers.py::Caller.may",
+        ' and body.get("dry_run") is not True',
+        "",
+        "tests/unit/tools/logtool/test_logtool_groups.py -k audit",
+    ),
+    Mutant(
+        "count partitions as looked at that nobody has used",
+        "netserver/admin/stored_sizes.py::StoredSizes.measure",
+        "unopened += used is None",
+        "pass",
+        "tests/unit/tools/logtool/test_logtool_operating.py -k looked_at_when",
+    ),
+    Mutant(
         "take every certificate over QUIC",
         "netserver/quic/client_certificates.py::names_of",
         ".verify_certificate()",

@@ -13,7 +13,7 @@ import click
 from engine.positions import Position
 from tools.logtool.cli import Group, Settings
 from tools.logtool.lib import errors
-from tools.logtool.lib.address import admin_of
+from tools.logtool.lib.address import Admin, admin_of
 from tools.logtool.lib.changes import changes
 from tools.logtool.lib.completing import complete_topic
 from tools.logtool.lib.errors import Failure
@@ -146,6 +146,16 @@ def _find(settings: Settings, name: str, meant: dict[str, str]) -> tuple[Item, S
     return found[0], stored
 
 
+def _server(settings: Settings, stored: StoredSubscriptions | None) -> Admin | None:
+    """Through which a group is changed, by its name; None: it was found in the files, and is changed there."""
+    return admin_of(settings) if stored is None else None
+
+
+def _call(admin: Admin, name: str, meant: dict[str, str], action: str, body: Item | None = None) -> Item:
+    path, _, query = _path(name, meant).partition("?")
+    return admin.call("POST", f"{path}/{action}?{query}", body)
+
+
 # --- looking
 
 
@@ -242,13 +252,12 @@ def reset(
     wanted = [one for one in item["positions"] if partition in (None, one["partition"])]
     if not wanted:
         raise Failure(errors.NOT_FOUND, "unknown_partition", f"the group has no position in partition {partition}")
-    if stored is None:
-        admin = admin_of(settings)
-        assert admin is not None
-        body = {"to": position.text, "dry_run": True} | ({} if partition is None else {"partition": partition})
-        path, _, query = _path(name, meant).partition("?")
-        items = admin.call("POST", f"{path}/reset?{query}", body)["positions"]
+    admin = _server(settings, stored)
+    body = {"to": position.text} | ({} if partition is None else {"partition": partition})
+    if admin is not None:
+        items = _call(admin, name, meant, "reset", body | {"dry_run": True})["positions"]
     else:
+        assert stored is not None
         items = []
         for one in wanted:
             around = extent(settings, topic_of(item), one["partition"])
@@ -258,9 +267,12 @@ def reset(
     plan = f"{count_text(again, 'record')} come again, {passed} never"
     if not dry_run:
         confirm(settings, f"group {printable(name)}: {plan}", name)
-        with changes(settings) as change:
-            for one in items:
-                change.reset_subscription(one["id"], one["next_offset"])
+        if admin is not None:
+            items = _call(admin, name, meant, "reset", body)["positions"]
+        else:
+            with changes(settings) as change:
+                for one in items:
+                    change.reset_subscription(one["id"], one["next_offset"])
     settings.output.note(f"{'would be changed' if dry_run else 'changed'}: {plan}")
     settings.output.items(RESET_COLUMNS, items)
 
@@ -290,10 +302,9 @@ def _pause(settings: Settings, name: str, meant: dict[str, str], *, is_paused: b
     item, stored = _find(settings, name, meant)
     if item["protocol"] == SESSIONS:
         raise Failure(errors.CONFLICT, "conflict", "a session sends what its client asks for: it cannot be paused")
-    admin = admin_of(settings) if stored is None else None
+    admin = _server(settings, stored)
     if admin is not None:
-        path, _, query = _path(name, meant).partition("?")
-        admin.call("POST", f"{path}/{'pause' if is_paused else 'resume'}?{query}")
+        _call(admin, name, meant, "pause" if is_paused else "resume")
     else:
         with changes(settings) as change:
             for one in item["positions"]:
@@ -307,15 +318,19 @@ def _pause(settings: Settings, name: str, meant: dict[str, str], *, is_paused: b
 @click.pass_obj
 def delete(settings: Settings, name: str, meant: dict[str, str]) -> None:
     """Remove a group with all its positions. Through the server, or on the files. Asks, or needs --yes."""
-    item, _ = _find(settings, name, meant)
+    item, stored = _find(settings, name, meant)
     topic = name_text(topic_of(item)) or "a deleted topic"
     confirm(settings, f"{item['protocol']} group {printable(name)} of {topic} will be removed", name)
-    with changes(settings) as change:
-        if item["protocol"] == SESSIONS:
-            change.drop_session(name)
-        for position in item["positions"]:
-            if position["id"] is not None:
-                change.delete_subscription(position["id"])
+    admin = _server(settings, stored)
+    if admin is not None:
+        admin.call("DELETE", _path(name, meant))
+    else:
+        with changes(settings) as change:
+            if item["protocol"] == SESSIONS:
+                change.drop_session(name)
+            for position in item["positions"]:
+                if position["id"] is not None:
+                    change.delete_subscription(position["id"])
     _done(settings, f"removed {printable(name)}", deleted=name)
 
 

@@ -123,3 +123,18 @@ def test_a_group_is_paused_and_resumed_by_name(tmp_path: Path, logtool: Logtool)
         assert listed(*place) == ["-", "-", "-"]
         assert logtool(*place, "groups", "pause", "billing")[0] == 0
         assert listed(*place) == ["yes", "yes", "yes"]
+
+
+def test_the_audit_of_a_server_has_the_name_that_was_given(tmp_path: Path, logtool: Logtool) -> None:
+    with server(tmp_path / "data", {**SETTINGS, "access": {"audit": str(tmp_path / "audit")}}) as process:
+        address = ("--server", process.admin_url, "--token-file", str(process.data_dir / "admin.token"))
+        process.admin("POST", "/v1/topics", {"name": "orders", "partitions": 2})
+        process.admin("POST", "/v1/topics/orders/records", {"records": [{"value": "x"}] * 3})
+        for command in (("create", "g", "orders"), ("pause", "g"), ("reset", "g", "--to", "latest"), ("delete", "g")):
+            assert logtool(*address, "groups", *command, "--yes")[0] == 0
+    lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    told = [(line["what"], line["on"], line["group"]) for line in lines if "group" in line and line["result"] == "done"]
+    assert [(what.removeprefix("POST /v1/groups"), on, name) for what, on, name in told] == [
+        ("", "orders", "g"), ("/NAME/pause", "orders", "g"), ("/NAME/reset", "orders", "g"),
+        ("DELETE /v1/groups/NAME", "orders", "g"),
+    ], "a dry run changes nothing"  # fmt: skip
