@@ -67,7 +67,7 @@ class ListenerState:
         services.reloaders.append(self._reload)
         if services.config.admits_anybody("blipmq"):
             log.warning(
-                "no API keys are configured: any key is accepted, %s",
+                "blipmq: no API keys are configured: any key is accepted, %s",
                 "from anywhere" if services.config.server.insecure else "from this machine only",
             )
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tools.logtool.check import FAR_DAYS
 from tools.logtool.cli import Group, Settings
 from tools.logtool.lib.errors import Finding
 from tools.logtool.lib.output import Column
@@ -16,8 +17,6 @@ from tools.logtool.lib.output import Column
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LOCAL_HOSTS = ("localhost", "127.0.0.1", "::1")
 EXPIRES_SOON_DAYS = 30
-FAR_DAYS = 10_000
-"""Above this nobody counts days: there are certificates until the year 9999."""
 COLUMNS = (
     Column("file"),
     Column("subject"),

@@ -17,6 +17,9 @@ COLUMNS = (Column("check"), Column("ok", show=lambda ok: "ok" if ok else "FAILED
 NAGIOS_OK, NAGIOS_CRITICAL = 0, 2
 _EXPIRY = re.compile(r'quintlog_certificate_expires_in_seconds\{listener="(\w+)"\} (\S+)')
 DAY_S = 86_400
+YEAR_DAYS = 365.25
+FAR_DAYS = 10_000
+"""Above this nobody counts days: there are certificates until the year 9999."""
 _SAMPLE = re.compile(r"quintlog_(\w+)(?:\{[^}]*\})? (\S+)")
 
 
@@ -49,7 +52,7 @@ def expiry(text: str) -> tuple[str, float] | None:
 
 def _certificate(first: tuple[str, float], least_days: float) -> dict[str, Any]:
     listener, days = first
-    when = f"expires in {days:.0f} days" if days > 0 else f"expired {-days:.0f} days ago"
+    when = f"expires in {_span(days)}" if days > 0 else f"expired {_span(-days)} ago"
     hint = "" if days >= least_days else "; renew it (`logtool certificates make`), then SIGHUP"
     message = f"{listener}'s certificate {when} (least: {least_days:g}){hint}"
     return {"check": "certificates", "ok": days >= least_days, "message": message}
@@ -59,8 +62,14 @@ def _looked_at(unopened: int) -> dict[str, Any]:
     """What the figures that follow do not know of; a server opens a partition when somebody uses it."""
     message = "all partitions with records"
     if unopened:
-        message = f"not yet {count_text(unopened, 'partition')} that nobody used since the start; `logtool verify` does"
+        message = (
+            f"all but {count_text(unopened, 'partition')} that nobody used since the start; `logtool verify` reads all"
+        )
     return {"check": "looked at", "ok": True, "message": message}
+
+
+def _span(days: float) -> str:
+    return f"{days:.0f} days" if days < FAR_DAYS else f"{days / YEAR_DAYS:.0f} years"
 
 
 def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[str, Any]]:

@@ -79,7 +79,7 @@ def show(settings: Settings, path: Path | None, changed: bool) -> None:
 @_FILE
 @click.pass_obj
 def check(settings: Settings, path: Path | None) -> None:
-    """Check a configuration without starting anything; an error names the line and what is expected."""
+    """Check a configuration without starting anything; each error names its line and what is expected."""
     for warning in loaded(settings, path).warnings:
         settings.output.note(f"logtool: warning: {warning}")
     if settings.output.form == "table":

@@ -344,7 +344,7 @@ def publish(
 
     Ends when every record is acknowledged: with a topic's default durability all are then on disk. When the connection
     breaks it says how many were acknowledged; those sent after them may be stored or not. With --retry they are sent
-    again, and a record may then be stored twice.
+    again, and a record may then be stored twice. What the server refuses is not stored: exit code 4.
 
     Without PARTITION, tank puts records into the partition that their key's hash says, and those without a key into
     partition 0. The other protocols reach partition 0 only.

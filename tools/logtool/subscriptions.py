@@ -81,7 +81,10 @@ ID = _Id(1)
 
 @click.group(cls=Group)
 def subscriptions() -> None:
-    """List, show and change durable subscriptions: BlipMQ's, and Fujin's groups of readers."""
+    """List, show and change durable subscriptions by number: BlipMQ's, and the positions of groups.
+
+    `logtool groups` does the same by name.
+    """
 
 
 # --- where they are

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from netserver.testing import ServerProcess, server
-from tools.logtool.check import Limits, figures, findings
+from tools.logtool.check import Limits, _certificate, figures, findings
 from tools.logtool.run import run
 
 pytestmark = pytest.mark.whole
@@ -93,11 +93,16 @@ def test_each_check_can_fail(line: str, failed: str) -> None:
     assert not findings(figures(well), "starting or stopping", limits)[0]["ok"]
 
 
+def test_a_certificate_that_is_valid_for_ever_is_not_told_in_days() -> None:
+    assert _certificate(("fujin", 2_912_111.0), 14)["message"].startswith("fujin's certificate expires in 7973 years")
+    assert _certificate(("figg", 3.0), 14)["message"].startswith("figg's certificate expires in 3 days (least: 14)")
+
+
 def test_check_says_what_was_not_looked_at() -> None:
     limits = Limits(5.0, 60.0, 10, 14, 30.0)
     (looked,) = [item for item in findings({"partitions_unopened": 3.0}, "", limits) if item["check"] == "looked at"]
     assert looked["ok"]
-    assert looked["message"].startswith("not yet 3 partitions that nobody used since the start")
+    assert looked["message"].startswith("all but 3 partitions that nobody used since the start")
 
 
 def test_a_partition_is_looked_at_when_it_is_used(tmp_path: Path) -> None:
