@@ -147,6 +147,13 @@ MUTANTS = (
         f"{HTTP_RECORDS} -k one_by_one",
     ),
     Mutant(
+        "carry out a publish of TANK that waited for its partition while its right was taken back",
+        "netserver/tank/session.py::TankSession._opened",
+        "if not self.connection.closed:",
+        "if True:",
+        "tests/unit/netserver/access/test_revocation.py -k waits_for_its_partition",
+    ),
+    Mutant(
         "count readers over HTTP with the admin's connections",
         "netserver/admin/server.py::AdminServer._call_records",
         "self._count_as_client(request)",

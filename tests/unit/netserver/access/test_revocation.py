@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import struct
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
@@ -19,6 +20,7 @@ from netserver.blipmq.codec import FrameType
 from netserver.fujin import codec as fujin
 from netserver.fujin.codec import PUSH, Answer, Op
 from netserver.tank import messages as tank
+from netserver.tank.session import OPENING
 from tests import blipmq_peer, fujin_peer, reliably_peer, tank_peer
 from tests.access_place import Place, place
 from tests.figg_peer import ATTACH, frame, publish_frame, text
@@ -207,6 +209,35 @@ def test_a_second_later_nothing_succeeds_and_nobody_else_notices(
             await asyncio.wait(tasks, timeout=20)
             assert {kind: after for kind, after in late.items() if after > GRACE_S} == {}
             assert {kind: everybody.dialled[kind, "stays"] for kind in WORK} == dict.fromkeys(WORK, 1)
+
+    asyncio.run(test())
+
+
+def test_a_publish_that_waits_for_its_partition_is_not_carried_out_after_its_right_is_gone(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with place(tmp_path, {}) as here:
+            partition = here.server.log.partition(here.server.log.catalog.get_or_create(b"t"), 0)
+            partition.append([b"before the restart"])
+            while not partition.committed_seq:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        async with place(tmp_path, {"gone": EVERYTHING, "admin": {"role": "operator"}}) as here:
+            log, may_open = here.server.log, threading.Event()
+            log.file_worker.submit(may_open.wait, lambda _: None)
+            try:
+                peer = tank_peer.Peer(*await here.streams("tank", "gone"))
+                assert await peer.receive()
+                peer.send(tank_peer.produce(2, b"t", tank_peer.bundle(b"x")))
+                tank_listener = here.server.listeners["tank"]
+                while not any(OPENING in one.hold_reasons for one in tank_listener.connections()):  # noqa: ASYNC110
+                    await asyncio.sleep(0.001)
+                await revoke(here)
+                assert await peer.receive() == b"", "the connection is closed"
+            finally:
+                may_open.set()
+            partition, opened = log.partition(log.catalog.get_or_create(b"t"), 0), asyncio.Event()
+            partition.when_open(opened.set)
+            await opened.wait()
+            assert partition.last_seq == 1
 
     asyncio.run(test())
 
