@@ -4,7 +4,6 @@ loop nor memory moves. A thousand of them when QUINTLOG_NIGHTLY=1.
 
 from __future__ import annotations
 
-import os
 import resource
 import selectors
 import socket
@@ -12,16 +11,14 @@ import time
 from pathlib import Path
 
 from netserver.testing import ServerProcess, server
+from tests.e2e.test_fairness import NIGHTLY, slow_turns
 from tests.figg_peer import FiggPeer
 from tests.prober import Prober, percentile
 
-NIGHTLY = bool(os.environ.get("QUINTLOG_NIGHTLY"))
 FOLLOWERS = 1000 if NIGHTLY else 120
 ROUNDS = 40
 RECORDS = 200
 """In each round; the next one comes when all who read have the last one."""
-TURN_S = 0.1
-"""The aim is 0.02; see `tests.e2e.test_fairness`."""
 FOLLOWER_BYTES_MAX = 300_000
 """Of memory: an answer that waits for its reader, and what the log keeps of its tail in memory for all of them."""
 OFFSET = b'"offset":'
@@ -89,14 +86,6 @@ def read_until(followers: list[Follower], count: int) -> None:
     assert {follower.count for follower in followers} == {count}
 
 
-def turns(process: ServerProcess) -> tuple[int, float]:
-    """(turns above `TURN_S`, CPU seconds of the longest one) since the start."""
-    found = dict(line.rpartition(" ")[::2] for line in process.admin("GET", "/metrics").splitlines())
-    name = "quintlog_loop_slow_turn_seconds"
-    above = float(found[f"{name}_count"]) - float(found[f'{name}_bucket{{le="{TURN_S:.10g}"}}'])
-    return int(above), float(found["quintlog_loop_turn_seconds_max"])
-
-
 def test_many_followers_get_everything_and_hold_nobody_up() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
@@ -115,7 +104,7 @@ def test_many_followers_get_everything_and_hold_nobody_up() -> None:
                 beside = prober.take(1)
             grown = memory_bytes(process) - memory_before
             read_until(followers, ROUNDS * RECORDS + 1)  # those that did not read, too
-            above, longest_s = turns(process)
+            above, longest_s = slow_turns(process)
             print(
                 f"\n{FOLLOWERS} followers: {grown / FOLLOWERS / 1e3:.0f} kB each; longest turn {longest_s * 1e3:.0f} ms"
             )
