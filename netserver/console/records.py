@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from netserver.console.looks import looks_of
 from netserver.console.pages import HEADERS, Answer, Page, Visit, link
 from netserver.console.searching import Found, Search
 from netserver.http.errors import BadRequest
+from netserver.http.large import slices_of
 from netserver.http.limits import HTTP_PARTITIONS_MAX
 from netserver.http.query import Read
 from netserver.http.reading import Reader, Remark
@@ -126,11 +128,14 @@ class RecordViews:
         topic, partition, record = await self._find(visit)
         name = _PLAIN.sub(b"_", topic.name[:80]).decode() or "topic"
         disposition = f'attachment; filename="{name}-{partition}-{record.seq}.bin"'
-        return web.Response(
-            body=record.value,
-            content_type="application/octet-stream",
-            headers={**HEADERS, "Content-Disposition": disposition},
-        )
+        response = web.StreamResponse(headers={**HEADERS, "Content-Disposition": disposition})
+        response.content_type = "application/octet-stream"
+        response.content_length = len(record.value)
+        await response.prepare(visit.request)
+        for piece in slices_of(record.value):
+            await response.write(piece)
+            await asyncio.sleep(0)
+        return response
 
     async def live(self, visit: Visit) -> Answer:
         """The newest records while they come."""

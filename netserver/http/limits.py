@@ -36,6 +36,15 @@ HTTP_JSON_BYTES_MAX: Final = 256 * KIB
 """A search by JSON pointer passes over larger values: to decode one of a megabyte stops everybody for 10 ms, one of
 16 MiB for two seconds."""
 
+HTTP_VALUE_WHOLE_BYTES: Final = 256 * KIB
+"""Larger values are written out in pieces, ..."""
+
+HTTP_VALUE_PIECE_BYTES: Final = 96 * KIB
+"""... of which the slowest, control characters as JSON, takes 2 ms. A multiple of 3: so are those of base64."""
+
+HTTP_DECODE_BYTES: Final = 1 * MIB
+"""A piece of what is read ends after so many bytes of values, one value at least: each is copied."""
+
 HTTP_WRITE_BYTES: Final = 64 * KIB
 """An answer is sent in pieces of about this size."""
 

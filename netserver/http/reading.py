@@ -20,7 +20,9 @@ from engine.formats.batch import records
 from engine.formats.record import BatchError, BundleError, Record
 from netserver.access.access import Forbidden
 from netserver.admin.slices import sliced
+from netserver.http.large import begins_large
 from netserver.http.limits import (
+    HTTP_DECODE_BYTES,
     HTTP_HEARTBEAT_S,
     HTTP_READ_BYTES,
     HTTP_READ_LEAST_BYTES,
@@ -144,6 +146,8 @@ class Source:
                 return None
         last_seq = read_batch.last_seq if self.end_seq is None else min(read_batch.last_seq, self.end_seq - 1)
         try:
+            if begins_large(read_batch.buffer, self.next_seq):
+                return None
             out, self.next_seq, count = frame(read_batch.buffer, self.next_seq, last_seq, HTTP_WRITE_BYTES, records_max)
         except (BatchError, BundleError):
             return None  # `fill` tells it
@@ -188,10 +192,11 @@ class Source:
         if self._records is None:
             return
         index, since_ms, end_seq = self.partition.index, self._since_ms, self.end_seq
-        count = 0
+        count, size_bytes, has_more = 0, 0, False
         try:
-            for record in islice(self._records, HTTP_RECORDS_PIECE):
+            for record in self._records:
                 count += 1
+                size_bytes += len(record.value)
                 self.next_seq = record.seq + 1
                 if end_seq is not None and record.seq >= end_seq:
                     self.next_seq = end_seq
@@ -199,10 +204,12 @@ class Source:
                 if record.timestamp_ms >= since_ms:
                     self._since_ms = since_ms = 0
                     self.found.append((index, record))
+                has_more = count >= HTTP_RECORDS_PIECE or size_bytes >= HTTP_DECODE_BYTES
+                if has_more:
+                    break
         except (BatchError, BundleError) as problem:  # it passed its checksum, so it was written like that
             self._pass(self.next_seq, self._last_seq, f"cannot be read: {problem}")
-            count = 0
-        if count < HTTP_RECORDS_PIECE:
+        if not has_more:
             self.next_seq = max(self.next_seq, self._last_seq + 1)
             self._records = None
 

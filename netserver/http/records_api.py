@@ -5,10 +5,11 @@ Bodies and answers flow: a publish is appended while it comes, what is read is s
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -26,11 +27,13 @@ from netserver.http.bodies import LINES, Lines, append_lengths, append_values
 from netserver.http.choosing import Line, Progress, line_of_item, until_s, wanted
 from netserver.http.dispatch import frame_lengths, frame_lines
 from netserver.http.errors import BadRequest
+from netserver.http.large import is_large, pieces_of
 from netserver.http.limits import (
     HTTP_DOCUMENT_BYTES_MAX,
     HTTP_ITEMS_DEFAULT,
     HTTP_ITEMS_MAX,
     HTTP_PARTITIONS_MAX,
+    HTTP_VALUE_WHOLE_BYTES,
     HTTP_WRITE_BYTES,
 )
 from netserver.http.publishing import Publishing
@@ -188,7 +191,7 @@ class RecordsApi:
                     return await serve_socket(request, asked.credit, partial(send_frames, frames))
                 return await serve_socket(request, asked.credit, partial(send_items, wanted(reader, asked)))
             if asked.form == "json":
-                return await _document(reader, asked)
+                return await _document(request, reader, asked)
             response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"})
             response.content_type = RAW if asked.form == "raw" else LINES[0]
             await response.prepare(request)
@@ -229,13 +232,43 @@ async def _break_off(request: web.BaseRequest, response: web.StreamResponse, ask
         request.transport.close()
 
 
-async def _document(reader: Reader, asked: Read) -> web.Response:
+async def _document(request: web.BaseRequest, reader: Reader, asked: Read) -> web.StreamResponse:
     limit = min(asked.limit or HTTP_ITEMS_DEFAULT, HTTP_ITEMS_MAX)
     most = min(asked.size_bytes_max or HTTP_DOCUMENT_BYTES_MAX, HTTP_DOCUMENT_BYTES_MAX)
     bounded = replace(asked, limit=limit, size_bytes_max=most)
-    lines = [line_of_item(item)[:-1] async for item in wanted(reader, bounded) if item is not None]
-    body = b'{"schema":1,"items":[' + b",\n".join(lines) + b"]}\n"
-    return web.Response(body=body, content_type="application/json")
+    pieces = [b'{"schema":1,"items":[']
+    async for item in wanted(reader, bounded):
+        if item is None:
+            continue
+        if len(pieces) > 1:
+            pieces[-1] = pieces[-1][:-1] + b",\n"
+        if is_large(item):
+            pieces += [piece async for piece in pieces_of(item)]
+        else:
+            pieces.append(line_of_item(item))
+    if len(pieces) > 1:
+        pieces[-1] = pieces[-1][:-1]
+    pieces.append(b"]}\n")
+    if sum(map(len, pieces)) <= HTTP_VALUE_WHOLE_BYTES:
+        return web.Response(body=b"".join(pieces), content_type="application/json")
+    response = web.StreamResponse()
+    response.content_type = "application/json"
+    await response.prepare(request)
+    for some in _batched(pieces):
+        await response.write(some)
+        await asyncio.sleep(0)
+    return response
+
+
+def _batched(pieces: list[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of about `HTTP_WRITE_BYTES`."""
+    out = bytearray()
+    for piece in pieces:
+        out += piece
+        if len(out) >= HTTP_WRITE_BYTES:
+            yield bytes(out)
+            out.clear()
+    yield bytes(out)
 
 
 def lines_of(partition: int) -> Frame:
@@ -258,8 +291,19 @@ async def _write_framed(response: web.StreamResponse, reader: Reader, asked: Rea
     async for framed in reader.frames(frame_lengths if is_raw else lines_of(partition), allowed, until_s(asked)):
         if not isinstance(framed, list):
             await response.write(framed)
+        elif any(map(is_large, framed)):
+            for item in framed:
+                await _write_item(response, item, shown, raw=is_raw)
         elif framed or (asked.follow and not is_raw):
             await response.write(b"".join(map(shown, framed)) or b"\n")
+
+
+async def _write_item(response: web.StreamResponse, item: Line, shown: Callable[[Line], bytes], *, raw: bool) -> None:
+    if is_large(item):
+        async for piece in pieces_of(item, raw=raw):
+            await response.write(piece)
+    elif content := shown(item):
+        await response.write(content)
 
 
 async def _write(response: web.StreamResponse, reader: Reader, asked: Read) -> None:
@@ -267,7 +311,11 @@ async def _write(response: web.StreamResponse, reader: Reader, asked: Read) -> N
     shown = _raw if is_raw else line_of_item
     out = bytearray()
     async for item in wanted(reader, asked):
-        if item is not None:
+        if is_large(item):
+            await response.write(bytes(out))
+            out.clear()
+            await _write_item(response, item, shown, raw=is_raw)
+        elif item is not None:
             out += shown(item)
             if len(out) < HTTP_WRITE_BYTES and not isinstance(item, Progress):
                 continue

@@ -13,6 +13,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from engine.errors import EngineError
 from netserver.http.choosing import Line, line_of_item
 from netserver.http.errors import BadRequest
+from netserver.http.large import is_large, whole
 from netserver.http.limits import (
     HTTP_CREDIT_MAX,
     HTTP_HEARTBEAT_S,
@@ -100,7 +101,7 @@ async def send_frames(
 async def _send_lines(socket: web.WebSocketResponse, items: list[Item]) -> None:
     lines = bytearray()
     for number, item in enumerate(items, 1):
-        lines += line_of_item(item)
+        lines += await whole(item) if is_large(item) else line_of_item(item)
         if number == len(items) or len(lines) >= HTTP_WRITE_BYTES:
             await socket.send_frame(bytes(lines), WSMsgType.TEXT)
             lines.clear()
@@ -114,7 +115,7 @@ async def send_items(items: AsyncIterator[Line | None], socket: web.WebSocketRes
         return
     async for item in items:
         if item is not None:
-            lines += line_of_item(item)
+            lines += await whole(item) if is_large(item) else line_of_item(item)
             count += 1
             credit.left -= 1
         is_full = count >= HTTP_RECORDS_PIECE or len(lines) >= HTTP_WRITE_BYTES
