@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from engine.config import spelled_settings
 from engine.errors import DiskFull, EngineError, UnknownTopic
@@ -38,6 +38,8 @@ T = TypeVar("T")
 Document = dict[str, Any]
 Sizes = Mapping[Key, tuple[int, int]]
 NO_SIZES: Sizes = {}
+RECORD_FIELDS: Final = frozenset(("value", "value_base64", "key", "key_base64", "timestamp_ms", "headers"))
+"""Of a record in a document that is published whole; a line may have more."""
 
 
 class NotFound(Exception):
@@ -199,6 +201,8 @@ class Api:
         async for record in sliced(self._server.log.slices, records):
             if not isinstance(record, dict):
                 raise BadRequest("records must be a list of objects, at least one")
+            if unknown := record.keys() - RECORD_FIELDS:
+                raise BadRequest(f"no field {min(unknown)!r} of a record; there are {', '.join(sorted(RECORD_FIELDS))}")
             values.append(_required(record, "value"))
             keys.append(bytes_field(record, "key") or b"")
             if len(keys[-1]) > 255:

@@ -11,10 +11,13 @@ import asyncio
 import json
 from json.decoder import JSONArray, JSONObject  # type: ignore[attr-defined]
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from netserver.http.errors import BadRequest
 from netserver.limits import ADMIN_JSON_AT_ONCE_BYTES, ADMIN_JSON_VALUES_MAX
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 
 class TooManyValues(Exception):
@@ -23,6 +26,14 @@ class TooManyValues(Exception):
 
 class NotJson(BadRequest):
     """A body that is no JSON."""
+
+
+async def invite(request: web.BaseRequest) -> None:
+    """Tell a client to send its body that asks first (``Expect``, as curl does): it would wait a second, or more."""
+    if request.headers.get("Expect", "").lower() == "100-continue":
+        writer = request.writer
+        await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        writer.output_size = 0  # nothing of the answer is sent yet
 
 
 async def read_document(body: bytes) -> dict[str, Any]:

@@ -197,6 +197,8 @@ class GroupsApi:
         if not isinstance(positions, list) or not positions or not all(isinstance(one, dict) for one in positions):
             raise BadRequest("positions must be a list of objects with partition and next_offset, at least one")
         for one in positions:
+            if unknown := one.keys() - {"partition", "next_offset"}:
+                raise BadRequest(f"no field {min(unknown)!r} of a position; there are partition, next_offset")
             cursor = by_index.get(int_field(one, "partition", 0))
             if cursor is None:
                 raise BadRequest(f"the group has no position in partition {one.get('partition', 0)}")

@@ -106,7 +106,7 @@ from netserver.access.quotas import Seat
 from netserver.access.table import Route, methods_of, route_of, topic_of
 from netserver.admin.access import KeysApi, SubscriptionsApi
 from netserver.admin.api import Api, Conflict
-from netserver.admin.bodies import NotJson, read_document
+from netserver.admin.bodies import NotJson, invite, read_document
 from netserver.admin.callers import Caller
 from netserver.admin.globs import BadGlob, matcher
 from netserver.admin.groups import GroupsApi
@@ -126,7 +126,8 @@ from netserver.console.console import Console
 from netserver.console.limits import CONSOLE_LOGIN_S
 from netserver.errors import ServerError
 from netserver.http.errors import BadRequest
-from netserver.http.openapi import openapi, operation_of
+from netserver.http.openapi import fields_of, openapi, operation_of
+from netserver.http.query import query_of
 from netserver.http.records_api import RecordsApi, streams_in
 from netserver.limits import ADMIN_BODY_BYTES, ADMIN_REQUESTS_REMEMBERED
 
@@ -296,11 +297,11 @@ class AdminServer:
             return _no_route(request.method, path, parts)
         if not caller.may_begin(entry, parts):
             return _error(403, "forbidden", caller.why_not)
-        topic = self._topic_of(entry, parts, request)
         if parts[2:] == (b"records",) and (request.method == "GET" or streams_in(request)):
-            return await self._call_records(request, parts, topic, caller, entry, seat)
+            return await self._call_records(request, parts, self._topic_of(entry, parts, request), caller, entry, seat)
         if request.method in ("POST", "PATCH") and not caller.is_operator:
             self._count_as_client(request)  # a body may come slowly
+        await invite(request)
         content = await request.read() if request.method in ("POST", "PATCH") else b""
         try:
             body = await read_document(content) if parts != (b"staged",) else {}
@@ -310,8 +311,11 @@ class AdminServer:
             raise BadRequest(f"{error}; {BODY_TYPES}") from None
         records = body.get("records")
         caller.received(len(content), len(records) if isinstance(records, list) else 0)
+        topic = self._topic_of(entry, parts, request)  # now: a group may have become another one while the body came
         if not caller.may(entry, topic, body, self._server.log.catalog):
             return _error(403, "forbidden", caller.why_not)
+        if (known := fields_of(entry)) is not None and (unknown := body.keys() - known):
+            raise BadRequest(f"no field {min(unknown)!r}; there are {', '.join(sorted(known))}")
         if parts == (b"openapi.json",):
             return web.Response(body=openapi_json(), content_type="application/json")
         if entry.name in UPKEEP_ROUTES:
@@ -319,7 +323,7 @@ class AdminServer:
                 response = await self._upkeep.answer(request, entry.name, parts, body, caller)
             caller.done()
             return response
-        answer = await self._operations[entry.name](Call(caller, parts, request.query, body, content))
+        answer = await self._operations[entry.name](Call(caller, parts, query_of(request), body, content))
         content = await json_bytes(self._server.log.slices, answer)
         caller.done()
         caller.sent(len(content), 0)
@@ -345,6 +349,7 @@ class AdminServer:
                 if parts[0] == b"groups":
                     return await self._records.read_group(request, parts[1], self._groups, caller, may)
                 return await self._records.read(request, parts[1], caller, may)
+        await invite(request)
         answer = await self._records.publish(request, parts[1], caller, may)
         caller.done()
         return web.Response(body=json.dumps(answer).encode(), headers={"Content-Type": JSON})
@@ -356,7 +361,7 @@ class AdminServer:
     def _topic_of(self, route: Route, parts: tuple[bytes, ...], request: web.BaseRequest) -> bytes | None:
         """The topic that a request is about, as far as its path tells."""
         if route.path[:2] == ("groups", "NAME"):
-            return self._groups.topic_of(parts[1], request.query)
+            return self._groups.topic_of(parts[1], query_of(request))
         return topic_of(route, parts)
 
     async def _console_login(self, call: Call) -> dict[str, Any]:

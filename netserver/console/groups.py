@@ -55,11 +55,14 @@ class GroupViews:
 
     async def reset(self, visit: Visit) -> Answer:
         """Go on at another position; first it is shown how many records come again or are passed over."""
-        item, sure = await self._item(visit), "sure" in visit.form
+        sure = "sure" in visit.form
         body = {"to": visit.form.get("position", ""), "dry_run": not sure}
         if "partition" in visit.form:
             body["partition"] = _whole(visit.form["partition"], "partition")
-        done = await self._groups.reset(visit.parts[1], visit.request.query, body)
+        done = await self._groups.reset(
+            visit.parts[1], visit.request.query, body
+        )  # at once: it is the one of the rights
+        item = await self._item(visit)
         if not sure:
             values = {"item": item, "which": which(item), "done": done, "position": body["to"]}
             values["partition"] = visit.form.get("partition")

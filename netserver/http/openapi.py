@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from netserver.access.table import ANY_PART, ROUTES, Route
@@ -164,6 +165,13 @@ OPERATIONS: Final[dict[str, Operation]] = {
 def operation_of(route: Route) -> Operation:
     """What a route does. Raises KeyError: it is not described."""
     return OPERATIONS[route.name]
+
+
+@cache
+def fields_of(route: Route) -> frozenset[str] | None:
+    """What the document that a route takes may have; None: it takes none."""
+    schema = operation_of(route).body.get(JSON)
+    return None if schema is None else frozenset(SCHEMAS[schema["$ref"].rpartition("/")[2]]["properties"])
 
 
 def openapi() -> dict[str, Any]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import parse_qsl
 
-from multidict import MultiMapping
+from multidict import MultiDict, MultiMapping
 
 from engine.formats.record import Record
 from engine.positions import Position, parse
@@ -14,8 +15,18 @@ from netserver.http.errors import BadRequest
 from netserver.http.limits import HTTP_CREDIT_MAX, HTTP_JSON_BYTES_MAX
 from netserver.http.splitting import SPLITS
 
+if TYPE_CHECKING:
+    from aiohttp import web
+
 FORMATS: Final = ("jsonl", "json", "raw")
+_EMPTY: Final[MultiDict[str]] = MultiDict()
 _TRUE: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
+
+
+def query_of(request: web.BaseRequest) -> MultiMapping[str]:
+    """The parameters of a request's address; bytes that are no UTF-8 are surrogates in them, as in names."""
+    text = request.rel_url.raw_query_string
+    return MultiDict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape")) if text else _EMPTY
 
 
 class Parameters:

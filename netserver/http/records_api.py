@@ -37,7 +37,7 @@ from netserver.http.limits import (
     HTTP_WRITE_BYTES,
 )
 from netserver.http.publishing import Publishing
-from netserver.http.query import Publish, Read
+from netserver.http.query import Publish, Read, query_of
 from netserver.http.reading import Allowed, Buffer, Frame, Reader, Remark, remark_about
 from netserver.http.sender import Sender
 from netserver.http.socket import send_frames, send_items, serve_socket
@@ -90,7 +90,7 @@ class RecordsApi:
         Raises:
             BadRequest, EngineError: a note says how many records are stored all the same.
         """
-        asked = Publish.of(request.query, JSONL if request.content_type in LINES else NONE)
+        asked = Publish.of(query_of(request), JSONL if request.content_type in LINES else NONE)
         topic = self._api.found_or_made(name)
         publishing = Publishing(self._server.shell.pressure, sender, may)
         try:
@@ -152,7 +152,7 @@ class RecordsApi:
             sender: keeps the answer to its rate.
             may: whether the reader has the right to go on.
         """
-        asked = Read.of(request.query, request.headers.get("Accept", ""))
+        asked = Read.of(query_of(request), request.headers.get("Accept", ""))
         starts = await self.starts(self._api.find(name), asked)
         remark = remark_about(asked.start, [start[0] for start in starts]) if asked.start is not None else None
         return await self._answer(request, asked, starts, sender, may, remark)
@@ -161,14 +161,15 @@ class RecordsApi:
         self, request: web.BaseRequest, name: bytes, groups: Groups, sender: Sender, may: Callable[[], bool]
     ) -> web.StreamResponse:
         """The same from the positions of a group, which reading does not change."""
-        query = MultiDict(request.query)
+        asked_for = query_of(request)
+        query = MultiDict(asked_for)
         for which in ("protocol", "topic"):
             query.popall(which, None)
         asked = Read.of(query, request.headers.get("Accept", ""))
         if asked.start is not None:
             raise BadRequest("a group is read from its position, which a reset sets")
         starts = []
-        for partition, first in await groups.starts(name, request.query, asked.partition):
+        for partition, first in await groups.starts(name, asked_for, asked.partition):
             is_endless = asked.follow and asked.end is None
             end = None if is_endless else (asked.end or LATEST).resolve(Extent(partition))
             starts.append((partition, first, end, 0))

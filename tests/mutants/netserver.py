@@ -13,6 +13,7 @@ QUOTAS = "tests/unit/netserver/access/test_quotas.py"
 REVOCATION = "tests/unit/netserver/access/test_revocation.py"
 WAYS_ROUND = "tests/unit/netserver/access/test_ways_round.py"
 WRONG_KEYS = "tests/unit/netserver/access/test_wrong_keys.py"
+GROUPS = "tests/unit/netserver/admin/test_groups.py"
 HTTP_RECORDS = "tests/unit/netserver/http/test_http_records.py"
 ADMIN_HTTP = "tests/unit/netserver/admin/test_admin_http.py"
 BLIPMQ_GONE = "tests/unit/netserver/blipmq/test_blipmq_gone.py"
@@ -110,6 +111,13 @@ MUTANTS = (
         "end()",
         "pass",
         f"{HTTP_ACCESS} -k websocket",
+    ),
+    Mutant(
+        "pass over fields of a document that nobody knows",
+        "netserver/admin/server.py::AdminServer._call_api",
+        "(unknown := body.keys() - known)",
+        "(unknown := set[str]())",
+        f"{GROUPS} -k moves_nothing",
     ),
     Mutant(
         "read of all partitions of a request in one turn of the loop",

@@ -148,3 +148,30 @@ def test_another_address_of_the_same_network_is_no_fresh_start() -> None:
     assert wait_s == WRONG_KEY_DELAY_MAX_S
     assert guard.failed("2001:db8:0:1::1", "another network") == 0
     assert guard.failed("::ffff:10.0.0.1", "an IPv4 address") == 0
+
+
+def test_a_group_that_has_become_another_one_while_the_body_came_is_left_alone(tmp_path: Path) -> None:
+    """Whose topic the rights are asked for is the one that it has when it is reset, not when the request begins."""
+
+    async def test() -> None:
+        mine: dict[str, Any] = {right.value: ["mine"] for right in Right}
+        async with place(tmp_path, {"me": mine, "all": {right.value: ["*"] for right in Right}}) as here:
+            for topic in ("mine", "others"):
+                await here.http("POST", "/v1/topics", "all", {"name": topic})
+                for _ in range(3):
+                    body = {"records": [{"value": "x"}]}
+                    assert (await here.http("POST", f"/v1/topics/{topic}/records", "all", body))[0] == 200
+            assert (await here.http("POST", "/v1/groups", "me", {"name": "g", "topic": "mine"}))[0] == 201
+            reader, writer = await asyncio.open_connection(*here.address("admin"))
+            here.writers.append(writer)
+            head = f"POST /v1/groups/g/reset HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {key_of('me')}\r\n"
+            writer.write(f"{head}Expect: 100-continue\r\nContent-Length: 15\r\n\r\n".encode())
+            assert (await reader.readuntil(b"\r\n\r\n")).split()[1] == b"100", "the request has begun"
+            assert (await here.http("DELETE", "/v1/groups/g", "me"))[0] == 200
+            assert (await here.http("POST", "/v1/groups", "all", {"name": "g", "topic": "others"}))[0] == 201
+            writer.write(b'{"to":"latest"}')
+            assert (await reader.readline()).split()[1] == b"403"
+            group = json.loads((await here.http("GET", "/v1/groups/g", "all"))[1])
+            assert group["positions"][0]["next_offset"] == 1
+
+    asyncio.run(test())

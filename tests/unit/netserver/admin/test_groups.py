@@ -221,3 +221,24 @@ def test_groups_of_all_protocols_are_in_one_list(tmp_path: Path) -> None:
         assert process.admin("GET", f"/v1/groups/{subscription}")["unacknowledged"] == 1
         assert process.admin("DELETE", f"/v1/groups/{subscription}") == {"deleted": str(subscription)}
         assert process.admin("GET", "/v1/groups")["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/groups", {"name": "others", "topic": "orders", "form": "latest"}),
+        (f"{GROUP}/reset", {"to": "earliest", "dryrun": True}),
+        (f"{GROUP}/positions", {"positions": [{"partiton": 1, "next_offset": 11}]}),
+    ],
+)
+def test_a_misspelled_field_moves_nothing(path: str, body: dict[str, Any]) -> None:
+    async def test(call: Records) -> None:
+        await with_topic(call, partitions=2)
+        await call("POST", "/v1/groups", {"name": "billing", "topic": "orders", "from": 8})
+        status, answer = await call("POST", path, body)
+        assert (status, answer["code"]) == (400, "bad_request"), answer
+        assert "no field" in answer["detail"]
+        (group,) = (await call("GET", "/v1/groups"))[1]["items"]
+        assert [one["next_offset"] for one in group["positions"]] == [8, 8]
+
+    with_records(test)
