@@ -84,7 +84,7 @@ format:
 docs:
 	@.ci/venv $(VENV) editable test
 	@sed '/^```toml$$/q' docs/configuration.md >docs/configuration.md.new
-	@env -i $(VENV)/bin/engine-server --print-config | sed '/^data_dir/s/=.*/= ""/; $${/^$$/d}' >>docs/configuration.md.new
+	@env -i $(VENV)/bin/engine-server --print-config | sed '/^data_dir/s/= "[^"]*"/= ""/; $${/^$$/d}' >>docs/configuration.md.new
 	@echo '```' >>docs/configuration.md.new
 	@mv docs/configuration.md.new docs/configuration.md
 	@$(PY) -m tools.limits_page >docs/limits.md.new && mv docs/limits.md.new docs/limits.md

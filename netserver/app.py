@@ -14,6 +14,7 @@ import functools
 import json
 import logging
 import os
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib import import_module
@@ -47,6 +48,7 @@ from netserver.limits import (
 from netserver.logs import set_level
 from netserver.shell.connection import Connection, Services, SessionFactory, Shell
 from netserver.shell.counters import Counters
+from netserver.shell.inherited import INHERITED
 from netserver.shell.listener import ConnectionGate, TcpListener, connections_allowed, raise_descriptor_limit
 from netserver.shell.tls import TLS_SECTIONS, TlsContexts, section_of
 from netserver.shell.watched_loop import WatchedLoop
@@ -79,6 +81,10 @@ class Listener(Protocol):
     @property
     def expires_at_s(self) -> float | None:
         """When its certificate expires, in seconds since 1970; None: it has none."""
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """Those that new connections come by."""
 
     def stop_accepting(self) -> None:
         """Free the address; existing connections go on."""
@@ -123,6 +129,11 @@ class TcpService:
         """This protocol's open connections."""
         counters = self._services.counters
         return [connection for connection in self._services.shell.connections if connection.counters is counters]
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """See ``Listener``."""
+        return self._listener.sockets
 
     def stop_accepting(self) -> None:
         """See ``Listener``."""
@@ -207,6 +218,12 @@ class Server:
         return found
 
     @property
+    def sockets(self) -> list[tuple[str, socket.socket]]:
+        """Those that new connections come by, with the names of their listeners."""
+        found = [(name, one) for name, listener in self.listeners.items() for one in listener.sockets]
+        return found + [("admin", one) for one in (self.admin.sockets if self.admin is not None else ())]
+
+    @property
     def tls_listeners(self) -> list[str]:
         """Listeners that show a certificate of the configuration."""
         names = [name for name in self.addresses if name in TLS_SECTIONS or name == "fujin"]
@@ -253,6 +270,7 @@ class Server:
                     self.admin_address = self.admin.start(self.config.admin.listen, lambda: self.tls.get("admin"))
             except ServerError as error:
                 refused.append(error)
+            INHERITED.close_rest()
             if refused:
                 raise _together(refused)
             self._write_server_json()
@@ -269,14 +287,18 @@ class Server:
         loop.call_soon(self.shell.turns.watch)
         self.ready = True
 
-    async def drain(self) -> bool:
-        """Stop: finish what is outstanding, close everything. True: the log committed all that was appended."""
+    async def drain(self, within_s: float = DRAIN_S) -> bool:
+        """Stop: finish what is outstanding, close everything. True: the log committed all that was appended.
+
+        Args:
+            within_s: connections that are not done then are cut off.
+        """
         loop = asyncio.get_running_loop()
         self.ready = False
         self.shell.turns.stop()
         for listener in self.listeners.values():
             listener.stop_accepting()
-        deadline = loop.time() + DRAIN_S
+        deadline = loop.time() + within_s
         results = await asyncio.gather(
             *(listener.drain(deadline) for listener in self.listeners.values()), return_exceptions=True
         )

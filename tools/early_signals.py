@@ -24,6 +24,7 @@ class Kept:
         """From now on signals are kept; whoever asks for the end twice does not have to wait for it."""
         for number in HANDLED:
             signal.signal(number, self._take)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a server that is not ready has nothing to hand over
 
     def _take(self, number: int, _frame: FrameType | None) -> None:
         if self.ask_for_end and number != signal.SIGHUP:

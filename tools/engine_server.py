@@ -2,7 +2,8 @@
 
 On stdout it tells what an acknowledgement means, the data directory and each listener; the last line of a successful
 start is ``ready``. The log goes to stderr. SIGTERM and SIGINT stop it in good order, a second one at once; SIGHUP
-reloads the configuration. What comes while it starts is done when it can be.
+reloads the configuration, SIGUSR2 lets a new process follow this one. What comes while it starts is done when it can
+be.
 """
 
 from __future__ import annotations
@@ -29,8 +30,13 @@ from netserver.contract import contract
 from netserver.errors import ConfigError, ServerError
 from netserver.logs import set_up
 from netserver.malloc import keep_freed_buffers
+from netserver.notify import Notifier
+from netserver.shell.inherited import INHERITED
 from netserver.version import product_version
 from tools import early_signals as signals
+from tools.handover import Predecessor, Successor
+from tools.limits import HANDOVER_DRAIN_S
+from tools.service import Service
 
 if TYPE_CHECKING:  # the server itself is imported when it runs: --help and checks answer at once
     from netserver.app import Server
@@ -40,6 +46,14 @@ log = logging.getLogger("tools.engine_server")  # also when it runs as __main__
 SWITCH_INTERVAL_S = 0.0005
 """The committer's thread gets the interpreter within this time of asking for it, not within 5 ms."""
 
+PROTOCOL_MODULES = (
+    "netserver.figg.session",
+    "netserver.reliably.session",
+    "netserver.tank.session",
+    "netserver.blipmq.session",
+    "netserver.fujin.listener",
+)
+"""What a server loads when it starts to listen; one that takes over has it before."""
 EXIT_NOT_COMMITTED = 1
 EXIT_UNWRITTEN = 1
 EXIT_UNUSABLE = 3
@@ -93,12 +107,17 @@ class Process:
     Args:
         config: that of the start.
         load: reads the configuration again, for SIGHUP.
+        notifier: tells the service manager.
     """
 
     _loop: asyncio.AbstractEventLoop
 
-    def __init__(self, config: ServerConfig, load: Callable[[], ServerConfig]) -> None:
+    def __init__(self, config: ServerConfig, load: Callable[[], ServerConfig], notifier: Notifier) -> None:
         self._config = config
+        self._notifier = notifier
+        self._service: Service | None = None
+        self._successor: Successor | None = None
+        self._handing_over: asyncio.Task[None] | None = None
         self._load = load
         self._stop = asyncio.Event()
         self._reading = False
@@ -138,13 +157,22 @@ class Process:
         for line in server.access.who_may(server.listeners):
             say(line)
         Collection(self._loop).begin()
+        self._loop.add_signal_handler(signal.SIGUSR2, self._hand_over, server)
+        self._service = Service(self._notifier, server)
+        self._service.begin()
         say("ready")
         again, self._read_again = self._read_again, False
         if again:  # asked for while it started
             self._reload(server)
         await self._stop.wait()
+        if self._successor is not None:
+            self._notifier.tell(f"MAINPID={self._successor.pid}")
+        else:
+            self._notifier.stopping()
         started = time.monotonic()
-        committed = await server.drain()
+        committed = await (server.drain() if self._successor is None else server.drain(HANDOVER_DRAIN_S))
+        if self._successor is not None:
+            self._successor.go()
         log.info("stopped after %.2f s", time.monotonic() - started)
         return 0 if committed else EXIT_NOT_COMMITTED  # the log's threads hang in the disk: nothing would end them
 
@@ -153,6 +181,24 @@ class Process:
             self._reload(server)
         else:
             self._stop_signal(number)
+
+    def _hand_over(self, server: Server) -> None:
+        if self._handing_over is not None and not self._handing_over.done():
+            log.warning("SIGUSR2: the next server is being started already")
+        elif not self._stop.is_set():
+            self._handing_over = self._loop.create_task(self._start_successor(server))
+
+    async def _start_successor(self, server: Server) -> None:
+        log.info("SIGUSR2: starting the next server; this one serves until it is ready to take over")
+        try:
+            successor = Successor(server.sockets, self._notifier.environment)
+            await successor.prepared()
+        except (ServerError, OSError) as error:
+            log.error("not handed over: %s", error)
+            return
+        log.info("process %d takes over", successor.pid)
+        self._successor = successor
+        self._stop.set()
 
     def _stop_signal(self, number: signal.Signals) -> None:
         if self._stop.is_set():
@@ -174,6 +220,7 @@ class Process:
             log.warning("SIGHUP while the configuration is being read: it is read once more afterwards")
         else:
             self._reading = True
+            self._notifier.reloading()
             threading.Thread(target=self._read, args=(server,), name="quintlog-reload", daemon=True).start()
 
     def _read(self, server: Server) -> None:
@@ -189,6 +236,8 @@ class Process:
         self._reading, again, self._read_again = False, self._read_again, False
         if server.ready:
             self._take_over(server, found)
+            if self._service is not None:
+                self._service.ready()
             if again:
                 self._reload(server)
 
@@ -316,7 +365,11 @@ def main(
 
         from netserver.shell.watched_loop import WatchedLoop
 
-        uvloop.run(Process(config, load).run(), loop_factory=WatchedLoop)
+        notifier = Notifier(os.environ)
+        predecessor = Predecessor(os.environ)
+        INHERITED.find(os.environ)
+        predecessor.wait(["netserver.app", *PROTOCOL_MODULES])
+        uvloop.run(Process(config, load, notifier).run(), loop_factory=WatchedLoop)
     except Exception as error:  # noqa: BLE001 - told
         sys.exit(failed(error))
 

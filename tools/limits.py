@@ -13,3 +13,11 @@ UPKEEP_BEAT_S = 1.0
 
 UPKEEP_NICE = 10
 """Niceness of work for a server: about a tenth of the time that the server itself gets where both want all of it."""
+SUCCESSOR_PREPARES_S = 60
+"""A next server that has not read its configuration within this time is given up; loading takes it a second."""
+STATUS_S = 10
+"""Time between two lines of status for the service manager."""
+WATCHDOG_PART = 0.3
+"""Three heart beats fit into the time after which the service manager takes the server for hung."""
+HANDOVER_DRAIN_S = 0.1
+"""When another server takes over everybody waits for it, and what is outstanding is a round of the log."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -91,6 +92,11 @@ class HttpServer(web.Server):
         """
         self._listener = TcpListener("admin", address, self._make, self._gate, tls, accept_batch=ADMIN_ACCEPT_BATCH)
         return self._listener.start()
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """Those that listen."""
+        return self._listener.sockets if self._listener is not None else []
 
     async def close(self) -> None:
         """Stop listening and end what is open."""

@@ -89,6 +89,7 @@ import json
 import logging
 import re
 import secrets
+import socket
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from http import HTTPStatus
@@ -212,6 +213,11 @@ class AdminServer:
         self.console.start()
         self._http = HttpServer(self._handle, Places(self._server.gate))
         return self._http.listen(address, tls)
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """Those that listen."""
+        return self._http.sockets if self._http is not None else []
 
     async def close(self) -> None:
         """Stop listening and end what is open."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -85,6 +86,11 @@ class FujinListener:
         """See ``Listener``."""
         certificate = self.endpoint.configuration.certificate
         return certificate.not_valid_after_utc.timestamp() if certificate is not None else None
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """See ``Listener``."""
+        return self.endpoint.sockets
 
     def stop_accepting(self) -> None:
         """See ``Listener``."""

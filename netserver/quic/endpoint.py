@@ -48,6 +48,7 @@ from netserver.quic.inside import (
 from netserver.quic.peer import QuicPeer
 from netserver.quic.stream import Bounds, PeerHandler
 from netserver.quic.udp import Datagram, UdpSocket
+from netserver.shell.inherited import INHERITED
 from netserver.shell.listener import why_not
 from netserver.shell.turns import Turns
 
@@ -147,7 +148,8 @@ class QuicEndpoint:
         port = self.address.port
         try:
             for family, kind, proto, _, where in dict.fromkeys(found):
-                bound = _bound(family, kind, proto, (where[0], port, *where[2:]))
+                place = (where[0], port, *where[2:])
+                bound = INHERITED.take(self.name, family, kind, place) or _bound(family, kind, proto, place)
                 port = bound.getsockname()[1]
                 self._channels.append(_Channel(bound, self))
         except OSError as error:
@@ -158,6 +160,11 @@ class QuicEndpoint:
             channel.start()
         self._ticker = self._loop.call_later(QUIC_TICK_S, self._tick)
         return self.address
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """Those of the addresses."""
+        return [channel.socket for channel in self._channels]
 
     def stop_accepting(self) -> None:
         """Begin no more connections; those that are open need the socket."""
@@ -432,22 +439,22 @@ class _Channel:
         self.taken: deque[bytes] = deque()
         self.path = Path(self, ("", 0))
         self.goes_on = False
-        self._socket = bound
+        self.socket = bound
         self._endpoint = endpoint
         self._loop = asyncio.get_running_loop()
         self._unsent: deque[Datagram] = deque(maxlen=QUIC_UNSENT_DATAGRAMS)
 
     def start(self) -> None:
         """Read from now on."""
-        self._loop.add_reader(self._socket.fileno(), self._endpoint.read, self)
+        self._loop.add_reader(self.socket.fileno(), self._endpoint.read, self)
 
     def close(self) -> None:
         """Let go of the socket."""
         self.taken.clear()
-        self._loop.remove_reader(self._socket.fileno())
+        self._loop.remove_reader(self.socket.fileno())
         if self.is_blocked:
-            self._loop.remove_writer(self._socket.fileno())
-        self._socket.close()
+            self._loop.remove_writer(self.socket.fileno())
+        self.socket.close()
 
     def send(self, datagrams: list[Datagram]) -> None:
         """Send, in order; what the network refuses is lost, which QUIC repairs."""
@@ -462,10 +469,10 @@ class _Channel:
         if sent < len(datagrams):
             self._unsent.extend(datagrams[sent:])
             self.is_blocked = True
-            self._loop.add_writer(self._socket.fileno(), self._writable)
+            self._loop.add_writer(self.socket.fileno(), self._writable)
 
     def _writable(self) -> None:
-        self._loop.remove_writer(self._socket.fileno())
+        self._loop.remove_writer(self.socket.fileno())
         self.is_blocked = False
         waiting = list(self._unsent)
         self._unsent.clear()

@@ -28,6 +28,7 @@ from netserver.limits import (
     TLS_HANDSHAKE_S,
 )
 from netserver.shell.alerts import ACCEPTED
+from netserver.shell.inherited import INHERITED
 
 log = logging.getLogger(__name__)
 
@@ -153,7 +154,10 @@ class TcpListener:
         port = self.address.port
         try:
             for family, kind, proto, _, where in dict.fromkeys(found):
-                self._sockets.append(_bound(family, kind, proto, (where[0], port, *where[2:])))
+                place = (where[0], port, *where[2:])
+                self._sockets.append(
+                    INHERITED.take(self.name, family, kind, place) or _bound(family, kind, proto, place)
+                )
                 port = self._sockets[-1].getsockname()[1]
         except OSError as error:
             self.stop_accepting()
@@ -162,6 +166,11 @@ class TcpListener:
         self._gate.join(self)
         self.accept_again()
         return self.address
+
+    @property
+    def sockets(self) -> list[socket.socket]:
+        """Those that listen."""
+        return list(self._sockets)
 
     def stop_accepting(self) -> None:
         """Free the address; existing connections go on."""

@@ -61,7 +61,7 @@ NETSERVER_PUBLIC = frozenset(
         "client.recognition", "client.tls", "access.key_file", "access.rights",
         "admin.metrics", "admin.names", "http.json_lines", "http.query", "reliably.applications", "reliably.describe",
         "app", "config.loading", "config.sections", "config.settings",
-        "config.table", "contract", "logs", "malloc", "shell.collection",
+        "config.table", "contract", "logs", "malloc", "notify", "shell.collection", "shell.inherited",
         "shell.watched_loop", "testing", "version",
     )
 )  # fmt: skip

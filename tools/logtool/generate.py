@@ -12,36 +12,10 @@ import click
 from click.shell_completion import get_completion_class
 
 from tools.logtool.cli import COMPLETION_VARIABLE, Group, Settings, root
+from tools.logtool.config import loaded
 from tools.logtool.lib.address import need_admin
 from tools.logtool.lib.monitoring import LAG_RECORDS, alerts_text, dashboard, scrape_text
-
-HOMES = (Path("/home"), Path("/root"), Path("/run/user"))
-TMPS = (Path("/tmp"), Path("/var/tmp"))
-"""What a unit hides from its program, unless something of the unit lies there."""
-UNIT = """[Unit]
-Description=Quintlog log server
-After=network-online.target
-Wants=network-online.target
-
-[Service]
-Type=exec
-User={user}
-ExecStart={program} --data-dir {data_dir}{config}
-ExecReload=/bin/kill -HUP $MAINPID
-Restart=on-failure
-RestartForceExitStatus=SIGHUP
-RestartPreventExitStatus=2
-TimeoutStopSec=30
-LimitNOFILE=65536
-NoNewPrivileges=yes
-ProtectSystem=strict
-ProtectHome={home}
-PrivateTmp={tmp}
-ReadWritePaths={data_dir}
-
-[Install]
-WantedBy=multi-user.target
-"""
+from tools.logtool.lib.units import service_unit, socket_unit
 
 
 @click.group(cls=Group)
@@ -71,22 +45,35 @@ def systemd(settings: Settings, user: str, config_file: str | None) -> None:
     logtool generate systemd | sudo tee /etc/systemd/system/quintlog.service
     sudo systemctl enable --now quintlog
     """
-    beside = Path(sys.argv[0]).absolute().parent / "engine-server"
-    program = beside if beside.exists() else shutil.which("engine-server") or "/usr/local/bin/engine-server"
-    data_dir = settings.data_dir.absolute() if settings.data_dir is not None else Path("/var/lib/quintlog")
-    paths = [path.resolve() for path in (Path(program), data_dir, *([Path(config_file)] if config_file else []))]
-    at_home, in_tmp = (any(path.is_relative_to(root) for path in paths for root in roots) for roots in (HOMES, TMPS))
-    if at_home:
-        settings.output.note(f"logtool: {user} has to be able to read {program}; a place outside of homes is better")
-    text = UNIT.format(
-        user=user,
-        program=program,
-        data_dir=data_dir,
-        home="read-only" if at_home else "yes",
-        tmp="no" if in_tmp else "yes",
-        config=f" --config {Path(config_file).absolute()}" if config_file else "",
-    )
+    text, notes = service_unit(_program(), _data_dir(settings), user, Path(config_file) if config_file else None)
+    for note in notes:
+        settings.output.note(f"logtool: {note}")
     settings.output.write(text.encode())
+
+
+@generate.command("systemd-socket")
+@click.option("--config", "config_file", metavar="FILE", help="The server's configuration file.")
+@click.pass_obj
+def systemd_socket(settings: Settings, config_file: str | None) -> None:
+    """Print a unit for systemd that holds the listening sockets of the service, so that a restart refuses nobody.
+
+    Who connects while the server restarts waits in the sockets. They are at the addresses of the configuration.
+
+    \b
+    logtool generate systemd-socket | sudo tee /etc/systemd/system/quintlog.socket
+    sudo systemctl enable --now quintlog.socket
+    """
+    found = loaded(settings, Path(config_file) if config_file else None)
+    settings.output.write(socket_unit(found).encode())
+
+
+def _program() -> Path:
+    beside = Path(sys.argv[0]).absolute().parent / "engine-server"
+    return beside if beside.exists() else Path(shutil.which("engine-server") or "/usr/local/bin/engine-server")
+
+
+def _data_dir(settings: Settings) -> Path:
+    return settings.data_dir.absolute() if settings.data_dir is not None else Path("/var/lib/quintlog")
 
 
 @generate.command()

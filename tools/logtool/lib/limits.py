@@ -55,3 +55,5 @@ CERTIFICATE_BYTES_MAX = 1 << 20
 
 BACKUP_FREE_SHARE = 0.05
 """Of a disk so much stays free of a backup that a server makes: its log may be on the same one, and goes on."""
+SYSTEMCTL_S = 5
+"""systemctl tells its version within this time, or the unit is made for an older one."""

@@ -1,0 +1,190 @@
+"""One server follows another: nobody is refused, nothing that was acknowledged is lost, and the pause is short."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import re
+import signal
+import socket
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from netserver import blipmq, errors, figg, fujin, reliably, tank
+from netserver.testing import ServerProcess, server
+
+pytestmark = pytest.mark.whole
+
+NIGHTLY = bool(os.environ.get("QUINTLOG_NIGHTLY"))
+CLIENTS_EACH = 20 if NIGHTLY else 1
+"""Of each protocol that publishes, and as many streams of JSON."""
+WAIT_S = 60
+
+
+def now(*_: object) -> float:
+    """A backoff: these clients come back at once, so that the pause is the server's."""
+    return 0.005
+
+
+class Traffic:
+    """Publishers that publish one record after the other, and a stream of JSON, over a hand-over.
+
+    Attributes:
+        moments: protocol -> when something was acknowledged (or came).
+        acknowledged: what was.
+        refused: attempts to connect that were.
+    """
+
+    def __init__(self, process: ServerProcess) -> None:
+        self.addresses = {name: f"{host}:{port}" for name, (host, port) in process.addresses.items()}
+        self.ca = process.data_dir / "fujin-certificate.pem"
+        self.moments: dict[str, list[float]] = defaultdict(list)
+        self.acknowledged: set[bytes] = set()
+        self.refused = 0
+        self.done = asyncio.Event()
+
+    def client(self, protocol: str) -> Any:
+        """A client that publishes."""
+        at = self.addresses[protocol]
+        if protocol == "fujin":
+            return fujin.connect(at, ca=self.ca, backoff=now, dial_timeout_s=WAIT_S)
+        return {"figg": figg.connect, "tank": tank.connect, "blipmq": blipmq.connect}[protocol](
+            at, backoff=now, dial_timeout_s=WAIT_S
+        )
+
+    async def publish(self, protocol: str, name: str) -> None:
+        """One publisher."""
+        async with self.client(protocol) as client:
+            number = 0
+            while not self.done.is_set():
+                value = f"{name}-{number}".encode()
+                try:
+                    await asyncio.wait_for(client.publish("t", value), WAIT_S)
+                except errors.QuintlogError as error:
+                    if not error.retryable:
+                        raise
+                    await asyncio.sleep(0.001)  # the same again: it may be stored twice, and is never lost
+                    continue
+                self.moments[protocol].append(time.monotonic())
+                self.acknowledged.add(value)
+                number += 1
+
+    async def stream(self) -> None:
+        """One reader of a JSON stream."""
+        parameters = {"topic": "t", "offset": "latest"}
+        async with reliably.connect(self.addresses["reliably"], params=parameters, backoff=now) as session:
+            reading = asyncio.ensure_future(self._read(session))
+            await self.done.wait()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _read(self, session: Any) -> None:
+        async for _ in session:
+            self.moments["reliably"].append(time.monotonic())
+
+    async def all_are_there(self) -> None:
+        """Returns when every acknowledged record has been read."""
+        missing = set(self.acknowledged)
+        async with (
+            figg.connect(self.addresses["figg"]) as client,
+            client.subscribe("t", start=figg.EARLIEST) as records,
+        ):
+            while missing:
+                missing.discard((await records.next()).value)
+
+    async def knock(self) -> None:
+        """Somebody who connects all the time."""
+        host, _, port = self.addresses["figg"].rpartition(":")
+        while not self.done.is_set():
+            try:
+                with socket.create_connection((host, int(port)), WAIT_S):
+                    await asyncio.sleep(0.02)
+            except ConnectionRefusedError:
+                self.refused += 1
+
+
+async def over(process: ServerProcess, traffic: Traffic) -> dict[str, float]:
+    """A hand-over under traffic; the longest pause of each protocol in seconds."""
+    names = ("figg", "tank", "blipmq", "fujin")
+    tasks = [
+        asyncio.create_task(traffic.publish(name, f"{name}-{number}"))
+        for name in names
+        for number in range(CLIENTS_EACH)
+    ]
+    tasks += [asyncio.create_task(traffic.stream()) for _ in range(CLIENTS_EACH)]
+    tasks += [asyncio.create_task(traffic.knock())]
+    await until(lambda: all(len(traffic.moments[name]) > 20 for name in (*names, "reliably")), tasks)
+    os.kill(process.pid, signal.SIGUSR2)
+    await asyncio.to_thread(process.wait, WAIT_S)
+    ended_at = time.monotonic()
+    await until(lambda: all(traffic.moments[name][-1] > ended_at for name in (*names, "reliably")), tasks)
+    traffic.done.set()
+    await asyncio.gather(*tasks)
+    return {
+        name: max(later - earlier for earlier, later in itertools.pairwise(found))
+        for name, found in traffic.moments.items()
+    }
+
+
+async def until(is_true: Any, tasks: list[asyncio.Task[None]]) -> None:
+    """Until it is, or a task has failed."""
+    deadline = time.monotonic() + WAIT_S
+    while not is_true():
+        for task in tasks:
+            if task.done():
+                task.result()
+        assert time.monotonic() < deadline
+        await asyncio.sleep(0.02)
+
+
+@contextlib.contextmanager
+def successor_of(process: ServerProcess) -> Iterator[int]:
+    """The process that has followed; ended at the end."""
+    pid = int(re.findall(r"process (\d+) takes over", process.log_text)[-1])
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + WAIT_S
+        while Path(f"/proc/{pid}/stat").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+def test_clients_of_five_protocols_see_a_pause_and_no_refusal() -> None:
+    with server() as process:
+        process.admin("POST", "/v1/topics", {"name": "t"})
+        traffic = Traffic(process)
+        pauses = asyncio.run(over(process, traffic))
+        with successor_of(process) as pid:
+            document = json.loads((process.data_dir / "server.json").read_text())
+            assert (document["pid"], document["admin"]) == (pid, process.admin_url), "the same addresses"
+            print(re.findall(r"\S+ INFO .*(?:takes over|stopped after.*|finger)", process.log_text), file=sys.stderr)
+            asyncio.run(asyncio.wait_for(traffic.all_are_there(), WAIT_S))
+    assert traffic.refused == 0
+    print({name: f"{pause * 1000:.0f} ms" for name, pause in pauses.items()}, file=sys.stderr)
+    if NIGHTLY and os.getloadavg()[0] < 4:
+        assert max(pause for name, pause in pauses.items() if name != "fujin") < 0.3, pauses
+
+
+def test_a_next_server_that_cannot_start_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "quintlog.toml"
+    path.write_text("")
+    with server(arguments=("--config", str(path))) as process:
+        path.write_text("[figg]\nlissten = 1\n")
+        os.kill(process.pid, signal.SIGUSR2)
+        deadline = time.monotonic() + WAIT_S
+        while "not handed over: the next server did not get ready (exit code 2" not in process.log_text:
+            assert time.monotonic() < deadline, process.log_text
+            time.sleep(0.01)
+        assert "unknown setting 'lissten'" in process.log_text
+        assert process.admin("GET", "/v1/status")["pid"] == process.pid
