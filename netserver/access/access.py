@@ -278,6 +278,8 @@ class Door:
         if not self.is_governed:
             return f"whoever has a certificate of the authority may do everything (by {ways})"
         count = sum(self._can_come(one) for one in self.access.identities.names.values())
+        if not count:
+            return f"nobody: no identity of the file can be known here (by {ways})"
         whose = "1 identity, what its line says" if count == 1 else f"{count} identities, each what its line says"
         return f"{whose} (by {ways})"
 

@@ -63,6 +63,9 @@ _KNOWN: dict[str, tuple[int, str, str]] = {
 }
 
 
+CLOSED_HINT = "it stops, or does not let this client in: its log says which; docs/access.md has the rights"
+
+
 class Failure(Exception):
     """Ends the command: a code for scripts, a message and a hint for people, and the exit code.
 
@@ -105,7 +108,8 @@ def explain(error: BaseException) -> Failure | None:
         if known is not None and kind.__module__.startswith(("engine.", "netserver.")):
             if known[1] == "tls":
                 return tls_failure(str(error))
-            return Failure(known[0], known[1], str(error), known[2])
+            hint = CLOSED_HINT if known[1] == "unreachable" and "closed the connection" in str(error) else known[2]
+            return Failure(known[0], known[1], str(error), hint)
     if isinstance(error, OSError) and error.errno is not None:
         named = f"{error.filename}: " if error.filename else ""
         message = f"{named}{(error.strerror or str(error)).lower()}"

@@ -200,6 +200,9 @@ def test_a_file_that_is_not_there_yet(tmp_path: Path) -> None:
 def test_the_start_counts_those_who_can_come_in(tmp_path: Path) -> None:
     path = tmp_path / "access"
     add_identity(path, {"name": "by key", "publish": ["*"], "subscribe": []})
+    access = Access(build(("test", {"access": {"file": str(path)}})))
+    nobody = "nobody: no identity of the file can be known here (by network, anyone)"
+    assert access.who_may(["figg"]) == [f"who may: figg: {nobody}"]
     add_identity(path, {"name": "by network", "publish": ["*"], "subscribe": [], "networks": ["10.0.0.0/8"]})
     add_identity(path, {"name": "by certificate", "publish": ["*"], "subscribe": [], "certificates": ["CN=a"]})
     access = Access(build(("test", {"access": {"file": str(path)}})))

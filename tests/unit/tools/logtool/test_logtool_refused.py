@@ -86,3 +86,14 @@ def test_a_partition_that_cannot_be_opened_is_named(publish: Callable[..., tuple
     assert code == 3
     assert "no segment files, but records 1 to 1 were committed" in err.splitlines()[-1]
     assert "may be stored" not in err
+
+
+def test_who_is_not_let_in_is_not_asked_whether_the_server_runs(
+    publish: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    add_identity(tmp_path / "access", {"name": "far", "networks": ["10.0.0.0/8"]})
+    with server(tmp_path / "data", settings={"access": {"file": str(tmp_path / "access")}}) as closed:
+        code, err = publish("t", "--data-dir", str(closed.data_dir), "--via", "tank")
+    assert code == 3
+    assert "docs/access.md" in err
+    assert "is the server running" not in err
