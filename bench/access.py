@@ -38,6 +38,7 @@ SECONDS: Final = float(os.environ.get("BENCH_SECONDS", "1"))
 LIMITED: Final = "127.0.7.1"
 """The address of the identity with a quota."""
 RATE: Final = 10_000
+KEY: Final = "the key of the one that is limited over HTTP"
 TRIES_PER_S: Final = 1000
 
 
@@ -49,7 +50,7 @@ def serving(directory: Path, lines: list[dict[str, Any]], *, listeners: tuple[st
     if lines:
         path = directory / f"access-{time.monotonic_ns()}"
         for line in lines:
-            add_identity(path, line)
+            add_identity(path, line, "" if "networks" in line else KEY)
         settings["access"] = {"file": str(path)}
     with ServerProcess(data, settings) as process:
         yield process
@@ -101,23 +102,30 @@ def rights(directory: Path, program: Path, rounds: int) -> None:
 
 
 def quotas(directory: Path, program: Path, rounds: int) -> None:
-    """One that publishes by a window of 4096, beside 8 connections of an identity at its limit that never stop."""
+    """One that publishes by a window of 4096, beside one at its limit that never stops; alone twice: that is the noise.
+
+    Over Figg 8 connections of windows of 4096, over HTTP 32 that come again as soon as they are answered.
+    """
+    http = directory / "load_http"
+    subprocess.run(["cc", "-O2", "-o", str(http), str(HERE / "load_http.c")], check=True)
     lines = [
         {"name": "limited", "networks": [LIMITED], "publish": ["*"], "quotas": {"records_in_per_s": RATE}},
+        {"name": "limited-2", "publish": ["*"], "quotas": {"records_in_per_s": 100}},
         {"name": "other", "networks": ["127.0.0.0/8"], "publish": ["*"]},
     ]
     with serving(directory, lines) as process:
         figg = Figg(program, process)
+        over_figg = [program, "publish", figg.host, figg.port, "bench-a", 100, 8, WINDOW, 600]
+        records = "/v1/topics/bench-b/records"
+        over_http = [http, "publish", *process.address("admin"), KEY, records, "none", 100, 1, 32, 600]
 
         def publish() -> Load:
             machine.warm_memory(1 << 29)
             return figg.publish("bench-t", 100, 1, WINDOW, SECONDS)
 
-        def beside() -> Load:
-            command = [program, "publish", figg.host, figg.port, "bench-a", 100, 8, WINDOW, 600]
-            with subprocess.Popen(
-                list(map(str, command)), env={**os.environ, "LOAD_FROM": LIMITED}, stdout=subprocess.DEVNULL
-            ) as flood:
+        def beside(command: list[object]) -> Load:
+            environment = {**os.environ, "LOAD_FROM": LIMITED, "LOAD_REFUSALS": "1"}
+            with subprocess.Popen(list(map(str, command)), env=environment, stdout=subprocess.DEVNULL) as flood:
                 time.sleep(1)  # until its burst is over
                 try:
                     return publish()
@@ -125,7 +133,9 @@ def quotas(directory: Path, program: Path, rounds: int) -> None:
                     flood.kill()
 
         publish()
-        compare(rounds, {"alone": publish, "beside one at its limit": beside})
+        ways = {"alone": publish, "alone again": publish}
+        ways |= {"beside Figg": lambda: beside(over_figg), "beside HTTP": lambda: beside(over_http)}
+        compare(rounds, ways)
         found = str(process.admin("GET", "/metrics")).splitlines()
         print(*(line for line in found if line.startswith("quintlog_identity_records_total")), sep="\n")
 

@@ -238,6 +238,9 @@ QUOTA_BURST_S: Final = 0.25
 QUOTA_WAIT_MAX_S: Final = 2.0
 """An HTTP request waits so long for the rate of its identity; when that is not enough it is refused, and told when."""
 
+QUOTA_REFUSED_DELAY_MAX_S: Final = 2.0
+"""The answer to a refusal for a quota is put off for up to so long, like that to a wrong key, when there were many."""
+
 QUOTA_WAITING_MAX: Final = 8
 """HTTP requests of an identity that wait so at a time: each of them holds a connection of those that there are."""
 

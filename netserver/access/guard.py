@@ -1,20 +1,23 @@
 """Wrong keys: whoever sends some waits for the answer, longer with each, and so does whoever sends the same one again.
+Whoever is refused for a quota over HTTP, and comes again at once, waits likewise: an answer costs more than to wait.
 
 Those of one address count together, of IPv6 those of a network of 64 bits.
 
-A right key is never kept waiting. A wrong one costs a hash; while its answer is awaited its connection is not read.
+A right key is never kept waiting. A wrong one costs a hash for each salt; while its answer is awaited its connection is
+not read.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from ipaddress import IPv6Address
 from typing import Final
 
-from netserver.access.identities import PROCESS_SALT, address_of
-from netserver.access.key_file import digest_of
+from netserver.access.identities import address_of
 from netserver.limits import (
+    QUOTA_REFUSED_DELAY_MAX_S,
     WRONG_KEY_DELAY_MAX_S,
     WRONG_KEY_DELAY_S,
     WRONG_KEY_HALF_LIFE_S,
@@ -35,14 +38,17 @@ class Guard:
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
-        self._failures: dict[bytes, tuple[float, float]] = {}  # how many, when; the longest unchanged first
+        self._failures: dict[bytes | int | str, tuple[float, float]] = {}  # how many, when; the longest unchanged first
 
     def failed(self, host: str, key: str) -> float:
         """A host has sent a wrong key: the seconds that it waits for the answer."""
-        raw = key.encode("utf-8", "surrogatepass")
-        return max(self._count(_place(host)), self._count(digest_of(raw, PROCESS_SALT)))
+        return max(self._count(_place(host)), self._count(hash(key)))  # a hash with a secret of this process
 
-    def _count(self, who: bytes) -> float:
+    def refused(self, name: str) -> float:
+        """An identity was refused something for its quota: the seconds that it waits for the answer."""
+        return min(self._count(name), QUOTA_REFUSED_DELAY_MAX_S)
+
+    def _count(self, who: bytes | int | str) -> float:
         now = self._clock_s()
         count, at = self._failures.pop(who, (0.0, now))
         count = count * 0.5 ** ((now - at) / WRONG_KEY_HALF_LIFE_S) + 1
@@ -53,6 +59,7 @@ class Guard:
         return 0.0 if beyond < 0 else min(WRONG_KEY_DELAY_S * 2.0 ** min(beyond, 32), WRONG_KEY_DELAY_MAX_S)
 
 
+@lru_cache(WRONG_KEYS_REMEMBERED_MAX // 8)
 def _place(host: str) -> bytes:
     address = address_of(host)
     if isinstance(address, IPv6Address):

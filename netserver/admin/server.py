@@ -103,7 +103,7 @@ from engine.files.lock import identity_of
 from engine.files.system import SystemFiles, read_whole_file, write_new_file
 from engine.limits import SMALL_FILE_BYTES_MAX
 from netserver.access.exposed import warn_of_readers
-from netserver.access.quotas import Seat
+from netserver.access.quotas import QuotaReached, Seat
 from netserver.access.table import Route, methods_of, route_of, topic_of
 from netserver.admin.access import KeysApi, SubscriptionsApi
 from netserver.admin.api import Api, Conflict
@@ -265,6 +265,10 @@ class AdminServer:
         except Exception as error:
             caller.failed(error)
             problem = problem_of(error)
+            if isinstance(error, QuotaReached):  # who comes again at once would be answered as fast as we can
+                wait_s = self._server.access.guard.refused(caller.identity.name)
+                with suppress(ConnectionError):
+                    await http.pause(request, wait_s, gives_way=True)
             if problem is not None:
                 return _error(*problem)
             if isinstance(error, web.HTTPRequestEntityTooLarge):

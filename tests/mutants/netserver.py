@@ -162,6 +162,13 @@ MUTANTS = (
         "tests/unit/netserver/access/test_revocation.py -k waits_for_its_partition",
     ),
     Mutant(
+        "answer who is at a quota over HTTP as fast as they come again",
+        "netserver/admin/server.py::AdminServer._handle",
+        "await http.pause(request, wait_s, gives_way=True)",
+        "pass",
+        f"{HTTP_ACCESS} -k comes_again_at_once",
+    ),
+    Mutant(
         "count readers over HTTP with the admin's connections",
         "netserver/admin/server.py::AdminServer._call_records",
         "self._count_as_client(request)",

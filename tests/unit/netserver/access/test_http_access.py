@@ -13,7 +13,14 @@ import aiohttp
 import pytest
 
 from netserver.access.rights import Right
-from netserver.limits import ADMIN_CONNECTIONS_MAX, QUOTA_BURST_S, QUOTA_WAIT_MAX_S, QUOTA_WAITING_MAX, WRONG_KEYS_FREE
+from netserver.limits import (
+    ADMIN_CONNECTIONS_MAX,
+    QUOTA_BURST_S,
+    QUOTA_REFUSED_DELAY_MAX_S,
+    QUOTA_WAIT_MAX_S,
+    QUOTA_WAITING_MAX,
+    WRONG_KEYS_FREE,
+)
 from tests.access_place import Place, https, key_of, place
 
 EVERYTHING: Final[dict[str, Any]] = {right.value: ["*"] for right in Right}
@@ -136,6 +143,27 @@ def test_a_publisher_is_slowed_down_and_then_told_when_to_come_again(tmp_path: P
             metrics = (await here.http("GET", "/metrics", ""))[1]
             assert b'quintlog_identity_quota_refusals_total{identity="slow",quota="rate"} 2' in metrics
             assert b'quintlog_identity_records_total{direction="in",identity="slow"}' in metrics
+
+    asyncio.run(test())
+
+
+def test_who_comes_again_at_once_is_answered_later_and_nobody_else(tmp_path: Path) -> None:
+    async def test() -> None:
+        quotas = {"records_in_per_s": 100}
+        async with place(tmp_path, {"slow": EVERYTHING | {"quotas": quotas}, "other": EVERYTHING}) as here:
+            async with aiohttp.ClientSession(headers=bearer("slow")) as http:
+                assert (await published(http, here, 2000))[0] == 200
+                began, count = time.monotonic(), WRONG_KEYS_FREE + 3
+                for _ in range(count):
+                    assert (await published(http, here, 1))[0] == 429
+                assert time.monotonic() - began > 0.1 + 0.2 + 0.4
+                late = asyncio.ensure_future(published(http, here, 1))
+                async with aiohttp.ClientSession(headers=bearer("other")) as other:
+                    assert (await published(other, here, 1))[0] == 200
+                assert not late.done()
+                assert (await late)[0] == 429
+            assert here.server.access.guard.refused("slow") <= QUOTA_REFUSED_DELAY_MAX_S
+            assert here.server.access.guard.refused("other") == 0
 
     asyncio.run(test())
 
