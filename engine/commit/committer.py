@@ -2,8 +2,8 @@
 
 A round takes the oldest pending write batches, by turns over partitions, up to a size and a number of files. While it
 is executed the next one gathers: the sync is the batching window, there is no timer. One round is in flight at a time.
-What it does to the files is described in `engine.commit.rounds`; who does it: threads without the interpreter in the
-usual case (`engine.commit.native_rounds`), else a thread of Python (`engine.commit.thread_rounds`). Back on the
+What it does to the files is described in `engine.commit.round_steps`; who does it: threads without the interpreter in
+the usual case (`engine.commit.native_rounds`), else a thread of Python (`engine.commit.thread_rounds`). Back on the
 owner's thread its write batches become visible, and their waiters are told.
 """
 
@@ -16,7 +16,7 @@ from engine.callbacks import call_each
 from engine.commit.counters import Counters
 from engine.commit.interval_syncs import IntervalSyncs
 from engine.commit.native_rounds import Watch, native_rounds
-from engine.commit.rounds import Round, RoundSteps
+from engine.commit.round_steps import Round, RoundSteps
 from engine.commit.target import CommitTarget, PartitionCommit
 from engine.commit.thread_rounds import ThreadRounds
 from engine.commit.transactions import Transaction

@@ -35,7 +35,7 @@ def _code(problem: OSError) -> int:
 
 
 class FilesWriter:
-    """One round at a time; see `engine.commit.rounds.RoundWriter`."""
+    """One round at a time; see `engine.commit.round_steps.RoundWriter`."""
 
     def __init__(self, files: Files, helpers: Helpers) -> None:
         self._files = files

@@ -10,8 +10,8 @@ import os
 import threading
 from collections.abc import Callable
 
+from engine.commit.round_steps import Round, RoundSteps
 from engine.commit.round_writer import COMPILED, RoundWriter
-from engine.commit.rounds import Round, RoundSteps
 from engine.commit.thread_rounds import ThreadRounds
 from engine.context import EngineContext
 from engine.files.system import SystemFiles

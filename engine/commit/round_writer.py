@@ -9,7 +9,7 @@ are made at the same time, by helpers.
 
 Only where it is compiled: the system calls are in C, in the declarations beside this text, since Python's own give the
 lock back and take it again around each of them. They are those of `engine.files.system.SystemFiles`, in the order of
-`engine.commit.committer`.
+`engine.commit.round_steps`.
 """
 
 # ruff: noqa: F821 - the names ql_... and QL_... are C functions and sizes of the declarations

@@ -12,7 +12,7 @@ from queue import SimpleQueue
 
 from engine.commit.files_writer import FilesWriter
 from engine.commit.rolling import is_roll_due
-from engine.commit.rounds import Round, RoundSteps
+from engine.commit.round_steps import Round, RoundSteps
 from engine.commit.target import PartitionCommit
 from engine.context import EngineContext
 from engine.errors import EngineError, ReadOnly

@@ -122,7 +122,7 @@ MUTANTS = (
     ),
     Mutant(
         "sync a file beside another sync of it",
-        "engine/commit/rounds.py::RoundSteps.prepare",
+        "engine/commit/round_steps.py::RoundSteps.prepare",
         "if is_synced:",
         "if False:",
         "tests/unit/engine/commit/test_sync_races.py",

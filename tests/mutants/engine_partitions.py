@@ -63,14 +63,14 @@ MUTANTS = (
     ),
     Mutant(
         "write behind what could not be taken back",
-        "engine/commit/rounds.py::RoundSteps.prepare",
+        "engine/commit/round_steps.py::RoundSteps.prepare",
         "part.active.cut(self._files, self._handles)",
         "pass",
         "tests/unit/engine/commit/test_rolling.py",
     ),
     Mutant(
         "take a full disk for a failed one",
-        "engine/commit/rounds.py::RoundSteps.undo",
+        "engine/commit/round_steps.py::RoundSteps.undo",
         "in NO_SPACE",
         "== -1",
         "tests/crash/test_faults.py",
@@ -105,14 +105,14 @@ MUTANTS = (
     ),
     Mutant(
         "take what failed in a round of several files as stored",
-        "engine/commit/rounds.py::RoundSteps.written",
+        "engine/commit/round_steps.py::RoundSteps.written",
         "!= DONE",
         "not in (DONE, SYNC)",
         f"{NATIVE_ROUNDS} -k several",
     ),
     Mutant(
         "forget a failed sync in a round of several files",
-        "engine/commit/rounds.py::RoundSteps.written",
+        "engine/commit/round_steps.py::RoundSteps.written",
         "active.sync_failed |= failed_at == SYNC",
         "active.sync_failed |= False",
         f"{NATIVE_ROUNDS} -k several",

@@ -479,7 +479,7 @@ BAD: dict[str, tuple[str, str]] = {
     "upward_imports": ("engine/x.py", '"""D."""\nfrom netserver import figg\n'),
     "beside_public": (
         "tools/x.py",
-        '"""D."""\nfrom engine.commit.rounds import Round\n',
+        '"""D."""\nfrom engine.commit.round_steps import Round\n',
     ),
     "written_partitions": ("netserver/x.py", '"""D."""\n\ndef _f(partition):\n    partition.last_seq += 1\n'),
     "engine_order": ("engine/state/x.py", '"""D."""\nfrom engine.segments import damage\n'),

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from engine.commit.native_rounds import NativeRounds
+from engine.commit.round_steps import Round
 from engine.commit.round_writer import COMPILED
-from engine.commit.rounds import Round
 from engine.commit.thread_rounds import ThreadRounds
 from engine.config import EngineConfig, TopicConfig
 from engine.errors import NotStored, ReadOnly

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engine.commit import rounds
+from engine.commit import round_steps
 from engine.commit.rolling import segment_age_ms, segment_bytes
 from engine.config import TopicConfig
 from engine.errors import DataDirectoryError, DiskFull, NotStored, ReadOnly, TooLarge
@@ -313,7 +313,7 @@ def test_a_write_that_cannot_be_taken_back_makes_the_partition_read_only(tmp_pat
 
 
 def test_rounds_that_nobody_scrapes_are_only_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "ROUND_SIZES_MAX", 3)
+    monkeypatch.setattr(round_steps, "ROUND_SIZES_MAX", 3)
     with EngineLog(tmp_path / "d") as engine:
         for _ in range(6):
             engine.append([b"x"])
