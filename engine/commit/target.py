@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from engine.callbacks import call_each
 from engine.config import TopicConfig
 from engine.errors import EngineError, ReadOnly
 from engine.files.descriptors import Handle
@@ -159,3 +160,8 @@ class PartitionCommit:
         self.write_batches.append(write_batch)
         self.records += write_batch.records
         self.size_bytes += write_batch.end
+
+
+def stop_writing(partition: CommitTarget, error: ReadOnly) -> None:
+    """Stops a partition for a defect, whatever it does then."""
+    call_each("a defect in a commit round", (lambda: partition.stop_writing(error),))

@@ -35,7 +35,7 @@ MUTANTS = (
     ),
     Mutant(
         "begin no new segment behind numbers that were left out",
-        "engine/commit/committer.py::Committer._start",
+        "engine/commit/gathering.py::Gathering.take",
         "part.roll = part.roll or partition.gap_before_next",
         "pass",
         f"{RECOVERY_FILES} -k reserved_for",
@@ -49,9 +49,9 @@ MUTANTS = (
     ),
     Mutant(
         "write the marker of a transaction after its answer",
-        "engine/commit/committer.py::Committer._finish",
-        "self.markers.commit(transaction.id, lambda problem: self._marked(this, problem), transaction.also)",
-        "self.markers.commit(transaction.id, lambda _: None, transaction.also)\nself._marked(this, None)",
+        "engine/commit/settling.py::Settling.finish",
+        "self._markers.commit(transaction.id, lambda problem: self._marked(this, problem), transaction.also)",
+        "self._markers.commit(transaction.id, lambda _: None, transaction.also)\nself._marked(this, None)",
         f"{RACES} -k unknown_outcome --timeout 20",
     ),
     Mutant(
@@ -91,14 +91,14 @@ MUTANTS = (
     ),
     Mutant(
         "stop all commits for a defect in one partition",
-        "engine/commit/committer.py::Committer._settle",
+        "engine/commit/settling.py::Settling._settle",
         "self._give_outcome(part)",
         "part.partition.round_done(part)",
         "tests/unit/engine/partitions/test_partition.py -k defect_behind_a_round",
     ),
     Mutant(
         "count what a failed round wrote",
-        "engine/commit/committer.py::Committer._settle",
+        "engine/commit/settling.py::Settling._settle",
         "if part.error is None:",
         "if True:",
         f"{RECOVERY_DAMAGE} -k over_a_cut",
