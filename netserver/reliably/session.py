@@ -46,6 +46,7 @@ from netserver.reliably.limits import (
     LONG_LINE_BYTES_MAX,
     OUTPUT_HIGH_BYTES,
 )
+from netserver.reliably.line_splitting import LineSplitter
 from netserver.reliably.listener_state import ListenerState
 from netserver.reliably.stateless import StatelessSender
 from netserver.reliably.stream import NumbersStream, SessionStream
@@ -98,7 +99,7 @@ class ReliablySession:
         self._uuid: str | None = None
         self._state = OPEN
         self._deaf = False
-        self._searched = 0  # of what is kept of the input, so much holds no line feed
+        self._lines = LineSplitter()
         self._timer: asyncio.TimerHandle | None = None
 
     # --- netserver.shell.connection.Session
@@ -106,31 +107,21 @@ class ReliablySession:
     def received(self, data: memoryview, length: int) -> int:
         if self._deaf:
             return length
-        fresh = bytes(data[self._searched : length])
-        if b"\n" not in fresh:
-            self._searched = length
-            if length > LINE_BYTES_MAX and (length > LONG_LINE_BYTES_MAX or not codec.may_be_long(bytes(data[:256]))):
-                self.fail("Line too long", "line_size")
-                return length
-            return 0
-        text = bytes(data[: self._searched]) + fresh
-        self._searched = 0
-        position = 0
-        for _ in range(LINES_MAX):
-            end = text.find(b"\n", position)
-            if end < 0:
-                self._searched = length - position
-                return position
-            line = text[position:end]
-            position = end + 1
-            self._line(line)
-            if self._deaf:
-                return length
-            if self.connection.held or self.connection.closed:
-                return position
-        self.connection.hold(TURN)
-        self._shared.loop.call_soon(self.connection.release, TURN)
-        return position
+        try:
+            for count, line in enumerate(self._lines.split(data, length), 1):
+                self._line(line)
+                if self._deaf:
+                    return length
+                if self.connection.held or self.connection.closed:
+                    break
+                if count == LINES_MAX:
+                    self.connection.hold(TURN)
+                    self._shared.loop.call_soon(self.connection.release, TURN)
+                    break
+        except RequestError as problem:
+            self.fail(problem.text, problem.kind)
+            return length
+        return self._lines.position
 
     def eof(self) -> None:
         self._stop_stream()
