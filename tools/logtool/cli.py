@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from tools.logtool.lib.address_options import AddressOptions
 from tools.logtool.lib.examples import examples_text
 from tools.logtool.lib.output import FORMS, Output
-
-if TYPE_CHECKING:
-    from netserver.client.tls import TlsFiles
 
 COMPLETION_VARIABLE = "_LOGTOOL_COMPLETE"
 """Set by the scripts of `generate completion` when a shell asks what may come next."""
@@ -80,23 +77,10 @@ WITHOUT_ADDRESS = {"certificates", "context", "generate"}
 """Groups whose commands mean no log: a damaged file of contexts does not stop them."""
 
 
-PLACE = ("data_dir", "server", "token_file", "ca", "cert", "key", "server_name", "api_key_file")
-"""Settings that say where a log is and how it is reached: what `context add` keeps."""
-
-
 @dataclass(slots=True)
-class Settings:
+class Settings(AddressOptions):
     """The global options; what is not given on the command line comes from the environment."""
 
-    data_dir: Path | None = None
-    server: str | None = None
-    context: str | None = None
-    token_file: Path | None = None
-    ca: str | None = None
-    cert: Path | None = None
-    key: Path | None = None
-    server_name: str | None = None
-    api_key_file: Path | None = None
     form: str | None = None
     quiet: bool = False
     verbose: bool = False
@@ -104,57 +88,15 @@ class Settings:
     yes: bool = False
     no_input: bool = False
     no_color: bool = False
-    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
-    given: dict[str, Path | str | None] = field(default_factory=dict)
-    """What the command line alone says of the log, by the names in `PLACE`."""
 
     def complete(self) -> None:
         """Fills in the environment's values. Raises click.UsageError when one is not valid."""
         get = self.environment.get
-        self.given = {name: getattr(self, name) for name in PLACE}
-        if "" in (self.server, self.context):
-            raise click.UsageError("--server and --context: an empty name means no log")
-        if [self.data_dir, self.server, self.context].count(None) < 2:
-            raise click.UsageError("--data-dir, --server and --context exclude each other: a log has one address")
-        if [self.data_dir, self.server, self.context].count(None) == 3:
-            self.server = get("QUINTLOG_SERVER") or None
-            if get("QUINTLOG_DATA_DIR"):
-                self.data_dir, self.server = Path(self.environment["QUINTLOG_DATA_DIR"]), None
+        self.take_address()
         self.form = self.form or get("QUINTLOG_OUTPUT") or "table"
         if self.form not in FORMS:
             raise click.UsageError(f"QUINTLOG_OUTPUT is {self.form!r}; expected {', '.join(FORMS)}")
         self.no_color = self.no_color or bool(get("NO_COLOR"))
-
-    def find_address(self) -> None:
-        """Without an address, that of a context holds. Raises Failure, OSError: see `contexts.resolve`."""
-        get = self.environment.get
-        own_token = self.given["data_dir"] is not None  # a directory that was named has its token in it
-        if self.data_dir is None and self.server is None:
-            from tools.logtool.contexts import resolve
-
-            self.context = self.context or get("QUINTLOG_CONTEXT") or None
-            resolve(self)
-            own_token = self.data_dir is not None
-        if self.token_file is None and not own_token and get("QUINTLOG_TOKEN_FILE"):
-            self.token_file = Path(self.environment["QUINTLOG_TOKEN_FILE"])
-        self.server_name = self.server_name or get("QUINTLOG_SERVER_NAME") or None
-
-    @property
-    def tls(self) -> TlsFiles:
-        """Files for TLS, of the command line, the context or the environment. Raises click.UsageError."""
-        from netserver.client.tls import TlsFiles
-
-        try:
-            return TlsFiles.found(self.ca, self.cert, self.key, self.environment)
-        except ValueError:
-            raise click.UsageError("--key is the private key of a certificate: --cert is missing") from None
-
-    @property
-    def api_key(self) -> Path | str:
-        """The key that BlipMQ's AUTH shows; empty: none was named."""
-        get = self.environment.get
-        path = self.api_key_file or (Path(get("QUINTLOG_API_KEY_FILE", "")) if get("QUINTLOG_API_KEY_FILE") else None)
-        return path or get("QUINTLOG_API_KEY", "")
 
     @property
     def output(self) -> Output:

@@ -3,7 +3,8 @@
 A log is named on the command line, by the environment, or by a context, and then that one is meant and no other: what
 was named and yields nothing is exit code 3, or 6 when a process has the directory that cannot be asked. Only where
 nothing was named the default addresses count. `settings.data_dir` and `settings.server` are what was named
-(`Settings.find_address`); commands ask the functions below, and read neither `server.json` nor a default themselves.
+(`tools.logtool.lib.address_options`); commands ask the functions below, and read neither `server.json` nor a default
+themselves.
 """
 
 from __future__ import annotations
