@@ -34,8 +34,6 @@ from netserver.limits import (
     FRAME_HEAD_BYTES,
     LINGER_S,
     MAPPED_BUFFER_MIN_BYTES,
-    OUTPUT_HIGH_BYTES,
-    OUTPUT_STOP_BYTES,
     OWN_BUFFER_MIN_BYTES,
     READ_BUFFER_BYTES,
     READ_SMALL_BYTES,
@@ -45,7 +43,7 @@ from netserver.limits import (
 from netserver.shell.admission import admit, rights_changed
 from netserver.shell.input_pressure import RECEIVE
 from netserver.shell.makers import maker_of
-from netserver.shell.pacing import Pacing
+from netserver.shell.output_bound import OUTPUT, OutputBound
 from netserver.shell.quick_ack import QuickAck
 from netserver.shell.services import GONE, Services, Session, SessionFactory, Shell
 from netserver.shell.tls import certificate_names
@@ -55,12 +53,11 @@ __all__ = ["Connection", "ProtocolError", "Services", "Session", "SessionFactory
 log = logging.getLogger(__name__)
 Args = ParamSpec("Args")
 
-OUTPUT: Final = "output"
 DRAIN: Final = "drain"
 TURN: Final = "others have their turn"
 
 
-class Connection(Pacing, asyncio.BufferedProtocol):
+class Connection(OutputBound, asyncio.BufferedProtocol):
     """One accepted TCP connection. Everything here runs in the event loop's thread.
 
     Attributes:
@@ -74,7 +71,6 @@ class Connection(Pacing, asyncio.BufferedProtocol):
     """
 
     session: Session
-    transport: asyncio.Transport
 
     def __init__(
         self, services: Services, factory: SessionFactory, on_lost: Callable[[Connection], None] | None = None
@@ -347,7 +343,7 @@ class Connection(Pacing, asyncio.BufferedProtocol):
         self.shell.connections.add(self)
         self.counters.connections += 1
         self.counters.connections_total += 1
-        self.transport.set_write_buffer_limits(OUTPUT_HIGH_BYTES)
+        self.bound_output()
         names = certificate_names(transport.get_extra_info("peercert"))
         self.visitor = self.services.door.visit(self.peer, names, partial(rights_changed, self))
         try:
@@ -388,8 +384,8 @@ class Connection(Pacing, asyncio.BufferedProtocol):
         else:
             self._own_length += nbytes
             self._parse(own, self._own_length)
-        if not self.writable and self._output_bytes() > OUTPUT_STOP_BYTES:
-            self.hold(OUTPUT)
+        if not self.writable:
+            self.hold_when_full()
         if nbytes < READ_BUFFER_BYTES // 2:
             self._reads_in_a_row = 0
         else:
@@ -406,23 +402,13 @@ class Connection(Pacing, asyncio.BufferedProtocol):
         self.call(self.session.eof)
         return not self.closed and self.transport.get_extra_info("sslcontext") is None
 
-    def pause_writing(self) -> None:
-        self._is_full = True
-        self.writable = False
-
     def resume_writing(self) -> None:
         self.shell.turns.mark(self)
-        self._is_full = False
-        self.resume_output()
+        super().resume_writing()
 
-    def resume_output(self) -> None:
-        """See ``netserver.shell.pacing.Paced``."""
-        if self._is_full or (self.brakes is not None and self.brakes.output.is_on):
-            return
-        self.writable = True
-        self.release(OUTPUT)
-        if not self.closed:
-            self.call(self.session.resume_output)
+    def writable_again(self) -> None:
+        """See ``netserver.shell.output_bound``."""
+        self.call(self.session.resume_output)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.shell.turns.mark(self)
@@ -579,16 +565,10 @@ class Connection(Pacing, asyncio.BufferedProtocol):
     def _linger(self, deadline: float) -> None:
         """The peer has not closed its side: give it up, or wait while it still takes output."""
         left_s = deadline - self.loop.time()
-        if self._output_bytes() and left_s > 0:
+        if self.output_bytes() and left_s > 0:
             self._close_timer = self.loop.call_later(min(LINGER_S, left_s), self._linger, deadline)
         else:
             self._transport_call(self.transport.abort)
-
-    def _output_bytes(self) -> int:
-        try:
-            return self.transport.get_write_buffer_size()
-        except RuntimeError:  # the transport failed; connection_lost is on its way
-            return 0
 
     @staticmethod
     def _transport_call(function: Callable[[], Any]) -> None:

@@ -126,7 +126,6 @@ class Pacing:
     visitor: Visitor
     writable: bool
     brakes: Brakes | None = None
-    _is_full = False
 
     def hold(self, reason: str) -> None:
         """See ``Paced``."""
