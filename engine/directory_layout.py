@@ -14,3 +14,5 @@ TOPIC_FILE = "topic.json"
 VERSION_FILE = "VERSION"
 """JSON: format version and random directory id."""
 FORMAT_VERSION = 1
+OLDEST_VERSION = "0.1.0"
+"""The first version that reads and writes this format."""

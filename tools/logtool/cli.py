@@ -56,6 +56,7 @@ COMMANDS = {
     "debug": ("tools.logtool.debug", "debug", "For the report of a defect: what it needs, in one file."),
     "dump": ("tools.logtool.dump", "dump", "Show what is in the files: segments, batches, records."),
     "repair": ("tools.logtool.repair", "repair", "Show what a repair would do and give up; --apply does it."),
+    "upgrade": ("tools.logtool.upgrade", "upgrade", "Can this version open a directory, and which ones can go back?"),
     "backup": ("tools.logtool.backup", "backup", "Copy the whole log as of now, also while a server writes it."),
     "restore": ("tools.logtool.backup", "restore", "Make a data directory of a backup."),
     "archive-segments": (

@@ -335,6 +335,7 @@ def test_every_command_is_in_the_table() -> None:
 
     others = {
         "certificates", "context", "generate", "debug", "archive-segments", "archive-table", "restore", "spark",
+        "upgrade",
     }  # fmt: skip
     assert {text.split()[0] for _, text in COMMANDS} - {"generate"} == set(ALL) - others
 
