@@ -62,6 +62,8 @@ LIKE = {
     "commits abandon": "definitions import",
     "debug bundle": "status",
     "groups delete": "groups reset",
+    "groups pause": "groups reset",
+    "groups resume": "groups reset",
     "keys rotate": "keys revoke",
     "keys test": "keys list",
 }
