@@ -307,6 +307,9 @@ class AdminServer:
             return _no_route(request.method, path, parts)
         if not caller.may_begin(entry, parts):
             return _error(403, "forbidden", caller.why_not)
+        if unknown := request.query.keys() - (parameters := operation_of(entry).query).keys():
+            there = f"; there are {', '.join(parameters)}" if parameters else ""
+            raise BadRequest(f"no parameter {min(unknown)[:100]!r}{there}")
         if parts[2:] == (b"records",) and (request.method == "GET" or streams_in(request)):
             return await self._call_records(request, parts, self._topic_of(entry, parts, request), caller, entry, seat)
         if request.method in ("POST", "PATCH") and not caller.is_operator:
@@ -325,7 +328,8 @@ class AdminServer:
         if not caller.may(entry, topic, body, self._server.log.catalog):
             return _error(403, "forbidden", caller.why_not)
         if (known := fields_of(entry)) is not None and (unknown := body.keys() - known):
-            raise BadRequest(f"no field {min(unknown)!r}; there are {', '.join(sorted(known))}")
+            types = f"; {BODY_TYPES}" if entry.name == PUBLISH else ""
+            raise BadRequest(f"no field {min(unknown)!r}; there are {', '.join(sorted(known))}{types}")
         if parts == (b"openapi.json",):
             return web.Response(body=openapi_json(), content_type="application/json")
         if entry.name in UPKEEP_ROUTES:

@@ -40,3 +40,18 @@ def test_the_server_gives_it() -> None:
         assert (status, found) == (200, json.loads(json.dumps(openapi())))
 
     with_admin(test)
+
+
+def test_a_parameter_that_a_route_does_not_have_is_refused() -> None:
+    """It would do nothing, and be answered as if it had."""
+
+    async def test(call: Caller) -> None:
+        assert (await call("POST", "/v1/topics", {"name": "orders"}))[0] == 201
+        status, found = await call("GET", "/v1/topics/orders/records?form=17")
+        assert status == 400
+        assert found["detail"].startswith("no parameter 'form'; there are from, to, partition, ")
+        status, found = await call("DELETE", "/v1/topics/orders?dry_run=true")
+        assert (status, found["detail"]) == (400, "no parameter 'dry_run'")
+        assert (await call("GET", "/v1/topics/orders"))[0] == 200
+
+    with_admin(test)
