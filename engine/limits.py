@@ -307,6 +307,12 @@ CURSORS_LOADED_MAX = 20_000
 LAG_SAMPLE_MS = 10_000
 """How often it is noted what waits for each cursor, so that a trend can be told: 2 us each."""
 
+LAG_HISTORY_SAMPLES = 360
+"""Of a durable position what waited for it is remembered so often: an hour."""
+
+LAG_HISTORIES_MAX = 1000
+"""Positions of which that is remembered, the oldest ones: 3 MB."""
+
 DEAD_LETTERS_PENDING_MAX = 64
 """Dead letters appended and not yet stored."""
 

@@ -213,6 +213,9 @@ UPKEEP_END_S: Final = 5.0
 METRICS_TOPICS: Final = 1000
 """Topics with series of their own at /metrics/topics; the rest are summed as ``_other``."""
 
+METRICS_GROUPS: Final = 1000
+"""The same of groups: two series each, so that whoever makes a group for each client does not flood who scrapes."""
+
 TEST_START_S: Final = 30.0
 TEST_STOP_S: Final = 15.0
 """Patience of ``netserver.testing`` on a loaded machine; a stop takes 5 s at most."""

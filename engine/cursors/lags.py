@@ -5,17 +5,20 @@ the log, whatever timestamp its publisher gave it. It is read from the batch, an
 rest costs nothing, one that moves a read of what it is about to read itself.
 
 Positions that nobody uses count as well; they are looked up in ``state`` once and cannot move until they are used.
+
+Of the first `LAG_HISTORIES_MAX` of them the records that waited are remembered for an hour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from engine.context import EngineContext
 from engine.errors import EngineError
 from engine.formats.batch_header import APPEND_TIME_POSITION, TIME
-from engine.limits import LAG_SAMPLE_MS
+from engine.limits import LAG_HISTORIES_MAX, LAG_HISTORY_SAMPLES, LAG_SAMPLE_MS
 from engine.partitions.partition import Partition
 from engine.partitions.table import PartitionTable
 from engine.segments.missing_numbers import NO_GAPS
@@ -24,6 +27,10 @@ from engine.segments.watermarks import Owner
 if TYPE_CHECKING:
     from engine.cursors.table import CursorTable
     from engine.state.topic_entries import Topic
+
+
+Key: TypeAlias = int | str
+"""The id of a cursor, or what tells a position that is none: see `Lags.others`."""
 
 
 class Standing(NamedTuple):
@@ -60,18 +67,24 @@ class Waiting(NamedTuple):
 
 
 class Lags:
-    """The lag of every cursor of a store. Owner's thread only."""
+    """The lag of every cursor of a store. Owner's thread only.
+
+    Attributes:
+        others: positions beside them that are to be looked at, too, each with the name by which it is asked for.
+    """
 
     def __init__(self, context: EngineContext, cursors: CursorTable, partitions: PartitionTable) -> None:
         self._context = context
         self._cursors = cursors
         self._partitions = partitions
-        self._appended: dict[int, tuple[int, int]] = {}
+        self.others: Callable[[], Iterable[tuple[str, Standing]]] = tuple
+        self._histories: dict[Key, array[int]] = {}
+        self._appended: dict[Key, tuple[int, int]] = {}
         """Cursor -> the number that was its oldest, and when that was appended."""
         self._ends: dict[tuple[int, int], tuple[int, int]] = {}
         """Partitions that are not open -> the first and last number that their watermark tells of; 0: it does not."""
         self._generation = -1
-        self._samples: list[tuple[int, dict[int, int]]] = []
+        self._samples: list[tuple[int, dict[Key, int]]] = []
         """When, and the records that waited then by cursor: the latest and the one before it."""
         self._next_sample_ms = 0
 
@@ -115,28 +128,31 @@ class Lags:
         None: not now; ``on_ready`` is called once when asking again may tell (``on_ready`` None: no wish to be called,
         the seconds are left out then).
         """
-        standing = self._cursors.standing(cursor_id)
+        return self.of_standing(cursor_id, self._cursors.standing(cursor_id), on_ready)
+
+    def of_standing(self, key: Key, standing: Standing | None, on_ready: Callable[[], None] | None) -> Lag | None:
+        """The same of any position."""
         waiting = self.waiting(standing) if standing is not None else None
         if waiting is None:
             return Lag()
-        trend = self._trend(cursor_id, waiting.records)
+        trend = self._trend(key, waiting.records)
         if not waiting.first_seq:
             return Lag(waiting.records, 0.0, trend)
         try:
-            stamp_ms = self.appended_ms(cursor_id, waiting, on_ready)
+            stamp_ms = self.appended_ms(key, waiting, on_ready)
         except EngineError:
             return Lag(waiting.records, None, trend)
         if stamp_ms is None:
             return None if on_ready is not None else Lag(waiting.records, None, trend)
         return Lag(waiting.records, self._context.clock.age_ms(stamp_ms) / 1000 if stamp_ms else None, trend)
 
-    def appended_ms(self, cursor_id: int, waiting: Waiting, on_ready: Callable[[], None] | None) -> int | None:
+    def appended_ms(self, key: Key, waiting: Waiting, on_ready: Callable[[], None] | None) -> int | None:
         """When the oldest record that waits was appended; 0: damage took it. None as in :meth:`of`.
 
         Raises:
             EngineError: it cannot be read
         """
-        known = self._appended.get(cursor_id)
+        known = self._appended.get(key)
         if known is not None and known[0] == waiting.first_seq:
             return known[1]
         partition = waiting.partition
@@ -144,7 +160,7 @@ class Lags:
         if read_batch is None:
             return None
         stamp_ms: int = TIME.unpack_from(read_batch.buffer, APPEND_TIME_POSITION)[0] if len(read_batch.buffer) else 0
-        self._appended[cursor_id] = (waiting.first_seq, stamp_ms)
+        self._appended[key] = (waiting.first_seq, stamp_ms)
         return stamp_ms
 
     # --- trend
@@ -156,20 +172,45 @@ class Lags:
             self._context.slices.run(self._sample(now_ms))
 
     def _sample(self, now_ms: int) -> Iterator[None]:
-        found: dict[int, int] = {}
-        for cursor_id in self._cursors.ids():
-            standing = self._cursors.standing(cursor_id)
+        found: dict[Key, int] = {}
+        for key, standing in self._standings():
             waiting = self.waiting(standing) if standing is not None else None
             if waiting is not None:
-                found[cursor_id] = waiting.records
+                found[key] = waiting.records
+                self._remember(key, waiting.records)
             yield
         self._samples = [*self._samples[-1:], (now_ms, found)]
-        for cursor_id in self._appended.keys() - found.keys():
-            del self._appended[cursor_id]
+        for kept in (self._appended, self._histories):
+            for key in kept.keys() - found.keys():
+                del kept[key]
 
-    def _trend(self, cursor_id: int, records: int) -> float | None:
+    def _standings(self) -> Iterator[tuple[Key, Standing | None]]:
+        for cursor_id in self._cursors.ids():
+            yield cursor_id, self._cursors.standing(cursor_id)
+        yield from self.others()
+
+    def _remember(self, key: Key, records: int) -> None:
+        history = self._histories.get(key)
+        if history is None:
+            if len(self._histories) >= LAG_HISTORIES_MAX:
+                return
+            history = self._histories[key] = array("q")
+        if len(history) >= LAG_HISTORY_SAMPLES:
+            del history[0]
+        history.append(records)
+
+    def history(self, keys: Iterable[Key]) -> Sequence[int]:
+        """The records that waited for some positions together, every `LAG_SAMPLE_MS`, the newest last.
+
+        Empty: not known.
+        """
+        series = [self._histories.get(key, ()) for key in keys]
+        shortest = min(map(len, series), default=0)
+        return [sum(samples) for samples in zip(*(one[len(one) - shortest :] for one in series), strict=True)]
+
+    def _trend(self, key: Key, records: int) -> float | None:
         for at_ms, found in self._samples:
             since_ms = self._cursors.clock_ms() - at_ms
-            if cursor_id in found and since_ms >= 1000:
-                return round((records - found[cursor_id]) * 1000 / since_ms, 1)
+            if key in found and since_ms >= 1000:
+                return round((records - found[key]) * 1000 / since_ms, 1)
         return None

@@ -27,12 +27,13 @@ from engine.positions import EARLIEST, parse
 from engine.reports import report
 from netserver.admin.api import Api, Conflict, bytes_field, int_field
 from netserver.admin.globs import matcher
+from netserver.admin.lags import lag_at
 from netserver.admin.slices import Encoded, sliced
 from netserver.http.errors import BadRequest
 from netserver.http.limits import HTTP_GROUPS_POSITIONS_MAX, HTTP_PARTITIONS_MAX
 from netserver.http.query import Parameters
 from netserver.reliably.applications import RecordsState
-from netserver.reliably.describe import session_group
+from netserver.reliably.describe import session_group, session_standing
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
@@ -60,6 +61,7 @@ class GroupsApi:
         self._server = server
         self._api = api
         self._positions = positions
+        server.log.cursors.lags.others = self._standings
 
     # --- looking
 
@@ -106,7 +108,7 @@ class GroupsApi:
 
     async def _items(self, found: Sequence[list[int] | SessionInfo[RecordsState]]) -> AsyncIterator[Document]:
         async for one in sliced(self._server.log.slices, found):
-            described = await self._described(one) if isinstance(one, list) else self._session_item(one)
+            described = await self._described(one) if isinstance(one, list) else await self._session_item(one)
             if described is not None:
                 yield described
 
@@ -114,7 +116,7 @@ class GroupsApi:
         """One group."""
         found = self._find(name, query)
         if not isinstance(found, list):
-            return self._session_item(found)
+            return await self._session_item(found)
         for cursor in found:
             await self._opened(cursor)
         described = await self._described([cursor.id for cursor in found])
@@ -342,12 +344,17 @@ class GroupsApi:
             if isinstance(info.state, RecordsState):
                 yield info
 
-    def _session_item(self, info: SessionInfo[RecordsState]) -> Document:
-        state = info.state
-        unacknowledged = info.last_id - info.acknowledged_id
-        standing = Standing(SESSIONS, state.topic_id, 0, state.offset, state.offset + 1, unacknowledged)
-        waiting = self._server.log.cursors.lags.waiting(standing)
-        return session_group(info, self._topic_name(state.topic_id), waiting.records if waiting is not None else None)
+    def _standings(self) -> Iterator[tuple[str, Standing]]:
+        return ((info.uuid, session_standing(info)) for info in self._sessions())
+
+    async def _session_item(self, info: SessionInfo[RecordsState]) -> Document:
+        lag = await lag_at(self._server.log, info.uuid, lambda: session_standing(info))
+        return session_group(info, self._topic_name(info.state.topic_id), lag)
+
+    def lag_history(self, item: Document) -> Sequence[int]:
+        """The records that waited for a group in the last hour (see `engine.cursors.lags`)."""
+        keys = [item["name"] if one["id"] is None else one["id"] for one in item["positions"]]
+        return self._server.log.cursors.lags.history(keys)
 
     def _topic_name(self, topic_id: int) -> bytes | None:
         topic = self._server.log.catalog.by_id(topic_id)

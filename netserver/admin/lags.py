@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from engine.cursors.lags import Lag
+from engine.cursors.lags import Key, Lag, Standing
 from netserver.admin.slices import sliced
 
 if TYPE_CHECKING:
@@ -19,9 +20,14 @@ CURSOR_PROTOCOLS: Final = ("blipmq", "fujin", "http")
 
 async def lag_of(log: Log, cursor_id: int) -> Lag:
     """How far a cursor is behind; the time of what waits may have to be read from the disk."""
+    return await lag_at(log, cursor_id, lambda: log.cursors.standing(cursor_id))
+
+
+async def lag_at(log: Log, key: Key, standing: Callable[[], Standing | None]) -> Lag:
+    """The same of any position."""
     while True:
         ready = asyncio.Event()
-        lag = log.cursors.lags.of(cursor_id, ready.set)
+        lag = log.cursors.lags.of_standing(key, standing(), ready.set)
         if lag is not None:
             return lag
         await ready.wait()

@@ -23,14 +23,15 @@ from engine.sessions.store import Sessions
 from engine.state.clock import wall_ms
 from engine.state.index import Index
 from engine.state.store import LmdbState, StateStore
-from netserver.admin.lags import CURSOR_PROTOCOLS, CursorSums
+from netserver.admin.lags import CURSOR_PROTOCOLS, CursorSums, lag_of
 from netserver.admin.slices import sliced
 from netserver.admin.stored_sizes import StoredSizes
-from netserver.limits import METRICS_TOPICS
+from netserver.limits import METRICS_GROUPS, METRICS_TOPICS
 from netserver.shell.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, Counters
 from netserver.version import product_version
 
 if TYPE_CHECKING:
+    from engine.log import Log
     from netserver.admin.served import Served
 
 PREFIX: Final = "quintlog_"
@@ -324,10 +325,22 @@ class PartitionFacts:
     records: int
 
 
+@dataclass(slots=True)
+class GroupFacts:
+    """What ``/metrics/topics`` tells of one group; ``seconds`` None: not known."""
+
+    labels: tuple[str, str, str]
+    records: int = 0
+    seconds: float | None = None
+
+
 class TopicCollector(Collector):
     """Series per topic from facts gathered before, so that a thread may render them."""
 
-    def __init__(self, facts: list[PartitionFacts], other_bytes: int, families: Sequence[str]) -> None:
+    def __init__(
+        self, facts: list[PartitionFacts], other_bytes: int, families: Sequence[str], groups: Sequence[GroupFacts] = ()
+    ) -> None:
+        self._groups = groups
         self._facts = facts
         self._other_bytes = other_bytes
         self._families = {family.removeprefix(PREFIX) for family in families}
@@ -350,6 +363,13 @@ class TopicCollector(Collector):
             if name == "topic_bytes" and self._other_bytes:
                 samples.append(((OTHER, ""), self._other_bytes))
             yield gauge(name, text, labels, samples)
+        of_group = ("protocol", "group", "topic")
+        if not self._families or "group_lag_records" in self._families:
+            records = [(group.labels, group.records) for group in self._groups]
+            yield gauge("group_lag_records", "Records that wait for a group.", of_group, records)
+        if not self._families or "group_lag_seconds" in self._families:
+            seconds = [(group.labels, group.seconds) for group in self._groups if group.seconds is not None]
+            yield gauge("group_lag_seconds", "Age of the oldest record that waits for a group.", of_group, seconds)
 
 
 class Metrics:
@@ -392,8 +412,33 @@ class Metrics:
             records = partition.gaps.count(1, last).most
             facts.append(PartitionFacts(_label(name), partition.index, size_bytes, log_start, last + 1, records))
         registry = CollectorRegistry()
-        registry.register(TopicCollector(facts, other_bytes, families))
+        groups = await group_facts(log, matches)
+        registry.register(TopicCollector(facts, other_bytes, families, groups))
         return await asyncio.get_running_loop().run_in_executor(None, generate_latest, registry)
+
+
+async def group_facts(log: Log, matches: Callable[[str], object]) -> list[GroupFacts]:
+    """The lag of groups of topics whose name matches; of those beyond `METRICS_GROUPS` together, as ``_other``."""
+    found: dict[tuple[str, str, str], GroupFacts] = {}
+    async for entry in sliced(log.slices, log.cursors.entries()):
+        topic = log.catalog.by_id(entry.topic_id)
+        standing = log.cursors.standing(entry.id)
+        waiting = log.cursors.lags.waiting(standing) if standing is not None else None
+        if topic is None or waiting is None or entry.owner not in CURSOR_PROTOCOLS:
+            continue
+        name = topic.name.decode("utf-8", "backslashreplace")
+        if not matches(name):
+            continue
+        group = entry.name.decode("utf-8", "backslashreplace") if entry.name else str(entry.id)
+        labels = entry.owner, _label(group), _label(name)
+        if labels not in found and len(found) >= METRICS_GROUPS:
+            labels = OTHER, OTHER, OTHER
+        fact = found.setdefault(labels, GroupFacts(labels))
+        fact.records += waiting.records
+        if labels[0] != OTHER and waiting.partition.is_open:
+            seconds = (await lag_of(log, entry.id)).seconds
+            fact.seconds = max(fact.seconds or 0.0, seconds) if seconds is not None else fact.seconds
+    return list(found.values())
 
 
 def _label(name: str) -> str:

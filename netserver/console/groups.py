@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from netserver.console.connections import place_of
 from netserver.console.formatting import count_text, name_text
+from netserver.console.lag_chart import lag_chart
 from netserver.console.limits import CONSOLE_ROWS
 from netserver.console.pages import Answer, GoTo, Page, Visit
 from netserver.http.errors import BadRequest
@@ -38,19 +39,22 @@ class GroupViews:
         """A page of them: those whose name or topic holds a text."""
         wanted, at = visit.query.get("text", ""), place_of(visit)
         items, total = await self._groups.groups_page(wanted, at, CONSOLE_ROWS)
-        listed = [(item, which(item)) for item in map(_named, items)]
+        charts = [lag_chart(self._groups.lag_history(item)) for item in items]
+        listed = [(item, which(item), chart) for item, chart in zip(map(_named, items), charts, strict=True)]
         values = {"items": listed, "wanted": wanted, "at": at, "total": total, "rows": CONSOLE_ROWS}
         return Page("groups.html", "Groups", values)
 
     async def show(self, visit: Visit) -> Answer:
         """One of them, with what it has delivered and nobody acknowledged."""
-        item = await self._item(visit)
+        found = await self._groups.show(visit.parts[1], visit.request.query)
+        item, chart = _named(found), lag_chart(self._groups.lag_history(found))
         pending: list[dict[str, Any]] = []
         for position in item["positions"]:
             if position["id"] is not None and position["unacknowledged"] and len(pending) < CONSOLE_ROWS:
                 runs = (await self._subscriptions.pending(b"%d" % position["id"]))["items"]
                 pending += [{"partition": position["partition"], **run} for run in runs]
         values = {"item": item, "which": which(item), "pending": pending[:CONSOLE_ROWS], "positions_max": CONSOLE_ROWS}
+        values["chart"] = chart
         return Page("group.html", f"Group {name_text(item['name'])}", values)
 
     async def reset(self, visit: Visit) -> Answer:

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Callable
 from typing import Any
 
+from engine.cursors.lags import Lag, Standing
 from engine.sessions.types import SessionInfo
 from netserver.reliably.applications import RecordsState, State
 
@@ -40,14 +41,18 @@ def session_item(
     }
 
 
-def session_group(info: SessionInfo[RecordsState], topic: bytes | None, waiting: int | None) -> dict[str, Any]:
-    """A session of a topic as a group (``engine.cursors.groups``); its name is its uuid, and its position has no id.
+def session_standing(info: SessionInfo[RecordsState]) -> Standing:
+    """Where a session of a topic stands. Its oldest record without an acknowledgement is not stored: it is as many
+    numbers before the last one as there are such records, or even older where numbers were left out."""
+    offset, unacknowledged = info.state.offset, info.last_id - info.acknowledged_id
+    return Standing("reliably", info.state.topic_id, 0, max(offset - unacknowledged, 0), offset + 1, unacknowledged)
 
-    Args:
-        waiting: records that it has not acknowledged, or None.
-    """
+
+def session_group(info: SessionInfo[RecordsState], topic: bytes | None, lag: Lag) -> dict[str, Any]:
+    """A session of a topic as a group (``engine.cursors.groups``); its name is its uuid, and its position has no id."""
     unacknowledged = info.last_id - info.acknowledged_id
-    numbers = {"unacknowledged": unacknowledged, "lag": waiting, "lag_seconds": None, "lag_trend": None}
+    numbers: dict[str, Any] = {"unacknowledged": unacknowledged, "lag": lag.records}
+    numbers |= {"lag_seconds": lag.seconds, "lag_trend": lag.trend}
     paused = {"paused": False}
     place = {"id": None, "partition": 0, "next_offset": info.state.offset + 1, "acknowledged_offset": None}
     return {

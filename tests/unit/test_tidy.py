@@ -81,7 +81,8 @@ ENGINE_PUBLIC = frozenset(
         "files.lock", "files.owners", "files.system", "reader", "repair",
         # entries of the state
         "state.markers", "state.store", "state.topic_entries", "state.writer_ledger",
-        "cursors.documents", "cursors.groups", "cursors.stored_cursors", "sessions.store", "sessions.types",
+        "cursors.documents", "cursors.groups", "cursors.lags", "cursors.stored_cursors",
+        "sessions.store", "sessions.types",
     )
 )  # fmt: skip
 # Modules of netserver that run in a client, where there is no log.

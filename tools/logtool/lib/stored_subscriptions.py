@@ -58,6 +58,7 @@ class StoredSubscriptions:
 
     def session_groups(self) -> Iterator[dict[str, Any]]:
         """The sessions of topics, as groups."""
+        from engine.cursors.lags import Lag
         from netserver.reliably.applications import RecordsState
         from netserver.reliably.describe import session_group
 
@@ -70,7 +71,7 @@ class StoredSubscriptions:
                 partition, gaps = self._opened(topic, 0)
                 waiting = gaps.count(info.state.offset + 1, partition.committed_seq).most
                 waiting += info.last_id - info.acknowledged_id
-            yield session_group(cast("SessionInfo[RecordsState]", info), topic.name if topic else None, waiting)
+            yield session_group(cast("SessionInfo[RecordsState]", info), topic.name if topic else None, Lag(waiting))
 
     def _opened(self, topic: StoredTopic, index: int) -> tuple[PartitionReader, Gaps]:
         place = (topic.id, index)

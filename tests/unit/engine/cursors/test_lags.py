@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from engine.cursors import lags
 from engine.cursors.cursor import Cursor
-from engine.cursors.lags import Lag
+from engine.cursors.lags import Lag, Standing
 from engine.state.clock import steady_ms
 from tests.cursor_log import CursorLog, numbered
 
@@ -111,6 +112,32 @@ def test_the_trend_says_whether_a_lag_grows(tmp_path: Path) -> None:
     acknowledge(log, quick, 150)
     acknowledge(log, level, 50)
     assert [lag_of(log, cursor.id).trend for cursor in (slow, quick, level)] == [4.0, -10.0, 0.0]
+    log.close()
+
+
+def test_an_hour_of_the_first_positions_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lags, "LAG_HISTORIES_MAX", 3)
+    monkeypatch.setattr(lags, "LAG_HISTORY_SAMPLES", 4)
+    log = CursorLog(tmp_path / "d")
+    first, second, third = (log.subscribe(after_seq=0) for _ in range(3))
+    standing = Standing("reliably", first.partition.topic.id, 0, 0, 3, 2)
+    log.store.lags.others = lambda: [("session", standing)]
+    for count in range(1, 7):
+        log.engine.append([b"x"])
+        log.tick(10_000)
+        if count == 4:
+            acknowledge(log, first, 4)
+    history = log.store.lags.history
+    assert history([first.id]) == [3, 4, 1, 2]
+    assert history([first.id, second.id]) == [6, 8, 6, 8]
+    assert history([first.id, "session"]) == [], "it comes after so many others"
+    log.store.delete(third)
+    log.tick(10_000)
+    log.tick(10_000)
+    assert history(["session"]) == [6], "2 that are not acknowledged, and 3 to 6"
+    lag = log.store.lags.of_standing("session", standing, None)
+    assert lag is not None
+    assert (lag.records, lag.trend) == (6, 0.0)
     log.close()
 
 

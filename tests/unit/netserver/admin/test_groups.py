@@ -12,10 +12,11 @@ from multidict import MultiDict
 from engine.cursors.cursor import Cursor
 from engine.cursors.deliveries import Plan
 from engine.partitions.partition import Partition
-from netserver.admin import groups
+from netserver.admin import groups, metrics
 from netserver.testing import server
 from tests.blipmq_peer import Peer
 from tests.unit.netserver.http.test_http_records import Records, with_records
+from tests.unit.tools.logtool.test_logtool_sessions import stream
 
 pytestmark = pytest.mark.whole
 GROUP = "/v1/groups/billing"
@@ -240,5 +241,42 @@ def test_a_misspelled_field_moves_nothing(path: str, body: dict[str, Any]) -> No
         assert "no field" in answer["detail"]
         (group,) = (await call("GET", "/v1/groups"))[1]["items"]
         assert [one["next_offset"] for one in group["positions"]] == [8, 8]
+
+    with_records(test)
+
+
+def test_a_session_tells_how_far_it_is_behind(tmp_path: Path) -> None:
+    """It has ten of twenty records, and has acknowledged none of them."""
+    with server(tmp_path / "data", {"reliably": {"session_expiry": "1h"}}) as process:
+        process.admin("POST", "/v1/topics/orders/records", {"records": [{"value": "x"}] * 20})
+        request = {"uuid": "s1", "params": {"topic": "orders", "offset": 0, "count": 10}}
+        with stream(process.address("reliably"), request, 10):
+            found = process.admin("GET", "/v1/groups/s1")
+            assert (found["lag"], found["unacknowledged"]) == (20, 10)
+            assert 0 <= found["lag_seconds"] < 60
+            assert found["lag_trend"] is None or found["lag_trend"] == 0
+            for name in ("one", "two"):
+                process.admin("POST", "/v1/groups", {"name": name, "topic": "orders", "from": 16})
+            text = process.admin("GET", "/metrics/topics?family=quintlog_group_lag_records")
+            assert 'quintlog_group_lag_records{group="one",protocol="http",topic="orders"} 5.0' in text
+            text = process.admin("GET", "/metrics/topics?family=quintlog_group_lag_seconds&topic=o*")
+            assert text.count('quintlog_group_lag_seconds{group="') == 2
+            assert "group=" not in process.admin("GET", "/metrics/topics?topic=other")
+
+
+def test_series_of_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "METRICS_GROUPS", 2)
+
+    async def test(call: Records) -> None:
+        await with_topic(call)
+        for name in "abcd":
+            assert (await call("POST", "/v1/groups", {"name": name, "topic": "orders", "from": 9}))[0] == 201
+        text = (await call("GET", "/metrics/topics"))[1]
+        lines = [line for line in text.splitlines() if line.startswith("quintlog_group_lag_records{")]
+        assert lines == [
+            'quintlog_group_lag_records{group="a",protocol="http",topic="orders"} 2.0',
+            'quintlog_group_lag_records{group="b",protocol="http",topic="orders"} 2.0',
+            'quintlog_group_lag_records{group="_other",protocol="_other",topic="_other"} 4.0',
+        ]
 
     with_records(test)

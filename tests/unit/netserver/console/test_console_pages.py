@@ -14,11 +14,12 @@ from urllib.parse import quote
 import pytest
 
 from engine.config import TopicConfig
+from engine.limits import LAG_SAMPLE_MS
 from netserver.access.table import PAGES
 from netserver.admin.names import TOKEN_FILE
 from netserver.console.formatting import part_of_path, retention_text
 from tests.console_visitor import Visitor, visiting
-from tests.echo import run
+from tests.echo import run, until
 
 pytestmark = pytest.mark.whole
 
@@ -334,6 +335,16 @@ def test_connections_are_listed_and_closed() -> None:
     asyncio.run(test())
 
 
+async def lag_is_noted(visitor: Visitor) -> None:
+    """Twice, as if ten seconds had passed; it may have been before, by the server itself."""
+    lags = visitor.server.log.cursors.lags
+    (key,) = visitor.server.log.cursors.ids()
+    for number in range(2):
+        before = len(lags.history([key]))
+        lags.tick(10**15 + number * LAG_SAMPLE_MS)
+        await until(lambda seen=before: len(lags.history([key])) > seen, 60)  # type: ignore[misc]
+
+
 def test_groups_are_shown_reset_and_removed() -> None:
     async def test(visitor: Visitor) -> None:
         await publish(visitor, b"<i>t</i>", [b"x"] * 10)
@@ -345,6 +356,12 @@ def test_groups_are_shown_reset_and_removed() -> None:
         where = next_of(page, "<bdi>&lt;b&gt;g&lt;/b&gt;</bdi>")
         assert ">4</a>" in await visitor.get(where)
         at, _, query = where.partition("?")
+        await lag_is_noted(visitor)
+        chart = r"Lag in records over \d+ s: 7 at first, 7 now, at most 7 \(0 µs ago\), at least 7"
+        for page in (await visitor.get(where), await visitor.get("/console/groups")):
+            assert re.search(f'role="img" aria-label="{chart}"', page)
+            assert '<polyline class="s0" points="' in page
+        assert re.search(f"<figcaption>{chart}</figcaption>", await visitor.get(where))
         assert "<dt>Paused</dt><dd>no</dd>" in await visitor.get(where)
         await visitor.api("POST", "/v1/groups/%3Cb%3Eg%3C%2Fb%3E/pause")
         assert "<dt>Paused</dt><dd>yes</dd>" in await visitor.get(where)
