@@ -1,7 +1,7 @@
 """The console in Chromium: an empty browser log, live records, many tabs, a server that is killed, a narrow and a dark
 screen, the keyboard alone, a path behind a proxy.
 
-Nightly, where Debian's chromium and chromium-driver and the package selenium are installed. With
+Nightly, where Debian's chromium and chromium-driver and the extra console-test are installed. With
 QUINTLOG_SCREENSHOTS=1 the pictures of docs/console/ are made anew.
 """
 
@@ -17,7 +17,7 @@ import subprocess
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -44,7 +44,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.skipif(not NIGHTLY, reason="QUINTLOG_NIGHTLY=1: a browser takes a minute"),
-    pytest.mark.skipif(not (BROWSER and DRIVER), reason="chromium, chromium-driver or selenium is not installed"),
+    pytest.mark.skipif(not (BROWSER and DRIVER), reason="chromium, its driver or the extra console-test is missing"),
 ]
 
 PATIENCE_S: Final = 60
@@ -56,8 +56,12 @@ HOSTILE: Final = (
 )  # fmt: skip
 PAGES: Final = (
     "", "topics", "topics?name=topic-*", "topics/orders", "topics/orders/records", "topics/orders/records?view=json",
-    "topics/orders/records/0/1", "storage", "storage/orders", "groups", "sessions", "connections", "settings",
+    "topics/orders/records/0/1", "storage", "storage/orders", "groups", "groups/billing",
+    "sessions", "connections", "settings",
 )  # fmt: skip
+
+
+POINTS: Final = "return document.querySelector('svg.chart polyline')?.getAttribute('points') ?? ''"
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +85,7 @@ def quintlog() -> Iterator[ServerProcess]:
         process.admin("POST", "/v1/topics/orders/records", {"records": orders})
         exact = {"value": f'{{"id": {2**53 + 1}}}', "timestamp_ms": 2**53 + 1}
         process.admin("POST", "/v1/topics/exact/records", {"records": [exact]})
+        process.admin("POST", "/v1/groups", {"name": "billing", "topic": "orders"})
         yield process
 
 
@@ -111,6 +116,14 @@ class Browser:
 
     def run(self, script: str) -> Any:
         return self.driver.execute_script(script)
+
+    def until(self, condition: Callable[[], object]) -> None:
+        WebDriverWait(self.driver, PATIENCE_S).until(lambda _: condition())
+
+    def redrawn(self, page: str) -> Any:
+        """The line of a page's chart, after the page was loaded anew."""
+        self.open(page)
+        return self.run(POINTS)
 
     def command(self, name: str, **parameters: Any) -> None:
         self.driver.execute_cdp_cmd(name, parameters)
@@ -293,6 +306,27 @@ def test_a_narrow_screen_and_a_dark_one(quintlog: ServerProcess, tmp_path: Path)
         dark = browser.run("return getComputedStyle(document.body).backgroundColor")
         assert light != dark
         browser.picture("narrow-dark", tmp_path)
+        assert browser.messages() == []
+
+
+def test_the_lag_of_a_group_is_drawn_and_told(quintlog: ServerProcess, tmp_path: Path) -> None:
+    """It is noted every ten seconds, while a consumer goes on and new records come."""
+    with browsing(quintlog) as browser:
+        for step in range(1, 10):
+            before = browser.redrawn("groups/billing")
+            browser.until(lambda seen=before: browser.redrawn("groups/billing") != seen)
+            positions = [{"partition": 0, "next_offset": 1 + step * 150}]
+            quintlog.admin("POST", "/v1/groups/billing/positions", {"positions": positions})
+            records = [{"value": "more"}] * (500 if step % 3 == 0 else 20)
+            quintlog.admin("POST", "/v1/topics/orders/records", {"records": records})
+        told = browser.wait("figure figcaption", "Lag in records over").text
+        assert browser.run("return document.querySelector('svg.chart').getAttribute('aria-label')") == told
+        browser.picture("lag", tmp_path)
+        browser.dark()
+        stroke = browser.run("return getComputedStyle(document.querySelector('svg.chart polyline')).stroke")
+        assert stroke == "rgb(125, 184, 245)"
+        browser.open("groups?text=billing")
+        assert browser.wait("svg.spark").get_attribute("aria-label").startswith("Lag in records over")
         assert browser.messages() == []
 
 

@@ -29,6 +29,13 @@ UPKEEP = "tests/unit/netserver/admin/test_upkeep.py"
 
 MUTANTS = (
     Mutant(
+        "give every group series of its own",
+        "netserver/admin/metrics.py::group_facts",
+        "labels not in found and len(found) >= METRICS_GROUPS",
+        "False",
+        "tests/unit/netserver/admin/test_groups.py -k bounded",
+    ),
+    Mutant(
         "let a backup over HTTP leave its directory",
         "netserver/admin/upkeep.py::Upkeep._backup_path",
         "not isinstance(name, str) or not BACKUP_NAME.fullmatch(name)",
