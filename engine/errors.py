@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 
 class EngineError(Exception):
     """Base of every error that the engine raises or hands to a callback."""
+
+    def again(self) -> Self:
+        """The same error for somebody else who asks. One that is raised remembers who raised it, and all that they
+        hold: so an error that stays somewhere is not raised itself."""
+        same = type(self).__new__(type(self), *self.args)
+        same.__dict__.update(self.__dict__)
+        return same
 
 
 class NotStored(EngineError):

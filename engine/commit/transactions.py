@@ -84,7 +84,7 @@ class Transaction:
         if not self.has_room(size):
             raise TooLarge(f"a transaction holds up to {TRANSACTION_BYTES_MAX} bytes", TRANSACTION_BYTES_MAX)
         if partition.error is not None:
-            raise partition.error
+            raise partition.error.again()
         timestamp_ms = self._context.now_ms() if timestamp_ms is None else timestamp_ms
         need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + size + 16 * len(headers)
         write_batches = self._gathered.get(partition)

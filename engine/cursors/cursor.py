@@ -284,7 +284,7 @@ class Cursor:
         if not partition.is_open:
             if partition.error is not None and self._wanted == -1:
                 self._wanted = 0
-                raise partition.error
+                raise partition.error.again()
             self._wanted = -1
             self.waiting = True
             partition.when_open(self._ready)

@@ -247,7 +247,7 @@ class Partition:
             NotStored: nothing can be stored here now (read-only, offline); `ReadOnly` until a restart.
         """
         if self.error is not None:
-            raise self.error
+            raise self.error.again()
         need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + room_bytes
         write_batch = self._open_write_batch
         if write_batch is None or write_batch.writer.size - write_batch.writer.position < need:
@@ -561,7 +561,7 @@ class Partition:
         """
         if not self.is_open:
             if self.error is not None:
-                raise self.error
+                raise self.error.again()
             if on_ready is not None:
                 self.when_open(on_ready)
             return None

@@ -198,7 +198,7 @@ class Environment:
                 self._grow()
             except Exception as error:  # whatever it is, the writer thread must go on answering
                 raise self._failed(error) from error
-        raise self.error
+        raise self.error.again()
 
     def _check_directory(self) -> None:
         """Whether the file is what its path names: nobody would find in a removed one what is committed to it."""

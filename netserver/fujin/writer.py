@@ -202,7 +202,7 @@ class Writer:
             return partition
         if self._opening is partition and partition.error is not None:
             self._opening = None
-            raise partition.error
+            raise partition.error.again()
         self._opening = partition
         self._stream.hold(OPENING)
         partition.when_open(lambda: self._stream.release(OPENING))

@@ -83,6 +83,13 @@ MUTANTS = (
         f"{RACES} -k behind_it_hangs --timeout 10",
     ),
     Mutant(
+        "keep all that was told why nothing can be stored",
+        "engine/partitions/partition.py::Partition.writer",
+        ".again()",
+        "",
+        "tests/unit/engine/partitions/test_partition.py -k keeps_nothing_of_those",
+    ),
+    Mutant(
         "let a transaction hold up the one behind it",
         "engine/commit/committer.py::Committer.fail_transaction",
         "if self._transactions and not self._in_flight:",

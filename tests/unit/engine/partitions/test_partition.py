@@ -616,3 +616,25 @@ def test_records_that_cannot_be_appended_take_none_of_the_others_along(tmp_path:
         assert partition.last_seq == 0
         engine.append([b"1"])
         assert engine.values() == [b"1"]
+
+
+@pytest.mark.parametrize("ask", ["append", "read", "transaction"])
+def test_why_nothing_can_be_stored_keeps_nothing_of_those_who_were_told(tmp_path: Path, ask: str) -> None:
+    """An error that is raised remembers who raised it, and what they hold."""
+    with EngineLog(tmp_path / "d") as engine:
+        partition = engine.partition()
+        engine.append([b"1"])
+        if ask == "read":
+            partition.removed()
+        else:
+            partition.stop_writing(ReadOnly("the disk has failed"))
+        asking = {
+            "append": lambda: partition.append([b"x"]),
+            "read": lambda: partition.read(1, 100, None),
+            "transaction": lambda: engine.log.transaction().append(partition, b"x"),
+        }
+        with pytest.raises(NotStored) as told:
+            asking[ask]()
+        assert (type(told.value), str(told.value)) == (type(partition.error), str(partition.error))
+        assert partition.error is not None
+        assert partition.error.__traceback__ is None
