@@ -27,6 +27,7 @@ from tests.fujin_peer import acknowledge, connect
 from tests.tank_peer import bundle, consume, produce
 
 PATIENCE_S = 20.0
+LARGE_BYTES = 300 << 10  # above what is looked at in the event loop
 LAST_SEQ = (1 << 64) - 1
 Addresses = dict[str, tuple[str, int]]
 
@@ -123,6 +124,16 @@ class Visitors:
         ):
             assert self._http(method, path, body).startswith(b"HTTP/1.1 ")
 
+    def large(self) -> None:
+        """What a thread looks at: a request that is refused, bodies that are read and that are none."""
+        with self._connected("tank") as peer, peer.makefile("rb") as file:
+            file.read(int.from_bytes(file.read(5)[1:], "little"))  # the Ping
+            peer.sendall(tank.encode_request(produce(1, b"seen", b"\xff" * LARGE_BYTES, base_seq=1)))
+            assert not file.read()
+        for rest in (b'"}]}', b"", b'"}]'):
+            body = b'{"records":[{"value":"%b' % (b"x" * LARGE_BYTES) + rest
+            assert self._http("POST", "/v1/topics/seen/records", body).startswith(b"HTTP/1.1 ")
+
     def topics(self) -> None:
         """A topic is made, written to, read, and deleted."""
         self._serial += 1
@@ -164,7 +175,7 @@ class Visitors:
             return
 
 
-KINDS = ("figg", "reliably", "tank", "blipmq", "blipmq_v2", "fujin", "admin", "topics", "silence", "noise")
+KINDS = ("figg", "reliably", "tank", "blipmq", "blipmq_v2", "fujin", "admin", "large", "topics", "silence", "noise")
 
 
 def main(addresses: Addresses, token: str) -> None:

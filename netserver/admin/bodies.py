@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from json.decoder import JSONArray, JSONObject  # type: ignore[attr-defined]
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
 from typing import TYPE_CHECKING, Any
@@ -54,21 +55,37 @@ async def read_document(body: bytes) -> dict[str, Any]:
     return document
 
 
+class _Left(threading.local):
+    """Values that the body in this thread may still have."""
+
+    values = 0
+
+
+_left = _Left()
+
+
 def _counted(body: bytes) -> object:
     """`json.loads`, which lets others run. Raises ValueError, RecursionError, TooManyValues."""
-    left = ADMIN_JSON_VALUES_MAX
+    _left.values = ADMIN_JSON_VALUES_MAX
+    return _decoder.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
+
+
+def _value(text: str, at: int) -> Any:
+    _left.values -= 1
+    if _left.values < 0:
+        raise TooManyValues(
+            f"a JSON body above {ADMIN_JSON_AT_ONCE_BYTES} bytes may have {ADMIN_JSON_VALUES_MAX} values; send several"
+        )
+    return _decoder.scan_once(text, at)
+
+
+def _counting_decoder() -> Any:
+    """There is one: its functions refer to each other in circles."""
     decoder: Any = json.JSONDecoder()  # its parts are no part of its annotations
+    decoder.parse_array = lambda place, _: JSONArray(place, _value)
+    decoder.parse_object = lambda place, strict, _, *hooks: JSONObject(place, strict, _value, *hooks)
+    decoder.scan_once = py_make_scanner(decoder)
+    return decoder
 
-    def value(text: str, at: int) -> Any:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise TooManyValues(
-                f"a JSON body of {len(body)} bytes may have {ADMIN_JSON_VALUES_MAX} values; send several"
-            )
-        return scan(text, at)
 
-    decoder.parse_array = lambda place, _: JSONArray(place, value)
-    decoder.parse_object = lambda place, strict, _, *hooks: JSONObject(place, strict, value, *hooks)
-    scan = decoder.scan_once = py_make_scanner(decoder)
-    return decoder.decode(body.decode(json.detect_encoding(body), "surrogatepass"))
+_decoder = _counting_decoder()

@@ -192,12 +192,15 @@ class Producer:
             return request, check_bundles(request, [self._limit_bytes(topic.name) for topic in request.topics])
 
         def checked(found: Future[tuple[ProduceRequest, list[list[BundleInfo]]]]) -> None:
-            self._shared.log.slices.run(prepared(found))
+            error = found.exception()
+            if isinstance(error, Exception):
+                done(error)
+            else:
+                self._shared.log.slices.run(prepared(*found.result()))
 
-        def prepared(found: Future[tuple[ProduceRequest, list[list[BundleInfo]]]]) -> Iterator[None]:
+        def prepared(request: ProduceRequest, infos: list[list[BundleInfo]]) -> Iterator[None]:
             targets: list[list[Partition | None] | None] = []
             try:
-                request, infos = found.result()
                 for name, entries in request.topics:
                     topic = self._topic(name)
                     if topic is None:

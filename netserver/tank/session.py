@@ -158,9 +158,7 @@ class TankSession:
 
     def _decoded(self, message_id: int, payload: memoryview) -> Request | None:
         """A request that is no Produce; None: a thread is looking at it."""
-        checked, self._checked = self._checked, None
-        if isinstance(checked, BaseException):
-            raise checked
+        checked = self._taken()
         if checked is not None:
             assert not isinstance(checked, Prepared)
             return checked
@@ -174,9 +172,7 @@ class TankSession:
 
     def _produce(self, message_id: int, payload: memoryview) -> bool:
         """Append what a Produce of any shape brings. False: a thread is looking at it, and it comes again."""
-        prepared, self._checked = self._checked, None
-        if isinstance(prepared, BaseException):
-            raise prepared
+        prepared = self._taken()
         if not isinstance(prepared, Prepared):
             if len(payload) <= READ_BUFFER_BYTES:
                 payload = memoryview(bytes(payload))  # the read buffer is used again meanwhile
@@ -194,6 +190,16 @@ class TankSession:
         else:
             self._append(prepared)
         return True
+
+    def _taken(self) -> Prepared | Request | None:
+        """What a thread made of the request; None: no thread has looked at it. Raises what went wrong there."""
+        outcome, self._checked = self._checked, None
+        if not isinstance(outcome, BaseException):
+            return outcome
+        try:
+            raise outcome
+        finally:
+            del outcome  # it knows this frame: a circle, which would keep the request's memory
 
     def _was_checked(self, outcome: Prepared | Request | BaseException) -> None:
         self._checked = outcome

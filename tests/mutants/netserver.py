@@ -296,8 +296,8 @@ MUTANTS = (
     ),
     Mutant(
         "take any number of values in a JSON body",
-        "netserver/admin/bodies.py::_counted.value",
-        "left -= 1",
+        "netserver/admin/bodies.py::_value",
+        "_left.values -= 1",
         "pass",
         "tests/unit/netserver/admin/test_admin_slices.py -k bounded_number",
     ),
@@ -644,5 +644,12 @@ MUTANTS = (
         "wanted.startswith(home) and",
         "",
         f"{CONSOLE} -k nobody_sees",
+    ),
+    Mutant(
+        "keep a request that was refused",
+        "netserver/tank/session.py::TankSession._taken",
+        "del outcome",
+        "pass",
+        "tests/unit/netserver/test_circles.py",
     ),
 )
