@@ -46,6 +46,7 @@ from netserver.limits import (
     SWEEP_S,
 )
 from netserver.logs import set_level
+from netserver.shell.collection import Collection
 from netserver.shell.connection import Connection, Services, SessionFactory, Shell
 from netserver.shell.counters import Counters
 from netserver.shell.inherited import INHERITED
@@ -196,6 +197,7 @@ class Server:
         self.tls = TlsContexts()
         self.access = Access(config)
         self.loop_lag = Histogram()
+        self.collection = Collection(self._things)
         self.rounds = Rounds()
         self.reload_success = True
         self.reload_time = self.started_at
@@ -286,6 +288,10 @@ class Server:
         self._later(LOOP_LAG_INTERVAL_S, self._measure_lag, loop.time() + LOOP_LAG_INTERVAL_S)
         loop.call_soon(self.shell.turns.watch)
         self.ready = True
+
+    def _things(self) -> int:
+        """What there is to be remembered."""
+        return len(self.log.catalog) + self.log.known_count + self.gate.connections
 
     async def drain(self, within_s: float = DRAIN_S) -> bool:
         """Stop: finish what is outstanding, close everything. True: the log committed all that was appended.

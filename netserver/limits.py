@@ -364,25 +364,16 @@ room for the whole window. Above it what is out of order counts as lost."""
 QUIC_SENT_MAX: Final = 4096
 """Sent packets that are remembered, beyond twice those on their way: acknowledgements are not always acknowledged."""
 
-COLLECT_YOUNG: Final = 5000, 2
+COLLECT_YOUNG: Final = 2000, 2
 """The interpreter looks for circles among new objects when there are so many more of them; after so many such looks,
-also at those that were looked at once: 15,000, which takes 3 to 5 ms."""
+also at those that were looked at once: 8,000, which takes 2 to 3 ms. Each object is looked at twice in all."""
 
-COLLECT_TICK_S: Final = 1.0
+COLLECT_TICK_S: Final = 10.0
 """Time between two looks at how much memory is in use: counting its blocks takes up to a millisecond."""
-
-COLLECT_DUE_TIMES: Final = 1.5
-COLLECT_DUE_BLOCKS: Final = 500_000
-"""Small blocks of memory in use, as a multiple of those at the last look and beyond that (about 100 bytes each), from
-which on all objects are looked at in a quiet second."""
 
 COLLECT_LATE_TIMES: Final = 3.0
 COLLECT_LATE_BLOCKS: Final = 3_000_000
-"""The same, from which on it is done even though somebody may have to wait for it."""
-
-QUIET_TURNS: Final = 100
-"""Turns of the event loop in a second in which somebody may be in a hurry: timers alone make about 30."""
-
-QUIET_CPU_SHARE: Final = 0.05
-"""Of a processor, used by the event loop's thread, from which on somebody may be in a hurry: long work makes few
-turns."""
+COLLECT_THING_BLOCKS: Final = 300
+"""Small blocks of memory in use (about 100 bytes each), as a multiple of those after the last look at all objects,
+beyond that, and for each topic, partition and connection (a topic of one partition takes 60), from which on all are
+looked at: 300 MB that nothing explains."""

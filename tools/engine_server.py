@@ -140,7 +140,6 @@ class Process:
     async def _serve(self) -> int:
         """The exit code."""
         from netserver.app import Server
-        from netserver.shell.collection import Collection
 
         server = Server(self._config)
         self._loop = asyncio.get_running_loop()
@@ -156,7 +155,7 @@ class Process:
             say(f"{name} {address}")
         for line in server.access.who_may(server.listeners):
             say(line)
-        Collection(self._loop).begin()
+        server.collection.begin(self._loop)
         self._loop.add_signal_handler(signal.SIGUSR2, self._hand_over, server)
         self._service = Service(self._notifier, server)
         self._service.begin()

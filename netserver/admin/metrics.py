@@ -142,6 +142,13 @@ class ServerCollector(Collector):
         yield histogram("loop_slow_turn_seconds", text, (), [((), turns.slow)])
         text = "CPU time of the longest turn of the event loop since the start."
         yield single("loop_turn_seconds_max", text, turns.longest_s)
+        collection = server.collection
+        text = "CPU time of the longest look for objects in circles since the start."
+        yield single("collection_seconds_max", text, collection.longest_s)
+        text = "Objects in circles that the interpreter had to look for: few, or there is a defect."
+        yield counter("collected_objects", text, (), [((), collection.found)])
+        text = "Looks at all objects, because memory had grown without a reason: a defect."
+        yield counter("full_collections", text, (), [((), collection.looks)])
 
     @staticmethod
     def _protocols(all_counters: list[Counters]) -> Iterator[Metric]:

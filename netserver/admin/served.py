@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from netserver.config.sections import ServerConfig
     from netserver.config.settings import Address
     from netserver.errors import CertificateError
+    from netserver.shell.collection import Collection
     from netserver.shell.counters import Counters
     from netserver.shell.listener import ConnectionGate
     from netserver.shell.services import Services, Shell
@@ -35,6 +36,7 @@ class Served(Protocol):
     gate: ConnectionGate
     rounds: Rounds
     loop_lag: Histogram
+    collection: Collection
     reload_success: bool
     reload_time: float
     http: Counters

@@ -1,16 +1,14 @@
 """When the interpreter looks for circles of objects, in a server that runs for months and must not stand still.
 
 Objects go away with their last reference; only those that refer to each other in a circle wait for the interpreter to
-look through all objects, while everybody waits: 40 to 400 ms with 10,000 topics in memory. So:
+look through objects, while everybody waits: 10 ms for each thousand topics, if it looks at all. So:
 
 - Nothing that comes and goes (connections, requests, topics, transactions) leaves circles behind; what ends takes its
   own apart. `tests/unit/netserver/test_circles.py` holds that.
-- What there is at the start is never looked at: it stays.
-- The interpreter looks at young objects by itself, twice, which takes some milliseconds; at old ones it does not.
-- All are looked at when memory has grown by so many objects that circles would matter, and nobody is in a hurry: few
-  turns of the event loop in the last second, and next to no work in them. If there is no such second, then when it has
-  grown several times over. A server whose topics are its memory does that a few times in its life; one with a leak
-  stays bounded.
+- The interpreter looks at new objects by itself, twice, a few thousand at a time. What is left then is never
+  looked at again: each object costs two looks, however many there are.
+- Only if memory grows far beyond what there is to be remembered, circles must be what it is full of: a defect of ours.
+  Then, a few times in the life of a server, all objects are looked at, however long it takes: it stays bounded.
 """
 
 from __future__ import annotations
@@ -20,18 +18,15 @@ import gc
 import logging
 import sys
 import time
+from collections.abc import Callable
 
 from netserver.limits import (
-    COLLECT_DUE_BLOCKS,
-    COLLECT_DUE_TIMES,
     COLLECT_LATE_BLOCKS,
     COLLECT_LATE_TIMES,
+    COLLECT_THING_BLOCKS,
     COLLECT_TICK_S,
     COLLECT_YOUNG,
-    QUIET_CPU_SHARE,
-    QUIET_TURNS,
 )
-from netserver.shell.watched_loop import WatchedLoop
 
 log = logging.getLogger(__name__)
 
@@ -41,50 +36,60 @@ NEVER = 1 << 30
 class Collection:
     """See the module. It is the process's: there is one, in its main thread.
 
+    Args:
+        things: how many partitions and connections are in memory.
+
     Attributes:
         looks: how often all objects were looked at.
+        longest_s: CPU time of the longest look at objects, all or some.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, things: Callable[[], int]) -> None:
         self.looks = 0
-        self._loop = loop
+        self.longest_s = 0.0
+        self._things = things
         self._blocks = 0  # in use after the last look at all
-        self._turn = 0
         self._cpu_s = 0.0
 
-    def begin(self) -> None:
+    @property
+    def found(self) -> int:
+        """Objects in circles since the start."""
+        return sum(generation["collected"] for generation in gc.get_stats())
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
         """The start is over, for which collection was switched off: what it made stays, be it never so much."""
         gc.collect()
         gc.freeze()
         gc.set_threshold(*COLLECT_YOUNG, NEVER)
+        gc.callbacks.append(self._measure)
         gc.enable()
         self._blocks = sys.getallocatedblocks()
-        self._later()
+        self._later(loop)
 
-    def _later(self) -> None:
-        self._loop.call_later(COLLECT_TICK_S, self._tick)
+    def _measure(self, phase: str, _info: object) -> None:
+        cpu_s = time.thread_time()
+        if phase == "start":
+            self._cpu_s = cpu_s
+        else:
+            self.longest_s = max(self.longest_s, cpu_s - self._cpu_s)
 
-    def _tick(self) -> None:
-        self._later()
-        turn, cpu_s = self._turns(), time.thread_time()
-        is_quiet = turn - self._turn < QUIET_TURNS and cpu_s - self._cpu_s < QUIET_CPU_SHARE * COLLECT_TICK_S
-        self._turn, self._cpu_s = turn, cpu_s
+    def _later(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.call_later(COLLECT_TICK_S, self._tick, loop)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._later(loop)
         blocks = sys.getallocatedblocks()
-        is_due = blocks > self._blocks * COLLECT_DUE_TIMES + COLLECT_DUE_BLOCKS
-        is_late = blocks > self._blocks * COLLECT_LATE_TIMES + COLLECT_LATE_BLOCKS
-        if is_late or (is_due and is_quiet):
-            self._look(blocks)
+        if blocks > self._blocks * COLLECT_LATE_TIMES + COLLECT_LATE_BLOCKS + self._things() * COLLECT_THING_BLOCKS:
+            self._look_at_all(blocks)
 
-    def _turns(self) -> int:
-        return self._loop.turn_of() if isinstance(self._loop, WatchedLoop) else 0
-
-    def _look(self, before: int) -> None:
+    def _look_at_all(self, before: int) -> None:
         started = time.perf_counter()
         found = gc.collect()
         seconds = time.perf_counter() - started
         self.looks += 1
         grown_from, self._blocks = self._blocks, sys.getallocatedblocks()
-        log.info(
-            "memory had grown from %d to %d blocks: %d objects in circles were found in %.0f ms, %d blocks are left",
-            grown_from, before, found, seconds * 1e3, self._blocks,
+        log.warning(
+            "memory had grown from %d to %d blocks: all objects were looked at in %.0f ms, while everybody waited; "
+            "%d were in circles, %d blocks are left",
+            grown_from, before, seconds * 1e3, found, self._blocks,
         )  # fmt: skip

@@ -42,12 +42,15 @@ QUIET_PROBES = 1000 if NIGHTLY else 50
 Load = Callable[[ServerProcess], None]
 
 
+def metrics(process: ServerProcess) -> dict[str, str]:
+    """Each with its labels."""
+    lines = (line.rpartition(" ") for line in process.admin("GET", "/metrics").splitlines())
+    return {name: value for name, _, value in lines}
+
+
 def slow_turns(process: ServerProcess) -> tuple[int, float]:
     """(turns above `TURN_S`, CPU seconds of the longest one) since the start."""
-    found = {}
-    for line in process.admin("GET", "/metrics").splitlines():
-        name, _, value = line.rpartition(" ")
-        found[name] = value
+    found = metrics(process)
     name = "quintlog_loop_slow_turn_seconds"
     above = float(found[f"{name}_count"]) - float(found[f'{name}_bucket{{le="{TURN_S:.10g}"}}'])
     return int(above), float(found["quintlog_loop_turn_seconds_max"])
@@ -336,3 +339,12 @@ def test_nobody_waits_for_what_another_client_sends(process: ServerProcess, load
         f"({len(beside)} probes, longest {beside[-1]:.1f}); longest turn so far {longest_s * 1e3:.0f} ms of CPU time"
     )
     assert above == before, process.log_text[-2000:]
+
+
+def test_the_interpreter_never_looks_at_all_objects(process: ServerProcess) -> None:
+    """Behind all loads, which have made tens of thousands of topics by night."""
+    found = metrics(process)
+    longest_s = float(found["quintlog_collection_seconds_max"])
+    print(f"\nlongest look for circles {longest_s * 1e3:.1f} ms of CPU time")
+    assert found["quintlog_full_collections_total"] == "0.0"
+    assert 0 < longest_s < TURN_S

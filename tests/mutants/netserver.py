@@ -652,4 +652,11 @@ MUTANTS = (
         "pass",
         "tests/unit/netserver/test_circles.py",
     ),
+    Mutant(
+        "let the interpreter look at all objects",
+        "netserver/shell/collection.py::Collection.begin",
+        "gc.set_threshold(*COLLECT_YOUNG, NEVER)",
+        "gc.set_threshold(*COLLECT_YOUNG, 2)",
+        "tests/unit/netserver/shell/test_collection.py",
+    ),
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterator
 
@@ -13,23 +12,23 @@ import uvloop
 
 from netserver.shell import collection
 from netserver.shell.collection import Collection
-from netserver.shell.watched_loop import WatchedLoop
 from tests.echo import until
 
 GROWTH = 20_000
+LOOKED_AT_MAX = 5 * 2000
+"""Objects in one look: what is new since the one before, and what was looked at once."""
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Memory grows soon, seconds are short; the tests' own interpreter is as before afterwards."""
-    monkeypatch.setattr(collection, "COLLECT_DUE_TIMES", 1.0)
-    monkeypatch.setattr(collection, "COLLECT_DUE_BLOCKS", GROWTH)
+    """Memory grows soon; the tests' own interpreter is as before afterwards."""
     monkeypatch.setattr(collection, "COLLECT_LATE_TIMES", 1.0)
-    monkeypatch.setattr(collection, "COLLECT_LATE_BLOCKS", 4 * GROWTH)
+    monkeypatch.setattr(collection, "COLLECT_LATE_BLOCKS", GROWTH)
+    monkeypatch.setattr(collection, "COLLECT_THING_BLOCKS", 100)
     monkeypatch.setattr(collection, "COLLECT_TICK_S", 0.05)
-    monkeypatch.setattr(collection, "QUIET_CPU_SHARE", 0.5)  # a test itself makes some turns
-    before = gc.get_threshold()
+    before, callbacks = gc.get_threshold(), list(gc.callbacks)
     yield
+    gc.callbacks[:] = callbacks
     gc.set_threshold(*before)
     gc.unfreeze()
 
@@ -46,37 +45,24 @@ def old_circle() -> Callable[[], object]:
     return weakref.ref(made)
 
 
-async def many_turns() -> None:
-    while True:  # noqa: ASYNC110  (it waits for nothing)
-        await asyncio.sleep(0)
-
-
-async def long_turns() -> None:
-    """Fewer turns than timers make, and no rest."""
-    while True:
-        end = time.thread_time() + 0.015
-        while time.thread_time() < end:
-            pass
-        await asyncio.sleep(0)
-
-
-def run(main: Callable[[Collection], object]) -> None:
+def run(main: Callable[[Collection], Coroutine[None, None, None]], things: Callable[[], int] = lambda: 0) -> None:
     async def with_collection() -> None:
-        collector = Collection(asyncio.get_running_loop())
-        collector.begin()
-        await main(collector)  # type: ignore[misc]
+        collector = Collection(things)
+        collector.begin(asyncio.get_running_loop())
+        await main(collector)
 
-    uvloop.run(with_collection(), loop_factory=WatchedLoop)
+    uvloop.run(with_collection())
 
 
-def test_all_objects_are_looked_at_when_memory_has_grown_and_nobody_is_in_a_hurry() -> None:
+def test_all_objects_are_looked_at_when_memory_has_grown_without_a_reason() -> None:
     async def main(collector: Collection) -> None:
-        circle = old_circle()
+        circle, found = old_circle(), collector.found
         await asyncio.sleep(0.2)
         assert not collector.looks
-        kept = [bytes(number) for number in range(2, GROWTH + 1000)]
+        kept = [[] for _ in range(GROWTH + 1000)]
         await until(lambda: collector.looks == 1)
         assert circle() is None
+        assert collector.found > found
         await asyncio.sleep(0.2)
         assert collector.looks == 1, "it has not grown since then"
         del kept
@@ -84,21 +70,37 @@ def test_all_objects_are_looked_at_when_memory_has_grown_and_nobody_is_in_a_hurr
     run(main)
 
 
-@pytest.mark.parametrize("work", [many_turns, long_turns])
-def test_it_waits_for_a_quiet_moment_while_memory_allows(work: Callable[[], Coroutine[None, None, None]]) -> None:
+def test_memory_that_is_taken_for_something_is_no_reason_to_look_at_all_objects() -> None:
+    things = 0
+
     async def main(collector: Collection) -> None:
-        others = asyncio.ensure_future(work())
-        await asyncio.sleep(0.2)
-        circle = old_circle()
+        nonlocal things
+        things = GROWTH // 50
         kept = [[] for _ in range(2 * GROWTH)]
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(0.2)
         assert not collector.looks
-        assert circle() is not None
-        more = [[] for _ in range(3 * GROWTH)]
+        things = 0
         await until(lambda: collector.looks)
-        assert circle() is None
-        others.cancel()
-        del kept, more
+        del kept
+
+    run(main, lambda: things)
+
+
+def test_no_look_is_at_more_than_some_thousand_objects_however_many_there_are() -> None:
+    async def main(collector: Collection) -> None:
+        most = 0
+
+        def count(phase: str, info: dict[str, int]) -> None:
+            nonlocal most
+            if phase == "start":
+                most = max(most, sum(len(gc.get_objects(number)) for number in range(info["generation"] + 1)))
+
+        gc.callbacks.append(count)
+        kept = [[] for _ in range(20 * LOOKED_AT_MAX)]
+        gc.callbacks.remove(count)
+        assert len(gc.get_objects()) > len(kept)
+        assert 0 < most <= LOOKED_AT_MAX
+        assert collector.longest_s > 0
 
     run(main)
 
@@ -107,6 +109,5 @@ def test_what_is_there_at_the_start_is_never_looked_at() -> None:
     async def main(_collector: Collection) -> None:
         assert gc.get_freeze_count() > 10_000
         assert gc.isenabled()
-        assert gc.get_threshold()[2] > 1_000_000
 
     run(main)
