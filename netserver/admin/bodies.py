@@ -12,13 +12,13 @@ import json
 import threading
 from json.decoder import JSONArray, JSONObject  # type: ignore[attr-defined]
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from aiohttp import web
+
+from netserver.http.bodies import Hold
 from netserver.http.errors import BadRequest
-from netserver.limits import ADMIN_JSON_AT_ONCE_BYTES, ADMIN_JSON_VALUES_MAX
-
-if TYPE_CHECKING:
-    from aiohttp import web
+from netserver.limits import ADMIN_BODY_BYTES, ADMIN_JSON_AT_ONCE_BYTES, ADMIN_JSON_VALUES_MAX
 
 
 class TooManyValues(Exception):
@@ -35,6 +35,19 @@ async def invite(request: web.BaseRequest) -> None:
         writer = request.writer
         await writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         writer.output_size = 0  # nothing of the answer is sent yet
+
+
+async def read_body(request: web.BaseRequest, hold: Hold) -> bytes:
+    """All of a body. Raises Busy, HTTPRequestEntityTooLarge."""
+    if request.content_length is not None and request.content_length <= ADMIN_JSON_AT_ONCE_BYTES:
+        return await request.read()
+    content = bytearray()
+    async for piece in request.content.iter_any():
+        content += piece
+        hold(len(content))
+        if len(content) > ADMIN_BODY_BYTES:
+            raise web.HTTPRequestEntityTooLarge(ADMIN_BODY_BYTES, len(content))
+    return bytes(content)
 
 
 async def read_document(body: bytes) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Final
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
@@ -28,6 +28,7 @@ from aiohttp.web_protocol import RequestHandler
 from netserver.access.quotas import Seat
 from netserver.admin.places import Places
 from netserver.config.settings import Address
+from netserver.http.bodies import Busy
 from netserver.limits import (
     ADMIN_ACCEPT_BATCH,
     ADMIN_BODY_BYTES,
@@ -42,15 +43,6 @@ from netserver.shell.listener import ConnectionGate, Lost, TcpListener
 
 Tls = Callable[[], ssl.SSLContext | None]
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-
-
-BUSY_RETRY_S: Final = 1
-
-
-class Busy(Exception):
-    """There are as many requests in work as there may be."""
-
-    retry_after_s = BUSY_RETRY_S
 
 
 class HttpServer(web.Server):

@@ -25,10 +25,10 @@ from netserver.admin.api import Conflict, NotFound
 from netserver.admin.bodies import TooManyValues
 from netserver.admin.globs import BadGlob
 from netserver.admin.groups import UnknownGroup
-from netserver.admin.http import Busy
 from netserver.admin.places import NoPlace
 from netserver.admin.upkeep import UpkeepFailed
 from netserver.errors import ConfigError
+from netserver.http.bodies import Busy
 from netserver.http.errors import BadRequest
 
 STATUS_OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (

@@ -107,7 +107,7 @@ from netserver.access.quotas import QuotaReached, Seat
 from netserver.access.table import Route, methods_of, route_of, topic_of
 from netserver.admin.access import KeysApi, SubscriptionsApi
 from netserver.admin.api import Api, Conflict
-from netserver.admin.bodies import NotJson, invite, read_document
+from netserver.admin.bodies import NotJson, invite, read_body, read_document
 from netserver.admin.callers import Caller
 from netserver.admin.globs import BadGlob, matcher
 from netserver.admin.groups import GroupsApi
@@ -315,7 +315,14 @@ class AdminServer:
         if request.method in ("POST", "PATCH") and not caller.is_operator:
             self._count_as_client(request)  # a body may come slowly
         await invite(request)
-        content = await request.read() if request.method in ("POST", "PATCH") else b""
+        with self._records.room.share() as hold:
+            content = await read_body(request, hold) if request.method in ("POST", "PATCH") else b""
+            return await self._answered(request, entry, parts, caller, content)
+
+    async def _answered(
+        self, request: web.BaseRequest, entry: Route, parts: tuple[bytes, ...], caller: Caller, content: bytes
+    ) -> web.StreamResponse:
+        """The answer to a request whose body has come whole."""
         try:
             body = await read_document(content) if parts != (b"staged",) else {}
         except NotJson as error:

@@ -18,7 +18,6 @@ from aiohttp import web
 from netserver.access.rights import Role
 from netserver.access.table import PAGES, Route, route_of, topic_of
 from netserver.admin.callers import Caller, is_of_another_site
-from netserver.admin.http import Busy
 from netserver.admin.problems import problem_of
 from netserver.config.console import FULL, OFF
 from netserver.console.connections import ConnectionViews
@@ -33,6 +32,7 @@ from netserver.console.records import RecordViews
 from netserver.console.settings import SettingsViews
 from netserver.console.storage import StorageViews
 from netserver.console.topics import TopicViews
+from netserver.http.bodies import Busy
 
 if TYPE_CHECKING:
     from netserver.admin.access import SubscriptionsApi

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from netserver.admin.slices import sliced
@@ -15,8 +16,15 @@ from netserver.client.partitioning import partition_of
 from netserver.http.dispatch import pack_lengths, pack_lines
 from netserver.http.errors import BadRequest
 from netserver.http.json_lines import Row, Rows, gather, read_lines
-from netserver.http.limits import HTTP_LINE_BYTES_MAX, HTTP_PIECE_BYTES, HTTP_RECORDS_PIECE
-from netserver.http.splitting import LENGTH, LENGTHS, Splitter
+from netserver.http.limits import (
+    HTTP_BODIES_BYTES_MAX,
+    HTTP_BUSY_RETRY_S,
+    HTTP_LINE_BYTES_MAX,
+    HTTP_PIECE_BYTES,
+    HTTP_READ_BYTES,
+    HTTP_RECORDS_PIECE,
+)
+from netserver.http.splitting import LENGTH, Splitter, check_size
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
@@ -24,43 +32,80 @@ if TYPE_CHECKING:
     from netserver.http.publishing import Publishing
 
 Chunks = AsyncIterator[bytes]
+Hold = Callable[[int], None]
 LINES: Final = ("application/x-ndjson", "application/jsonl", "application/x-jsonlines", "application/json-lines")
 
 
+class Busy(Exception):
+    """Others have as much in work as there may be."""
+
+    retry_after_s = HTTP_BUSY_RETRY_S
+
+
+class Room:
+    """Memory for what has come of bodies and cannot be appended yet, of all requests together."""
+
+    def __init__(self) -> None:
+        self._held_bytes = 0
+
+    @contextmanager
+    def share(self) -> Iterator[Callable[[int], None]]:
+        """One request's; what it is given is told how many bytes that are now. It raises Busy: they are too many."""
+        held_bytes = 0
+
+        def hold(size_bytes: int) -> None:
+            nonlocal held_bytes
+            self._held_bytes += size_bytes - held_bytes
+            held_bytes = size_bytes
+            if self._held_bytes > HTTP_BODIES_BYTES_MAX and size_bytes > HTTP_READ_BYTES:
+                raise Busy(f"bodies of {self._held_bytes} bytes are in memory, as many as may be; try again later")
+
+        try:
+            yield hold
+        finally:
+            self._held_bytes -= held_bytes
+
+
 async def append_values(
-    chunks: Chunks, splitter: Splitter, partition: Partition, key: bytes, publishing: Publishing
+    chunks: Chunks, splitter: Splitter, partition: Partition, key: bytes, publishing: Publishing, hold: Hold
 ) -> None:
-    """A body that is split into values. Raises BadRequest, EngineError."""
+    """A body that is split into values. Raises BadRequest, Busy, EngineError."""
     async for data in chunks:
-        await _append(splitter.take(data), partition, key, publishing)
+        values = splitter.take(data)
+        hold(splitter.rest_bytes)
+        await _append(values, partition, key, publishing)
     await _append(splitter.end(), partition, key, publishing)
 
 
-async def append_lengths(chunks: Chunks, partition: Partition, publishing: Publishing) -> None:
-    """Values, each after its length. Raises BadRequest, EngineError."""
+async def append_lengths(chunks: Chunks, partition: Partition, publishing: Publishing, hold: Hold) -> None:
+    """Values, each after its length. Raises BadRequest, Busy, EngineError."""
     most = partition.config.record_bytes_max
     rest = bytearray()
     async for data in chunks:
         rest += data
+        hold(len(rest))
         at = 0
         while True:
             after = await publishing.pack(partition, pack_lengths, rest, at, len(rest), most)
             if after == at:
-                splitter = Splitter(LENGTHS, most)
-                one = splitter.take(bytes(rest[at : at + 4 + _length(rest, at)]))
-                if not one:  # the rest of it has not come
+                end = at + 4 + _length(rest, at, most)
+                if len(rest) < end:  # the rest of it has not come
                     break
-                await _append(one, partition, b"", publishing)
-                after += 4 + len(one[0])
+                await _append([bytes(rest[at + 4 : end])], partition, b"", publishing)
+                after = end
             at = after
             await asyncio.sleep(0)
         del rest[:at]
+        hold(len(rest))
     if rest:
         raise BadRequest(f"the body ends within a record: {len(rest)} bytes are left")
 
 
-def _length(rest: bytearray, at: int) -> int:
-    return int(LENGTH.unpack_from(rest, at)[0]) if len(rest) - at >= 4 else 0
+def _length(rest: bytearray, at: int, most: int) -> int:
+    """Of the record there, as far as it has come. Raises BadRequest."""
+    size_bytes = int(LENGTH.unpack_from(rest, at)[0]) if len(rest) - at >= 4 else 0
+    check_size(size_bytes, most)
+    return size_bytes
 
 
 class Lines:
@@ -93,8 +138,8 @@ class Lines:
         self._rest = bytearray()
         self._number = 1
 
-    async def append(self, chunks: Chunks) -> None:
-        """A whole body. Raises BadRequest, which names the line; EngineError."""
+    async def append(self, chunks: Chunks, hold: Hold) -> None:
+        """A whole body. Raises BadRequest, which names the line; Busy, EngineError."""
         async for data in chunks:
             before = len(self._rest)
             self._rest += data
@@ -103,6 +148,7 @@ class Lines:
                 await self._take(before + newline + 1)
             if len(self._rest) > HTTP_LINE_BYTES_MAX:
                 raise BadRequest(f"line {self._number} has more than {HTTP_LINE_BYTES_MAX} bytes")
+            hold(len(self._rest))
         if self._rest:
             self._rest += b"\n"
             await self._take(len(self._rest))

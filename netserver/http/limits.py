@@ -10,6 +10,13 @@ HTTP_LINE_BYTES_MAX: Final = 2 * MIB
 """One line of a publish: it is decoded in one piece, which takes 10 ms when it consists of the smallest values. Larger
 records come as they are (``split=none`` or ``length``)."""
 
+HTTP_BODIES_BYTES_MAX: Final = 512 * MIB
+"""What has come of bodies and cannot be appended yet, of all requests together: two records of the largest size. One
+more is told to come later, unless it has less than is read from the log at a time."""
+
+HTTP_BUSY_RETRY_S: Final = 1
+"""When whoever finds no room is to come again."""
+
 HTTP_HEADERS_MAX: Final = 1000
 """Headers of a record that comes as a line of JSON: each is an object of its own for a while."""
 

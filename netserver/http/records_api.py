@@ -23,7 +23,7 @@ from engine.partitions.extent import Extent
 from engine.positions import EARLIEST, LATEST
 from netserver.admin.slices import sliced
 from netserver.client.partitioning import partition_of
-from netserver.http.bodies import LINES, Lines, append_lengths, append_values
+from netserver.http.bodies import LINES, Busy, Hold, Lines, Room, append_lengths, append_values
 from netserver.http.choosing import Line, Progress, line_of_item, until_s, wanted
 from netserver.http.dispatch import frame_lengths, frame_lines
 from netserver.http.errors import BadRequest
@@ -74,6 +74,7 @@ class RecordsApi:
         self._api = api
         self._counters = server.http
         self._next_partition = itertools.count()
+        self.room = Room()
         self._reading = TakingTurns(server.log.slices)
 
     # --- publishing
@@ -94,9 +95,10 @@ class RecordsApi:
         topic = self._api.found_or_made(name)
         publishing = Publishing(self._server.shell.pressure, sender, may)
         try:
-            await self._append(request, asked, topic, publishing)
+            with self.room.share() as hold:
+                await self._append(request, asked, topic, publishing, hold)
             await publishing.finish()
-        except (BadRequest, EngineError) as error:
+        except (BadRequest, Busy, EngineError) as error:
             with suppress(EngineError):  # the first error is the one that is told
                 await publishing.finish()
             if publishing.records:
@@ -114,6 +116,7 @@ class RecordsApi:
         asked: Publish,
         topic: Topic,
         publishing: Publishing,
+        hold: Hold,
     ) -> None:
         usual = await self._api.opened(topic, self._partition_of(asked, topic))
         chunks = request.content.iter_any()
@@ -126,12 +129,12 @@ class RecordsApi:
                 slices=self._server.log.slices,
                 publishing=publishing,
             )
-            await lines.append(chunks)
+            await lines.append(chunks, hold)
         elif asked.split == LENGTHS and not asked.key:
-            await append_lengths(chunks, usual, publishing)
+            await append_lengths(chunks, usual, publishing, hold)
         else:
             splitter = Splitter(asked.split, topic.config.record_bytes_max)
-            await append_values(chunks, splitter, usual, asked.key, publishing)
+            await append_values(chunks, splitter, usual, asked.key, publishing, hold)
 
     def _partition_of(self, asked: Publish, topic: Topic) -> int:
         """Where a record goes that says nothing of its own: by the request's key, else by turns over the requests."""

@@ -43,6 +43,11 @@ class Splitter:
         self._end = _ENDS.get(split)
         self._is_length = split == LENGTHS
 
+    @property
+    def rest_bytes(self) -> int:
+        """What has come and belongs to no complete record."""
+        return len(self._rest)
+
     def take(self, data: bytes) -> list[bytes]:
         """The records that are complete by now."""
         rest = self._rest
@@ -83,5 +88,10 @@ class Splitter:
         return records
 
     def _check(self, size_bytes: int) -> None:
-        if size_bytes > self._value_bytes_max:
-            raise BadRequest(f"a record of {size_bytes} bytes; the limit is {self._value_bytes_max}")
+        check_size(size_bytes, self._value_bytes_max)
+
+
+def check_size(size_bytes: int, most: int) -> None:
+    """Raises BadRequest: a record has more than it may."""
+    if size_bytes > most:
+        raise BadRequest(f"a record of {size_bytes} bytes; the limit is {most}")

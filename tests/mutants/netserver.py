@@ -121,10 +121,17 @@ MUTANTS = (
     ),
     Mutant(
         "pass over fields of a document that nobody knows",
-        "netserver/admin/server.py::AdminServer._call_api",
+        "netserver/admin/server.py::AdminServer._answered",
         "(unknown := body.keys() - known)",
         "(unknown := set[str]())",
         f"{GROUPS} -k moves_nothing",
+    ),
+    Mutant(
+        "hold as many bodies over HTTP as come",
+        "netserver/http/bodies.py::Room.share.hold",
+        "self._held_bytes > HTTP_BODIES_BYTES_MAX",
+        "False",
+        f"{HTTP_RECORDS} -k bounded_together",
     ),
     Mutant(
         "read of all partitions of a request in one turn of the loop",

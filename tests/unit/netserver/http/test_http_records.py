@@ -546,3 +546,50 @@ def test_a_client_that_asks_first_is_told_to_send_its_body(path: str, body: byte
         writer.close()
 
     with_records(test)
+
+
+@pytest.mark.parametrize("path", ["topics/t/records?split=none", "topics/t/records?split=length", "groups"])
+def test_bodies_that_are_held_are_bounded_together(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two have come in half and fill the room; a third is told to come later, unless it is small."""
+    monkeypatch.setattr("netserver.http.bodies.HTTP_BODIES_BYTES_MAX", 1 << 20)
+    half = (600_000).to_bytes(4, "big") + b" " * 520_000
+
+    async def test(call: Records) -> None:
+        await call.publish("t/records?split=none", b"x", RAW)
+        host, port = call.base.removeprefix("http://").split(":")
+        room, writers = call.server.admin._records.room, []  # type: ignore[union-attr]
+        for _ in range(2):
+            _, writer = await asyncio.open_connection(host, int(port))
+            head = f"POST /v1/{path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {call.token}\r\n"
+            writer.write(head.encode() + b"Content-Length: 600004\r\n\r\n" + half)
+            writers.append(writer)
+        async with asyncio.timeout(20):
+            while room._held_bytes < 2 * len(half):  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        status, answer = await call("POST", f"/v1/{path}", half + b" " * 80_000, headers=call.bearer)
+        assert (status, answer["code"]) == (503, "busy")
+        assert (await call.publish("t/records?split=none", b"x" * 100_000, RAW))[0] == 200
+        for writer in writers:
+            writer.transport.abort()
+        async with asyncio.timeout(20):
+            while room._held_bytes:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+
+    with_records(test)
+
+
+def test_a_large_record_after_its_length_costs_no_more_than_one_that_is_a_body() -> None:
+    """What has come of it is not copied with each piece of it."""
+    value = b"x" * (8 << 20)
+
+    async def test(call: Records) -> None:
+        async def cpu_s(path: str, body: bytes) -> float:
+            before_s = time.thread_time()
+            assert (await call.publish(path, body, RAW))[0] == 200
+            return time.thread_time() - before_s
+
+        whole_s = min([await cpu_s("t/records?split=none", value) for _ in range(3)])
+        body = len(value).to_bytes(4, "big") + value
+        assert min([await cpu_s("t/records?split=length", body) for _ in range(3)]) < 4 * whole_s
+
+    with_records(test)
