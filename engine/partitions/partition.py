@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 from engine.callbacks import call_each
@@ -322,10 +323,9 @@ class Partition:
         write_batches: list[WriteBatch] = []
         writer = self.writer(len(values[0]), attributes)
         size = 0
-        for row, value in enumerate(values):
-            key = keys[row] if keys is not None else b""
-            timestamp_ms = timestamps_ms[row] if timestamps_ms is not None else now_ms
-            flat = headers[row] if headers is not None else ()
+        columns: Any = ((keys, b""), (timestamps_ms, now_ms), (headers, ()))
+        filled = [repeat(usual, len(values)) if column is None else column for column, usual in columns]
+        for value, key, timestamp_ms, flat in zip(values, *filled, strict=True):
             while not writer.put_record(value, key, timestamp_ms, flat):
                 if size:
                     write_batches.append(self.appended(waiter, size))

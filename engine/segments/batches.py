@@ -123,7 +123,8 @@ def check_records(
 ) -> None:
     """Raises TooLarge or ValueError if a partition of a topic can take one of these records in no case."""
     limit = config.record_bytes_max
-    for row, value in enumerate(values):
+    are_plain = headers is None and max(map(len, values), default=0) <= min(limit, EXTENSION_BYTES_MAX)
+    for row, value in enumerate(() if are_plain else values):
         flat = headers[row] if headers is not None else ()
         size = len(value) + sum(map(len, flat))
         if size > limit:
