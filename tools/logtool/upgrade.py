@@ -41,7 +41,7 @@ def check(settings: Settings, directory: Path | None) -> None:
     \b
     /opt/quintlog-new/bin/logtool upgrade check /var/lib/quintlog
     """
-    data_dir = directory or settings.need_directory()
+    data_dir = directory or settings.need_directory("upgrade check")
     read_version(SystemFiles(), data_dir)
     topics = stored_topics(DirectoryReader(data_dir))
     ignored = [text for topic in topics for text in ignored_settings(topic)]

@@ -31,6 +31,7 @@ FILES_ONLY: Final[dict[str, Reason]] = {
         "looks at files that no server may have open: stop the server, then run it on its machine with --data-dir DIR",
         CONFLICT,
     ),
+    "upgrade check": Reason(f"is about this program and a directory: {HERE}; works while the server runs"),
     "archive-segments": Reason(f"copies segment files byte for byte: {HERE}; works while the server runs"),
     "archive-table": Reason(f"reads segment files by the gigabyte: {HERE}; works while the server runs"),
     "spark": Reason(f"reads segment files by many processes: {HERE}; --server after NAME says where records go"),
