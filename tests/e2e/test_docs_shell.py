@@ -30,6 +30,7 @@ RUN_ELSEWHERE = {
 """Pages with commands of a shell that another test runs."""
 NOT_RUN = {
     "python3 -m venv /opt/quintlog": "installs a service, which needs systemd as the first process",
+    "make wheel ": "needs a builder of images, and one to run them",
     "make test ": "whoever runs this test has run it",
     "make serve ": "test_setup.py",
 }

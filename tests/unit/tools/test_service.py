@@ -86,19 +86,23 @@ def test_sockets_of_systemd(tmp_path: Path) -> None:
     command += ["--data-dir", str(tmp_path / "data"), "--figg", f"127.0.0.1:{ports['figg']}", "--admin", "127.0.0.1:0"]
     command += [part for name in LISTENERS[1:] for part in (f"--{name}", "off")]
     environment = {**os.environ, "LISTEN_FDS": "2", "LISTEN_FDNAMES": "quintlog.socket:admin"}
-    with socket.create_connection(("127.0.0.1", ports["admin"]), 60) as early:
-        process = subprocess.Popen(command, env=environment, pass_fds=fds, stdout=subprocess.PIPE, text=True)
-        for one in made.values():
-            one.close()
-        assert process.stdout is not None
-        with process.stdout as output:
-            lines = list(itertools.takewhile(lambda line: line != "ready", map(str.strip, output)))
+    with (
+        socket.create_connection(("127.0.0.1", ports["admin"]), 60) as early,
+        subprocess.Popen(command, env=environment, pass_fds=fds, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        try:
+            for one in made.values():
+                one.close()
+            assert process.stdout is not None
+            lines = list(itertools.takewhile(lambda line: line != "ready", map(str.strip, process.stdout)))
             assert f"figg 127.0.0.1:{ports['figg']}" in lines
             assert f"admin 127.0.0.1:{ports['admin']}" in lines
             early.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
             assert early.recv(100).startswith(b"HTTP/1.1 200")
             process.send_signal(signal.SIGTERM)
             assert process.wait(60) == 0
+        finally:
+            process.kill()
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
