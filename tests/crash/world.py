@@ -328,7 +328,7 @@ class Life:
         if topic.deleting:
             return
         self.known.changing.add(topic.id)
-        wanted = {**topic.settings, "retention_bytes": f"{number + 1} GiB"}
+        wanted = {**topic.settings, "retention_bytes": f"{number + 1}GiB"}
 
         def done(error: EngineError | None) -> None:
             if error is None:

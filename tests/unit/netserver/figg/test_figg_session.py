@@ -345,7 +345,7 @@ def test_a_reader_that_does_not_read_costs_little_and_holds_up_nobody() -> None:
 
         _, found = await asyncio.gather(publish(), live.read(b"t", 1000))
         assert found == numbered(1, *values)
-        waiting = [connection._output_bytes() for connection in place.server.shell.connections]
+        waiting = [connection.output_bytes() for connection in place.server.shell.connections]
         assert max(waiting) <= 1 * MB
         stalled.writer.transport.resume_reading()  # type: ignore[attr-defined]
         assert await stalled.read(b"t", 1000) == numbered(1, *values)
