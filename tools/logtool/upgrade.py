@@ -36,10 +36,8 @@ def upgrade() -> None:
 def check(settings: Settings, directory: Path | None) -> None:
     """Look at DIR, else --data-dir: can this version open it, what would change, and which ones can go back?
 
-    Its server may run. Exit code 3: it cannot; nothing was touched.
-
-    \b
-    /opt/quintlog-new/bin/logtool upgrade check /var/lib/quintlog
+    Run it with the logtool of the new version; the server of the old one may run. Exit code 3: it cannot; nothing was
+    touched.
     """
     data_dir = directory or settings.need_directory("upgrade check")
     read_version(SystemFiles(), data_dir)

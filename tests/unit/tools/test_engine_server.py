@@ -82,7 +82,7 @@ def test_checks_and_prints(tmp_path: Path) -> None:
     assert printed.returncode == 0
     assert 'sync_interval = "250ms"' in printed.stdout
     assert 'listen = "off"' in printed.stdout
-    assert run("--version").stdout.startswith("engine-server, version ")
+    assert run("--version").stdout.startswith("engine-server ")
     assert "--data-dir" in run("--help").stdout
 
 

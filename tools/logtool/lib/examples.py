@@ -93,6 +93,8 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
         "generate systemd >quintlog.service",
         "generate systemd --user log --config /etc/quintlog.toml",
     ),
+    "generate systemd-socket": ("generate systemd-socket >quintlog.socket",),
+    "upgrade check": ("upgrade check", "upgrade check /var/lib/quintlog"),
     "generate man": ("generate man ~/.local/share/man", "generate man /usr/local/share/man"),
     "generate prometheus": ("generate prometheus >prometheus.yml",),
     "generate alerts": ("generate alerts --lag 10000 >quintlog-alerts.yml",),
