@@ -19,6 +19,8 @@ from netserver.tank.requests import REQUEST_IDS
 from tests import access_place
 from tests.access_place import TRIES, https, place, url_of
 
+pytestmark = pytest.mark.whole
+
 TOPIC: Final = b"t-1"
 IDENTITIES: Final[dict[str, dict[str, Any]]] = {
     "everything": {right.value: ["*"] for right in Right},

@@ -22,6 +22,8 @@ from tests import fujin_peer
 from tests.certificates import self_signed, signed
 from tests.figg_peer import publish_frame
 
+pytestmark = pytest.mark.whole
+
 
 class Files:
     """An authority, a server's certificate and an access file in which `shop` may publish to orders."""

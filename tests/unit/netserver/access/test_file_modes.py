@@ -20,6 +20,8 @@ from tests import access_place
 from tests.access_place import place
 from tests.certificates import self_signed
 
+pytestmark = pytest.mark.whole
+
 PUBLIC = {"fujin-certificate.pem"}
 """Clients of other users know the server by it."""
 OWNERS_ALONE = ("admin.token", "fujin-key.pem")

@@ -23,6 +23,8 @@ from netserver.limits import (
 )
 from tests.access_place import Place, https, key_of, place
 
+pytestmark = pytest.mark.whole
+
 EVERYTHING: Final[dict[str, Any]] = {right.value: ["*"] for right in Right}
 RECORDS: Final = "/v1/topics/t/records"
 

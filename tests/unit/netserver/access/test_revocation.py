@@ -25,6 +25,8 @@ from tests import blipmq_peer, fujin_peer, reliably_peer, tank_peer
 from tests.access_place import Place, place
 from tests.figg_peer import ATTACH, frame, publish_frame, text
 
+pytestmark = pytest.mark.whole
+
 EVERYTHING: Final[dict[str, Any]] = {right.value: ["*"] for right in Right}
 GRACE_S: Final = 1.0
 FED: Final = b"fed"

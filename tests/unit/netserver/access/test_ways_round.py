@@ -17,6 +17,8 @@ from netserver.tank import messages as tank
 from tests import access_place, blipmq_peer, tank_peer
 from tests.access_place import Place, key_of, place
 
+pytestmark = pytest.mark.whole
+
 EVERYTHING: Final[dict[str, Any]] = {right.value: ["*"] for right in Right}
 
 

@@ -25,6 +25,8 @@ from netserver.limits import AUDIT_LINES_PER_S, WRONG_KEY_DELAY_MAX_S, WRONG_KEY
 from tests import access_place, blipmq_peer
 from tests.access_place import key_of, place
 
+pytestmark = pytest.mark.whole
+
 EVERYTHING: Final[dict[str, Any]] = {right.value: ["*"] for right in Right}
 
 

@@ -16,6 +16,8 @@ from netserver.client import blocking
 from netserver.errors import Closed, ConnectionFailed, Refused, Timeout
 from netserver.testing import ServerProcess, server
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:

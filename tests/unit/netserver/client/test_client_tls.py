@@ -24,6 +24,8 @@ from netserver.errors import ConnectionFailed, TlsFailed, WrongServer
 from netserver.testing import running
 from tests.certificates import Authority, self_signed
 
+pytestmark = pytest.mark.whole
+
 TCP = ("figg", "tank", "blipmq", "reliably")
 PROTOCOLS = (*TCP, "fujin")
 OPTIONS: dict[str, dict[str, Any]] = {"blipmq": {"api_key": "any"}, "reliably": {"params": {"count": 2}}}

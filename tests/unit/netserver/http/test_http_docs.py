@@ -12,6 +12,8 @@ import pytest
 
 from netserver.testing import server
 
+pytestmark = pytest.mark.whole
+
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "http.md"
 
 
