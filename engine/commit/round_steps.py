@@ -162,6 +162,10 @@ class RoundSteps:
         ends, this.sync_seconds = writer.take()
         is_good = len(this.prepared) == len(this.parts)
         for part, (failed_at, code, mark_code) in zip(this.prepared, ends, strict=True):
+            if failed_at == DONE and mark_code == errno.EROFS:
+                # The file system has just made itself read-only (ext4 with errors=remount-ro): a sync of that moment
+                # may have answered well for a size of the file that the journal then gave up.
+                failed_at, code = SYNC, mark_code
             if failed_at != DONE:
                 is_good = False
                 part.problem = OSError(code, os.strerror(code))
