@@ -302,6 +302,8 @@ class LmdbState(StateReader):
             log.warning("%s was not closed, and is too large to be verified now: run `logtool verify`", path)
         super().__init__(self._environment)
         self.pending_bytes = 0
+        self._unanswered: deque[tuple[Submission, EngineError | None]] = deque()
+        """Of all rounds, in the order of submission; owner's thread only."""
         self.rounds = 0
         self.commit_seconds = Histogram()
         """Time that committing a round took, its syncs included."""
@@ -388,21 +390,27 @@ class LmdbState(StateReader):
         return None
 
     def _answer(self, batch: list[Submission], error: EngineError | None) -> None:
-        waiting = deque(batch)
-        self._call_soon_threadsafe(lambda: self._call(waiting, error))
+        self._call_soon_threadsafe(lambda: self._answered(batch, error))
 
-    def _call(self, waiting: deque[Submission], error: EngineError | None) -> None:
-        """On the owner thread: the answers of one round, in order, many of them in several turns of its loop.
+    def _answered(self, batch: list[Submission], error: EngineError | None) -> None:
+        """On the owner thread: answers behind those of earlier rounds that have not had their turn yet."""
+        is_under_way = bool(self._unanswered)
+        self._unanswered.extend((submission, error) for submission in batch)
+        if not is_under_way:
+            self._call()
+
+    def _call(self) -> None:
+        """On the owner thread: answers in order, many of them in several turns of its loop.
 
         One that raises does not cost the others theirs.
         """
         until = time.perf_counter() + SLICES_S
         try:
-            while waiting and time.perf_counter() < until:
-                submission = waiting.popleft()
+            while self._unanswered and time.perf_counter() < until:
+                submission, error = self._unanswered.popleft()
                 self.pending_bytes -= submission.size_bytes
                 if submission.on_done is not None:
                     submission.on_done(error)
         finally:
-            if waiting:
-                self._call_soon_threadsafe(lambda: self._call(waiting, error))
+            if self._unanswered:
+                self._call_soon_threadsafe(self._call)

@@ -6,6 +6,9 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
+from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 import lmdb
@@ -13,8 +16,8 @@ import pytest
 
 from engine.errors import Corrupt, DataDirectoryError, DiskFull, EngineError, LogLocked, ReadOnly, TooLarge
 from engine.files.system import SystemFiles
-from engine.limits import STATE_ROUND_BYTES_MAX, STATE_VALUE_BYTES_MAX
-from engine.state.store import Delete, LmdbState, Put, StateReader, hashed_key, pack_value, unpack_value
+from engine.limits import SLICES_S, STATE_ROUND_BYTES_MAX, STATE_VALUE_BYTES_MAX
+from engine.state.store import Delete, LmdbState, Put, StateReader, Submission, hashed_key, pack_value, unpack_value
 from tests.lmdb_state import data_file_replaced, opened, writing_held_up
 
 
@@ -64,6 +67,26 @@ def test_submissions_share_rounds_and_are_answered_in_order(tmp_path: Path) -> N
         assert answers == list(range(2000))
         assert owner.store.get(b"k") == 1999
         assert 1 <= owner.store.rounds <= 2
+
+
+def test_answers_of_several_rounds_keep_their_order_over_several_turns(tmp_path: Path) -> None:
+    """The answers of the first round take longer than a turn may, and those of the second one are there meanwhile."""
+    turns: deque[Callable[[], None]] = deque()
+    answers: list[int] = []
+    state = LmdbState(tmp_path / "state", turns.append, SystemFiles(), create=True)
+
+    def first(_: EngineError | None) -> None:
+        answers.append(1)
+        end = time.perf_counter() + SLICES_S
+        while time.perf_counter() < end:
+            pass
+
+    state._answer([Submission([], 0, first), Submission([], 0, lambda _: answers.append(2))], None)
+    state._answer([Submission([], 0, lambda _: answers.append(3))], None)
+    while turns:
+        turns.popleft()()
+    state.close()
+    assert answers == [1, 2, 3]
 
 
 def test_nothing_is_answered_by_the_caller_itself(tmp_path: Path) -> None:
