@@ -16,7 +16,7 @@ from netserver.shell.services import Services, SessionFactory
 from netserver.testing import running
 from tests.echo import ALONE
 
-WAIT_S = 15.0
+WAIT_S = 45.0
 END_WAIT_S = 0.1
 
 
@@ -165,4 +165,4 @@ async def place(
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     """Run a test's coroutine."""
-    asyncio.run(asyncio.wait_for(test, 60), debug=False)
+    asyncio.run(asyncio.wait_for(test, 100), debug=False)
