@@ -9,6 +9,7 @@ EVERY_BIT = "tests/crash/test_every_bit.py"
 EVERY_CALL = "tests/crash/test_every_call.py"
 FAULTS = "tests/crash/test_faults.py"
 FILES = "tests/unit/engine/files/test_files.py"
+HOUSEKEEPING = "tests/unit/engine/partitions/test_housekeeping.py"
 PAGE_CACHE = "tests/crash/test_page_cache.py"
 POWER_CUT = "tests/crash/test_power_cut.py"
 RECOVERY = "tests/unit/engine/segments/test_recovery.py"
@@ -16,9 +17,24 @@ RECOVERY_DAMAGE = "tests/unit/engine/segments/test_recovery_damage.py"
 RECOVERY_FILES = "tests/unit/engine/segments/test_recovery_files.py"
 REMOVAL = "tests/unit/engine/partitions/test_removal.py"
 REPAIR = "tests/unit/engine/test_repair.py"
+STATE = "tests/unit/engine/state/test_state.py"
 SHARES = "tests/unit/netserver/test_shares.py"
 
 MUTANTS = (
+    Mutant(
+        "believe a sync though the file system is read-only right after it",
+        "engine/commit/round_steps.py::RoundSteps.written",
+        "if failed_at == DONE and mark_code == errno.EROFS:",
+        "if False:",
+        HOUSEKEEPING,
+    ),
+    Mutant(
+        "answer a round while answers of the one before wait",
+        "engine/state/store.py::LmdbState._answered",
+        "self._unanswered.extend((submission, error) for submission in batch)",
+        "self._unanswered.extendleft((submission, error) for submission in reversed(batch))",
+        STATE,
+    ),
     Mutant(
         "do not sync a new file before its name is changed",
         "engine/files/system.py::take_from_aside",

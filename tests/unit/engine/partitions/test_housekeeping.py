@@ -170,6 +170,18 @@ def test_a_watermark_that_cannot_be_written_is_tried_again(tmp_path: Path, caplo
         assert engine.values() == [b"1", b"2", b"3"]
 
 
+def test_a_sync_is_not_believed_when_the_file_system_is_read_only_right_after_it(tmp_path: Path) -> None:
+    """ext4 with errors=remount-ro may answer a sync well for a size of the file that its journal gives up."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        engine.append([b"1"])
+        files.failing("write", "watermarks", errno.EROFS)
+        with pytest.raises(ReadOnly, match="Read-only file system"):
+            engine.append([b"2"])
+        with pytest.raises(ReadOnly):
+            engine.append([b"3"])
+
+
 # --- durability "interval"
 
 
