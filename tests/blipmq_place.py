@@ -14,7 +14,7 @@ from netserver import blipmq
 from netserver.app import Server
 from netserver.blipmq.listener_state import ListenerState
 from netserver.testing import running
-from tests.blipmq_peer import AsyncPeer
+from tests.blipmq_peer import AsyncPeer, Peer2
 from tests.echo import ALONE, run, until
 
 FORBIDDEN = (401, "not allowed by this API key")
@@ -111,3 +111,11 @@ def delete(place: Place, name: bytes) -> Awaitable[None]:
     assert topic is not None
     catalog.delete(topic)
     return until(lambda: catalog.get(name) is None and not catalog.tombstones)
+
+
+def with_server_2(
+    test: Callable[[Place], Awaitable[None]], data_dir: Path | None = None, **sections: dict[str, Any]
+) -> None:
+    """`with_server` for peers of version 2."""
+    own = {"retry_backoff_ms": "20s", **sections.get("blipmq", {})}
+    with_server(test, data_dir=data_dir, kind=Peer2, **{**sections, "blipmq": own})

@@ -7,7 +7,7 @@ made of the broker's positions). Different on purpose, see ``OURS``:
 - an unknown opcode ends a stream also inside a transaction, where the original skips it;
 - a second FETCH waits like the first (the original answers it with zero messages, which its own client cannot take).
 
-Left out is one capture of a broker that fails under a reader (``test_fujin_reader`` has ours).
+Left out is one capture of a broker that fails under a reader (``test_fujin_groups`` has ours).
 """
 
 from __future__ import annotations

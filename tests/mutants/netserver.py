@@ -17,9 +17,12 @@ GROUPS = "tests/unit/netserver/admin/test_groups.py"
 HTTP_RECORDS = "tests/unit/netserver/http/test_http_records.py"
 ADMIN_HTTP = "tests/unit/netserver/admin/test_admin_http.py"
 BLIPMQ_GONE = "tests/unit/netserver/blipmq/test_blipmq_gone.py"
+BLIPMQ_PATTERNS = "tests/unit/netserver/blipmq/test_blipmq_patterns.py"
 BLIPMQ_V2 = "tests/unit/netserver/blipmq/test_blipmq_v2.py"
+BLIPMQ_V2_CLIENT = "tests/unit/netserver/blipmq/test_blipmq_v2_client.py"
 CLIENTS_PREFETCH = "tests/unit/netserver/client/test_clients_prefetch.py"
 FIGG_CLIENT = "tests/unit/netserver/figg/test_figg_client.py"
+FUJIN_GROUPS = "tests/unit/netserver/fujin/test_fujin_groups.py"
 FUJIN_READER = "tests/unit/netserver/fujin/test_fujin_reader.py"
 QUIC_HOSTILE = "tests/unit/netserver/quic/test_quic_hostile.py"
 QUIC_STRANGERS = "tests/unit/netserver/quic/test_quic_strangers.py"
@@ -397,7 +400,7 @@ MUTANTS = (
         "netserver/blipmq/listener_state.py::ListenerState.oldest_ms",
         "self.log.clock.before_ms(self.message_ttl_ms)",
         "__import__('engine.state.clock', fromlist=['x']).wall_ms() - self.message_ttl_ms",
-        f"{BLIPMQ_V2} -k ahead",
+        f"{BLIPMQ_V2_CLIENT} -k ahead",
     ),
     Mutant(
         "forget who subscribed to a topic that was deleted",
@@ -432,7 +435,7 @@ MUTANTS = (
         "netserver/blipmq/session_v2.py::PatternSubscription.topic_made",
         "self._found.setdefault(partition, after_seq)",
         "pass",
-        f"{BLIPMQ_V2} -k misses_nothing",
+        f"{BLIPMQ_PATTERNS} -k misses_nothing",
     ),
     Mutant(
         "BlipMQ client: hold back what an answer is waited for behind",
@@ -495,7 +498,7 @@ MUTANTS = (
         "netserver/fujin/groups.py::Group._use",
         "cursor.on_reset[self._reset] = None",
         "pass",
-        f"{FUJIN_READER} -k before_a_reset",
+        f"{FUJIN_GROUPS} -k before_a_reset",
     ),
     Mutant(
         "push as soon as QUIC has acknowledged the answer to CONNECT",

@@ -1,42 +1,26 @@
-"""Protocol version 2: its payloads, pushed deliveries, groups, patterns, time to live, keys; and the client of it."""
+"""Protocol version 2: its payloads, pushed deliveries, groups, time to live, keys."""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import time
-from collections.abc import Awaitable, Callable
-from itertools import pairwise, product
+from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from netserver import blipmq
 from netserver.access.key_file import add_key
-from netserver.app import Server
 from netserver.blipmq import codec, codec_v2, session_v2
 from netserver.blipmq.codec import FrameType, PayloadError
 from netserver.blipmq.codec_v2 import Deliver
 from netserver.blipmq.frames import TTL_HEADER
-from netserver.blipmq.limits import CONNECTION_SHAPES_MAX, PATTERN_TOKENS_MAX
-from netserver.blipmq.patterns import Pattern, PatternIndex, is_pattern
 from netserver.blipmq.push import TAG_SHIFT, Push
-from netserver.blipmq.session_v2 import PatternSubscription
-from tests import blipmq_place
 from tests.blipmq_peer import AsyncPeer, Peer2
-from tests.blipmq_place import UNKNOWN, Place, blipmq_state, delete
+from tests.blipmq_place import UNKNOWN, Place, delete, with_server_2
 from tests.cursor_log import CursorLog
 from tests.echo import until
-from tests.wrong_clock import DAY, MINUTE, YEAR, Time
-
-
-def with_server(
-    test: Callable[[Place], Awaitable[None]], data_dir: Path | None = None, **sections: dict[str, Any]
-) -> None:
-    own = {"retry_backoff_ms": "20s", **sections.get("blipmq", {})}
-    blipmq_place.with_server(test, data_dir=data_dir, kind=Peer2, **{**sections, "blipmq": own})
-
 
 # --- payloads
 
@@ -89,109 +73,6 @@ def test_payload_errors(parse: Callable[[bytes], object], raw: str, text: str) -
     assert error.value.text == text
 
 
-@pytest.mark.parametrize(
-    ("pattern", "yes", "no"),
-    [
-        (b"a.*", (b"a.b", b"a."), (b"a", b"a.b.c", b"b.b")),
-        (b"*", (b"a", b""), (b"a.b",)),
-        (b"*.x.*", (b"1.x.2",), (b"1.y.2", b"x.2")),
-        (b"a.>", (b"a.b", b"a.b.c"), (b"a", b"b.c")),
-        (b">", (b"a", b"a.b"), ()),
-        (b"a.*.>", (b"a.b.c", b"a.b.c.d"), (b"a.b", b"a")),
-    ],
-)
-def test_patterns(pattern: bytes, yes: tuple[bytes, ...], no: tuple[bytes, ...]) -> None:
-    index: PatternIndex[str] = PatternIndex()
-    one = Pattern(pattern)
-    index.add(one, "it")
-    assert is_pattern(pattern)
-    for topic in (*yes, *no):
-        assert one.matches(topic) is (topic in yes)
-        assert index.find(topic) == ["it"] * (topic in yes)
-    index.remove(one, "it")
-    index.remove(one, "it")
-    assert not any(map(index.find, yes))
-    assert not is_pattern(b"a*.b>")
-    assert not is_pattern(b">.b")
-
-
-def test_a_pattern_has_so_many_tokens_and_topics_may_have_more() -> None:
-    longest = b"*." * (PATTERN_TOKENS_MAX - 1) + b">"
-    index: PatternIndex[int] = PatternIndex()
-    index.add(Pattern(longest), 1)
-    index.add(Pattern(longest[:-1] + b"x"), 2)
-    for tokens in (PATTERN_TOKENS_MAX, PATTERN_TOKENS_MAX + 1, 60_000):
-        assert index.find(b".".join([b"x"] * tokens)) == ([1, 2] if tokens == PATTERN_TOKENS_MAX else [1])
-    with pytest.raises(PayloadError):
-        Pattern(b"*." + longest)
-
-
-def test_the_index_finds_what_comparing_token_by_token_finds() -> None:
-    def stands_for(pattern: bytes, topic: bytes) -> bool:
-        wanted, tokens = pattern.split(b"."), topic.split(b".")
-        if wanted[-1] == b">":
-            wanted.pop()
-            if len(tokens) <= len(wanted):
-                return False
-            tokens = tokens[: len(wanted)]
-        return len(wanted) == len(tokens) and all(w in (b"*", t) for w, t in zip(wanted, tokens, strict=True))
-
-    names = [b".".join(tokens) for size in (1, 2, 3) for tokens in product((b"a", b"b", b""), repeat=size)]
-    patterns = [b".".join(tokens) for size in (1, 2, 3) for tokens in product((b"a", b"*", b">"), repeat=size)]
-    patterns = [pattern for pattern in patterns if is_pattern(pattern)]
-    index: PatternIndex[bytes] = PatternIndex()
-    for pattern in patterns:
-        index.add(Pattern(pattern), pattern)
-    for name in names:
-        expected = [pattern for pattern in patterns if stands_for(pattern, name)]
-        assert sorted(index.find(name)) == sorted(expected)
-        assert [pattern for pattern in patterns if Pattern(pattern).matches(name)] == expected
-
-
-def test_wildcards_in_very_many_arrangements_are_refused() -> None:
-    async def test(place: Place) -> None:
-        peer = await place.peer()
-        arrangements = [b".".join(tokens) for tokens in product((b"a", b"*"), repeat=6)][1 : CONNECTION_SHAPES_MAX + 2]
-        peer.send(b"".join(codec_v2.subscribe(cid, text, 0) for cid, text in enumerate(arrangements, 1)))
-        kinds = [(await peer.frame()).type for _ in arrangements]
-        assert kinds == [FrameType.ACK] * CONNECTION_SHAPES_MAX + [FrameType.NACK]
-        peer.send(codec_v2.subscribe(99, b"b.*.x.x.x.x.x", 0) + codec_v2.subscribe(100, arrangements[0], 0))
-        assert (await peer.frame()).type == FrameType.NACK
-        assert (await peer.frame()).type == FrameType.ACK, "one more of a known arrangement"
-        place.peers.pop().writer.transport.abort()
-        await until(lambda: not blipmq_state(place).patterns.find(b"a.a.a.a.a.a"))
-
-    with_server(test)
-
-
-def test_a_pattern_is_answered_after_many_turns_and_misses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
-    monkeypatch.setattr(session_v2, "TOPICS_A_STEP", 1)
-
-    async def test(place: Place) -> None:
-        publisher, peer = await place.peer(), await place.peer()
-        names = [b"t.%d" % number for number in range(600)]
-        publisher.send(b"".join(codec.subscribe(cid, name, 1) for cid, name in enumerate(names)))
-        await publisher.frames(len(names))
-        catalog, patterns = place.server.log.catalog, blipmq_state(place).patterns
-        add = patterns.add
-
-        def added(pattern: Pattern, entry: PatternSubscription) -> None:
-            add(pattern, entry)
-            asyncio.get_running_loop().call_soon(catalog.create, b"t.late")  # while topics are still being looked for
-
-        monkeypatch.setattr(patterns, "add", added)
-        catalog.create(b"u.late")
-        peer.send(codec_v2.subscribe(1, b"t.*", 0))
-        assert (await peer.frame()).type == FrameType.ACK
-        await publisher.publish(b"t.late", b"new")
-        await publisher.publish(b"u.late", b"not wanted")
-        await publisher.publish(b"t.599", b"old")
-        assert sorted([one[2:] for one in await peer.delivered(2)]) == [(b"t.599", b"old"), (b"t.late", b"new")]
-
-    with_server(test)
-
-
 # --- deliveries
 
 
@@ -213,7 +94,7 @@ def test_messages_are_pushed() -> None:
         both.send(codec.publish(5, 1, b"u", b"own") + codec.ping(6))
         assert {frame.type for frame in await both.frames(2)} == {FrameType.PONG, codec_v2.DELIVER}
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_the_answer_to_subscribe_comes_before_deliveries() -> None:
@@ -234,7 +115,7 @@ def test_the_answer_to_subscribe_comes_before_deliveries() -> None:
             assert order.index(2) < order.index(alone)
             assert order.index(2) < order.index(3) < order.index(shared)
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_redelivery_and_version_1_beside_it() -> None:
@@ -247,7 +128,7 @@ def test_redelivery_and_version_1_beside_it() -> None:
         assert await peer.ack(subscription, 1) == []
         assert await old.poll(polled) == [(1, b"x")]
 
-    with_server(test, blipmq={"retry_backoff_ms": "50"})
+    with_server_2(test, blipmq={"retry_backoff_ms": "50"})
 
 
 def test_the_window_bounds_what_is_unacknowledged() -> None:
@@ -261,7 +142,7 @@ def test_the_window_bounds_what_is_unacknowledged() -> None:
         peer.send(b"".join(codec.ack(tag, subscription) for tag in range(1, 101)))
         assert await peer.bodies(100) == [b"%d" % n for n in range(1024, 1124)]
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_who_does_not_read_gets_no_more_than_the_output_may_hold() -> None:
@@ -275,7 +156,7 @@ def test_who_does_not_read_gets_no_more_than_the_output_may_hold() -> None:
         for n, body in enumerate(await peer.bodies(30)):
             assert body.startswith(b"%d\0" % n)
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_offsets() -> None:
@@ -292,7 +173,7 @@ def test_offsets() -> None:
         await publisher.publish(b"t", b"new")
         assert await beyond.bodies(1) == [b"new"]
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_groups_share_and_outlive_their_members(tmp_path: Path) -> None:
@@ -333,8 +214,8 @@ def test_groups_share_and_outlive_their_members(tmp_path: Path) -> None:
                 peer.send(codec.ack(deliver.tag, group))
         assert found == {b"%d" % n for n in range(2000)} - acked
 
-    with_server(first, data_dir=tmp_path)
-    with_server(second, data_dir=tmp_path)
+    with_server_2(first, data_dir=tmp_path)
+    with_server_2(second, data_dir=tmp_path)
 
 
 def test_what_a_member_leaves_behind_goes_to_the_others() -> None:
@@ -349,7 +230,7 @@ def test_what_a_member_leaves_behind_goes_to_the_others() -> None:
         one.writer.transport.abort()
         assert await two.delivered(2) == [(1, 1, b"t", b"a"), (1, 3, b"t", b"c")]
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_patterns_of_topics() -> None:
@@ -382,7 +263,7 @@ def test_patterns_of_topics() -> None:
         await publisher.publish(b"a.1", b"made anew")
         assert [(deliver.topic, deliver.body) for deliver in await peer.delivered(1)] == [(b"a.1", b"made anew")]
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_time_to_live_and_keys() -> None:
@@ -409,7 +290,7 @@ def test_time_to_live_and_keys() -> None:
         assert await publisher.nack() == (6, 400, "value of 2000 bytes; the limit is 1000, setting record_bytes_max")
         assert await publisher.nack() == (7, 400, "empty topic")
 
-    with_server(test, topics={"record_bytes_max": "1000"})
+    with_server_2(test, topics={"record_bytes_max": "1000"})
 
 
 def test_rights(tmp_path: Path) -> None:
@@ -427,7 +308,7 @@ def test_rights(tmp_path: Path) -> None:
         await admin.publish(b"ok.1", b"seen")
         assert await peer.bodies(1) == [b"seen"]
 
-    with_server(test, blipmq={"key_file": str(path), "allowed_api_keys": "root"})
+    with_server_2(test, blipmq={"key_file": str(path), "allowed_api_keys": "root"})
 
 
 def test_volatile_subscriptions_leave_nothing_behind() -> None:
@@ -445,7 +326,7 @@ def test_volatile_subscriptions_leave_nothing_behind() -> None:
         assert not cursors.watched
         await publisher.publish(b"t", b"y")
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_what_other_protocols_write_into_the_header_of_a_time_to_live() -> None:
@@ -463,7 +344,7 @@ def test_what_other_protocols_write_into_the_header_of_a_time_to_live() -> None:
         )
         assert await peer.bodies(6) == [b"0", b"1", b"2", b"3", b"4", b"6"]
 
-    with_server(test)
+    with_server_2(test)
 
 
 @pytest.mark.usefixtures("replaceable_files")
@@ -493,7 +374,7 @@ def test_503_says_that_it_may_work_later(monkeypatch: pytest.MonkeyPatch) -> Non
         peer.send(codec_v2.publish(4, 1, b"t", b"x", 5000))
         assert (await peer.nack())[:2] == (4, 500)
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_a_connection_has_a_limit_of_pushed_cursors(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -514,7 +395,7 @@ def test_a_connection_has_a_limit_of_pushed_cursors(monkeypatch: pytest.MonkeyPa
         peer.send(codec_v2.subscribe(2, b"t", 1))
         assert await peer.nack() == (2, 400, "too many subscriptions")
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_deleted_topics_make_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,7 +420,7 @@ def test_deleted_topics_make_room_for_others(monkeypatch: pytest.MonkeyPatch) ->
             await peer.join(b"g.%d" % number, group=b"g")
             await delete(place, b"g.%d" % number)
 
-    with_server(test)
+    with_server_2(test)
 
 
 def test_expired_messages_are_passed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -559,7 +440,7 @@ def test_expired_messages_are_passed_in_slices(monkeypatch: pytest.MonkeyPatch) 
                 steps.append(skipped["expired"])
         assert max(after - before for before, after in pairwise(steps)) <= 2
 
-    with_server(test, blipmq={"message_ttl": "1ms"})
+    with_server_2(test, blipmq={"message_ttl": "1ms"})
 
 
 def test_a_connection_has_a_limit_of_patterns_that_stand_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -573,102 +454,7 @@ def test_a_connection_has_a_limit_of_patterns_that_stand_for_nothing(monkeypatch
         assert await peer.nack() == (1, 400, "too many patterns")
         await peer.join(b"t")
 
-    with_server(test)
-
-
-# --- the client
-
-
-def with_client(test: Callable[[blipmq.Client, Server], Awaitable[None]], **sections: dict[str, Any]) -> None:
-    async def with_place(place: Place) -> None:
-        address = str(place.server.addresses["blipmq"])
-        async with blipmq.connect(address, version=2, backoff=lambda _: 0.01) as client:
-            await test(client, place.server)
-
-    with_server(with_place, **sections)
-
-
-def test_client() -> None:
-    async def test(client: blipmq.Client, _server: Server) -> None:
-        await client.publish("a.1", b"early")
-        async with client.subscribe("a.>", prefetch_records=50) as everything:
-            grouped = await client.subscribe("a.1", group="g", start=blipmq.EARLIEST)
-            await client.publish_many("a.1", [b"%d" % n for n in range(3000)])
-            await client.publish("a.2", b"last", ttl_ms=60_000, key=b"k")
-            seen = []
-            for _ in range(3001):
-                message = await everything.next(10)
-                seen.append(message.value)
-                await message.ack()
-            assert sorted(seen) == sorted([b"last", *(b"%d" % n for n in range(3000))])
-            for n in range(-1, 3000):
-                message = await grouped.next(10)
-                assert message.value == (b"early" if n < 0 else b"%d" % n)
-                await message.ack()
-            await grouped.flush()
-        with pytest.raises(ValueError, match="group"):
-            client.subscribe("t", resume=5)
-
-    with_client(test)
-
-
-def test_a_clock_that_is_ahead_for_a_while_passes_over_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    time = Time(monkeypatch)
-
-    async def test(client: blipmq.Client, server: Server) -> None:
-        await client.publish_many("t", [b"%d" % n for n in range(10)])
-        await client.publish("own", b"its own time to live", ttl_ms=DAY)
-
-        async def found(group: str) -> list[bytes]:
-            subscription = await client.subscribe("t", group=group, start=blipmq.EARLIEST)
-            own = await client.subscribe("own", group=group, start=blipmq.EARLIEST)
-            return [(await own.next(10)).value, *[(await subscription.next(10)).value for _ in range(10)]]
-
-        for number, jump in enumerate((2 * DAY, 10 * YEAR, -2 * DAY)):
-            time.offset_ms += jump
-            time.pass_on(MINUTE)
-            server.log.clock.look()
-            assert await found(f"g{number}") == [b"its own time to live", *(b"%d" % n for n in range(10))]
-            time.offset_ms -= jump
-        time.pass_on(2 * DAY)
-        server.log.clock.look()
-        await client.publish("t", b"young")
-        late = await client.subscribe("t", group="late", start=blipmq.EARLIEST)
-        assert (await late.next(10)).value == b"young"
-
-    with_client(test, blipmq={"message_ttl": "1d"})
-
-
-def test_client_of_version_1_has_none_of_it() -> None:
-    async def test(place: Place) -> None:
-        async with blipmq.connect(str(place.server.addresses["blipmq"])) as client:
-            with pytest.raises(ValueError, match="version=2"):
-                await client.publish("t", b"x", ttl_ms=5)
-            with pytest.raises(ValueError, match="version=2"):
-                client.subscribe("t", group="g")
-
-    with_server(test)
-
-
-def test_client_group_goes_on_after_a_lost_connection() -> None:
-    async def test(client: blipmq.Client, server: Server) -> None:
-        subscription = await client.subscribe("t", group="g")
-        await client.publish_many("t", [b"%d" % n for n in range(100)])
-        seen = set()
-        for _ in range(50):
-            message = await subscription.next(10)
-            seen.add(message.value)
-            await message.ack()
-        await subscription.flush()
-        for connection in tuple(server.shell.connections):
-            connection.abort("test")
-        await client.publish_many("t", [b"%d" % n for n in range(100, 150)])
-        while len(seen) < 150:
-            message = await subscription.next(10)
-            seen.add(message.value)
-            await message.ack()
-
-    with_client(test)
+    with_server_2(test)
 
 
 def test_who_goes_gives_back_nothing_that_was_delivered_behind_a_reset(cursor_log: CursorLog) -> None:
