@@ -74,7 +74,7 @@ lint:
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-	$(PY) -m pytest -q tests/unit/test_tidy.py
+	$(PY) -m pytest -q tests/unit/test_tidy.py tests/unit/test_import_circles.py
 
 format:
 	@.ci/venv $(VENV) editable lint

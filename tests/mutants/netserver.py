@@ -4,172 +4,27 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-ACCESS_TABLE = "tests/unit/netserver/access/test_access_table.py"
-CONSOLE = "tests/unit/netserver/console/test_console_access.py"
-CERTIFICATES = "tests/unit/netserver/access/test_client_certificates.py"
-FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
-HTTP_ACCESS = "tests/unit/netserver/access/test_http_access.py"
-QUOTAS = "tests/unit/netserver/access/test_quotas.py"
-REVOCATION = "tests/unit/netserver/access/test_revocation.py"
-WAYS_ROUND = "tests/unit/netserver/access/test_ways_round.py"
-WRONG_KEYS = "tests/unit/netserver/access/test_wrong_keys.py"
-GROUPS = "tests/unit/netserver/admin/test_groups.py"
-HTTP_RECORDS = "tests/unit/netserver/http/test_http_records.py"
-ADMIN_HTTP = "tests/unit/netserver/admin/test_admin_http.py"
 BLIPMQ_GONE = "tests/unit/netserver/blipmq/test_blipmq_gone.py"
 BLIPMQ_PATTERNS = "tests/unit/netserver/blipmq/test_blipmq_patterns.py"
 BLIPMQ_V2 = "tests/unit/netserver/blipmq/test_blipmq_v2.py"
 BLIPMQ_V2_CLIENT = "tests/unit/netserver/blipmq/test_blipmq_v2_client.py"
+CERTIFICATES = "tests/unit/netserver/access/test_client_certificates.py"
 CLIENTS_PREFETCH = "tests/unit/netserver/client/test_clients_prefetch.py"
 FIGG_CLIENT = "tests/unit/netserver/figg/test_figg_client.py"
+FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
 FUJIN_GROUPS = "tests/unit/netserver/fujin/test_fujin_groups.py"
 FUJIN_READER = "tests/unit/netserver/fujin/test_fujin_reader.py"
 QUIC_HOSTILE = "tests/unit/netserver/quic/test_quic_hostile.py"
 QUIC_STRANGERS = "tests/unit/netserver/quic/test_quic_strangers.py"
-STAGING = "tests/unit/netserver/admin/test_staged_commits.py"
-
-UPKEEP = "tests/unit/netserver/admin/test_upkeep.py"
+QUOTAS = "tests/unit/netserver/access/test_quotas.py"
 
 MUTANTS = (
-    Mutant(
-        "give every group series of its own",
-        "netserver/admin/metrics.py::group_facts",
-        "labels not in found and len(found) >= METRICS_GROUPS",
-        "False",
-        "tests/unit/netserver/admin/test_groups.py -k bounded",
-    ),
-    Mutant(
-        "let a backup over HTTP leave its directory",
-        "netserver/admin/upkeep.py::Upkeep._backup_path",
-        "not isinstance(name, str) or not BACKUP_NAME.fullmatch(name)",
-        "not isinstance(name, str)",
-        f"{UPKEEP} -k restored",
-    ),
-    Mutant(
-        "verify as often at a time as somebody asks",
-        "netserver/admin/upkeep.py::Upkeep.answer",
-        "self._running >= UPKEEP_MAX",
-        "False",
-        f"{UPKEEP} -k only_so_many",
-    ),
-    Mutant(
-        "know a key by its name",
-        "netserver/access/identities.py::Identities.current",
-        "self._by_proof.get(identity.proof)",
-        "self.names.get(identity.name)",
-        "tests/unit/netserver/access/test_identities.py -k known_by_itself",
-    ),
-    Mutant(
-        "let whoever may publish make topics",
-        "netserver/access/access.py::Visitor.demand",
-        "if self.may(Right.CREATE, topic):",
-        "if True:",
-        f"{ACCESS_TABLE} -k first_use",
-    ),
-    Mutant(
-        "look at the role alone, whatever the right",
-        "netserver/admin/callers.py::Caller.may_begin",
-        "identity.has_role(route.role) or route.right is not None",
-        "identity.has_role(route.role)",
-        f"{ACCESS_TABLE} -k every_route",
-    ),
-    Mutant(
-        "tell of a dry run as of a change",
-        "netserver/admin/callers.py::Caller.may",
-        ' and body.get("dry_run") is not True',
-        "",
-        "tests/unit/tools/logtool/test_logtool_groups.py -k audit",
-    ),
-    Mutant(
-        "count partitions as looked at that nobody has used",
-        "netserver/admin/stored_sizes.py::StoredSizes.measure",
-        "unopened += used is None",
-        "pass",
-        "tests/unit/tools/logtool/test_logtool_operating.py -k looked_at_when",
-    ),
     Mutant(
         "take every certificate over QUIC",
         "netserver/quic/client_certificates.py::names_of",
         ".verify_certificate()",
         "",
         f"{CERTIFICATES} -k fujin",
-    ),
-    Mutant(
-        "leave connections to those who may do less",
-        "netserver/access/rights.py::Identity.loses_by",
-        "return True",
-        "continue",
-        f"{REVOCATION} -k narrowed",
-    ),
-    Mutant(
-        "take no certificate over HTTP",
-        "netserver/admin/callers.py::Caller.__init__",
-        'transport.get_extra_info("peercert")',
-        "None",
-        f"{HTTP_ACCESS} -k is_an_identity",
-    ),
-    Mutant(
-        "take a certificate that another site's page has shown",
-        "netserver/admin/callers.py::is_of_another_site",
-        "origin is not None and",
-        "False and",
-        f"{HTTP_ACCESS} -k another_site",
-    ),
-    Mutant(
-        "send a reader over HTTP what was read before its right was taken back",
-        "netserver/admin/callers.py::Caller.watched.changed",
-        "end()",
-        "pass",
-        f"{HTTP_ACCESS} -k websocket",
-    ),
-    Mutant(
-        "pass over fields of a document that nobody knows",
-        "netserver/admin/server.py::AdminServer._answered",
-        "(unknown := body.keys() - known)",
-        "(unknown := set[str]())",
-        f"{GROUPS} -k moves_nothing",
-    ),
-    Mutant(
-        "hold as many bodies over HTTP as come",
-        "netserver/http/bodies.py::Room.share.hold",
-        "self._held_bytes > HTTP_BODIES_BYTES_MAX",
-        "False",
-        f"{HTTP_RECORDS} -k bounded_together",
-    ),
-    Mutant(
-        "read of all partitions of a request in one turn of the loop",
-        "netserver/http/reading.py::Reader._fill",
-        "async for source in sliced(self._slices, self._sources):",
-        "for source in self._sources:",
-        f"{HTTP_RECORDS} -k many_partitions",
-    ),
-    Mutant(
-        "look into JSON of any size for a search over HTTP",
-        "netserver/http/query.py::Filter._matches",
-        "if len(value) > HTTP_JSON_BYTES_MAX:",
-        "if False:",
-        f"{HTTP_RECORDS} -k too_large",
-    ),
-    Mutant(
-        "let requests in work take all places of admin HTTP",
-        "netserver/admin/http.py::HttpServer.in_work",
-        "self._in_work.add(handler)",
-        "pass",
-        f"{ADMIN_HTTP} -k in_work_leave_room",
-    ),
-    Mutant(
-        "keep the place of a form that somebody sends who has not logged in",
-        "netserver/console/console.py::Console._login",
-        "with http.giving_way(request):",
-        "if True:",
-        f"{ADMIN_HTTP} -k half",
-    ),
-    Mutant(
-        "gather as many records for one message of a WebSocket as it has credit for",
-        "netserver/http/socket.py::_send_lines",
-        "or len(lines) >= HTTP_WRITE_BYTES",
-        "",
-        f"{HTTP_RECORDS} -k one_by_one",
     ),
     Mutant(
         "carry out a publish of TANK that waited for its partition while its right was taken back",
@@ -179,69 +34,6 @@ MUTANTS = (
         "tests/unit/netserver/access/test_revocation.py -k waits_for_its_partition",
     ),
     Mutant(
-        "answer who is at a quota over HTTP as fast as they come again",
-        "netserver/admin/server.py::AdminServer._handle",
-        "await http.pause(request, wait_s, gives_way=True)",
-        "pass",
-        f"{HTTP_ACCESS} -k comes_again_at_once",
-    ),
-    Mutant(
-        "count readers over HTTP with the admin's connections",
-        "netserver/admin/server.py::AdminServer._call_records",
-        "self._count_as_client(request)",
-        "pass",
-        f"{ADMIN_HTTP} -k take_no_places",
-    ),
-    Mutant(
-        "count slow bodies of everybody with the admin's connections",
-        "netserver/admin/server.py::AdminServer._call_api",
-        "self._count_as_client(request)",
-        "pass",
-        f"{HTTP_ACCESS} -k keep_no_operator_out",
-    ),
-    Mutant(
-        "give one host all places for connections over HTTP",
-        "netserver/admin/places.py::Places.take",
-        "of_host >= max(most // HOST_SHARE, 1)",
-        "False",
-        f"{ADMIN_HTTP} -k shared_by_hosts",
-    ),
-    Mutant(
-        "let all readers over HTTP go on in one turn",
-        "netserver/http/taking_turns.py::TakingTurns.wait",
-        "if not self._waiting and not self._slices.is_over():",
-        "if True:",
-        "tests/unit/netserver/http/test_taking_turns.py",
-    ),
-    Mutant(
-        "take a body over HTTP as fast as it comes",
-        "netserver/http/publishing.py::Publishing._turn",
-        "await self._sender.pause(self._wait_s)",
-        "pass",
-        f"{HTTP_ACCESS} -k at_the_rate",
-    ),
-    Mutant(
-        "send over HTTP as fast as it is read",
-        "netserver/http/reading.py::Reader._turn",
-        "if self._wait_s:",
-        "if False:",
-        f"{HTTP_ACCESS} -k answer_flows",
-    ),
-    Mutant(
-        "let requests over HTTP wait for their rate as long as it takes",
-        "netserver/access/quotas.py::Meter.wait",
-        "wait_s > QUOTA_WAIT_MAX_S",
-        "False",
-        f"{HTTP_ACCESS} -k told_when",
-    ),
-    Mutant(
-        "keep the places of those who wait for the answer to a wrong key",
-        "netserver/admin/http.py::HttpServer.pause",
-        "self.giving_way(request) if gives_way else nullcontext()",
-        "nullcontext()",
-        f"{HTTP_ACCESS} -k nobodys_place",
-    ),
-    Mutant(
         "read a new connection at once, whatever its identity owes",
         "netserver/shell/pacing.py::Brakes.begin",
         "if meter is None:",
@@ -249,144 +41,11 @@ MUTANTS = (
         f"{QUOTAS} -k coming_again",
     ),
     Mutant(
-        "leave connections that are there without the quotas that come",
-        "netserver/access/access.py::Visitor.look_again",
-        "self._become(new)",
-        "self.identity = new",
-        f"{WAYS_ROUND} -k comes_later",
-    ),
-    Mutant(
-        "forget subscriptions with the connection that made them",
-        "netserver/access/access.py::Visitor.made_durable",
-        "self.meter.durable.add(subscription_id)",
-        "pass",
-        f"{WAYS_ROUND} -k outlive",
-    ),
-    Mutant(
-        "take the beginning of a name for the whole",
-        "netserver/access/rights.py::_pattern",
-        "translate(glob)",
-        'translate(glob).removesuffix("\\\\Z")',
-        f"{WAYS_ROUND} -k whole_name",
-    ),
-    Mutant(
-        "count wrong keys by the whole address of IPv6",
-        "netserver/access/guard.py::_place",
-        "[:IPV6_NETWORK_BYTES]",
-        "",
-        f"{WAYS_ROUND} -k fresh_start",
-    ),
-    Mutant(
-        "answer each wrong key at once",
-        "netserver/access/guard.py::Guard._count",
-        "beyond < 0",
-        "True",
-        f"{WRONG_KEYS} -k each_wrong_key",
-    ),
-    Mutant(
-        "make the access file as the umask has it",
-        "netserver/access/key_file.py::write_key_file",
-        "KEY_FILE_MODE)",
-        "None)",
-        f"{FILE_MODES} -k logtool_makes",
-    ),
-    Mutant(
         "make the directories above the data directory as the umask has it",
         "engine/files/system.py::make_directory",
         "above.mkdir(PARENT_MODE, exist_ok=True)",
         "above.mkdir(exist_ok=True)",
         f"{FILE_MODES} -k directories_above",
-    ),
-    Mutant(
-        "let in whoever has any certificate over TCP",
-        "netserver/access/access.py::Door.arrive",
-        "if not self.is_governed:",
-        "if True:",
-        f"{CERTIFICATES} -k over_tcp",
-    ),
-    Mutant(
-        "take any number of values in a JSON body",
-        "netserver/admin/bodies.py::_value",
-        "_left.values -= 1",
-        "pass",
-        "tests/unit/netserver/admin/test_admin_slices.py -k bounded_number",
-    ),
-    Mutant(
-        "unpack request bodies",
-        "netserver/admin/http.py::HttpServer.__init__",
-        '"auto_decompress": False',
-        '"auto_decompress": True',
-        f"{ADMIN_HTTP} -k unpacked",
-    ),
-    Mutant(
-        "let held connections keep their places",
-        "netserver/admin/http.py::HttpServer.connection_made",
-        "self._give_way(next(iter(self._idle)))",
-        "pass",
-        f"{ADMIN_HTTP} -k gives_way",
-    ),
-    Mutant(
-        "go through all subscriptions in one piece",
-        "netserver/admin/lags.py::CursorSums.measure",
-        "async for cursor_id in sliced(self._log.slices, cursors.ids()):",
-        "for cursor_id in cursors.ids():",
-        "tests/unit/netserver/admin/test_metrics.py -k slices",
-    ),
-    Mutant(
-        "carry out a request that means another directory",
-        "netserver/admin/server.py::AdminServer._handle",
-        "!= self._directory",
-        "is None",
-        "tests/unit/tools/logtool/test_logtool_addresses.py -k means_another_directory",
-    ),
-    Mutant(
-        "go on with a batch from any file that was staged anew",
-        "netserver/admin/staged_commits.py::_with_staged_anew",
-        "if content_hash(name) not in anew:",
-        "if not anew:",
-        f"{STAGING} -k same_content",
-    ),
-    Mutant(
-        "do not sync the directory that a first staged file makes",
-        "netserver/admin/staged_commits.py::_store",
-        "files.sync_dir(directory.parent)",
-        "pass",
-        f"{STAGING} -k with_its_name",
-    ),
-    Mutant(
-        "wait for the other end of a pipe in the token's place",
-        "netserver/admin/server.py::read_token",
-        "read_whole_file(SystemFiles(), path, SMALL_FILE_BYTES_MAX)",
-        "path.read_bytes() if path.exists() else None",
-        "tests/crash/test_foreign_files.py -k admin.token",
-    ),
-    Mutant(
-        "leave what was staged in vain for a batch that is in the log",
-        "netserver/admin/staged_commits.py::Staging.commit",
-        "await self._remove(self._in_commit) await self._remove_leftovers(entry)",
-        "await self._remove(self._in_commit)",
-        f"{STAGING} -k staged_in_vain",
-    ),
-    Mutant(
-        "let leftovers take room from others",
-        "netserver/admin/staged_commits.py::Staging.stage",
-        "await self._sweep(STAGED_FULL_SWEEP_S)",
-        "pass",
-        f"{STAGING} -k take_no_room",
-    ),
-    Mutant(
-        "take what an incomplete batch was repeated with for a leftover",
-        "netserver/admin/staged_commits.py::Staging._needed",
-        "entry.batch - (not entry.is_complete)",
-        "entry.batch",
-        f"{STAGING} -k incomplete_batch_needs",
-    ),
-    Mutant(
-        "leave the system's time on staged files",
-        "netserver/admin/staged_commits.py::Staging._store",
-        "os.utime(self._directory / name, ns=(1_000_000 * self._server.log.now_ms(),) * 2)",
-        "pass",
-        f"{STAGING} -k ahead",
     ),
     Mutant(
         "let one listener's certificate stop all of them",
@@ -592,13 +251,6 @@ MUTANTS = (
         "tests/unit/netserver/tank/test_tank_session.py -k while_there_is_room",
     ),
     Mutant(
-        "describe topics without partitions in one turn",
-        "netserver/admin/api.py::Api.topics",
-        "async for name in sliced(log.slices, names)",
-        "for name in names",
-        "tests/unit/netserver/admin/test_admin.py -k described_in_turns",
-    ),
-    Mutant(
         "answer all that wait for a deleted topic in one turn",
         "netserver/tank/waiting_bounds.py::WaitingRequests.expire",
         'self._slices.call_each("the end of a wait", (job.expire for job in jobs))',
@@ -626,34 +278,6 @@ MUTANTS = (
         "limit_bytes",
         "tests/unit/netserver/tank/test_tank_large.py -k announces",
         pure=True,
-    ),
-    Mutant(
-        "take a form of the console without its token",
-        "netserver/console/console.py::Console._answer",
-        'not session.sent(form.pop("form_token", ""))',
-        'form.pop("form_token", "") == "never"',
-        f"{CONSOLE} -k other_sites",
-    ),
-    Mutant(
-        "take a form of the console from any page",
-        "netserver/console/console.py::_check_origin",
-        "is_of_another_site(request)",
-        "False",
-        f"{CONSOLE} -k other_sites",
-    ),
-    Mutant(
-        "let an address of the console log in again",
-        "netserver/console/login.py::Logins.use_code",
-        "self._codes.pop(",
-        "self._codes.get(",
-        f"{CONSOLE} -k counts_once",
-    ),
-    Mutant(
-        "lead to any address after a login",
-        "netserver/console/console.py::Console._login",
-        "wanted.startswith(home) and",
-        "",
-        f"{CONSOLE} -k nobody_sees",
     ),
     Mutant(
         "keep a request that was refused",

@@ -8,20 +8,26 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("engine", "netserver", "tools")
-CODE = (*PACKAGES, "tests", "bench")
+from tests.source_files import (
+    PACKAGES,
+    ROOT,
+    Source,
+    functions,
+    imported,
+    parse,
+    sources,
+    text_files,
+    walked,
+)
+
 LINE_LENGTH = 120
 FUNCTION_LINES = 70
 FILE_LINES = 600
 TEST_FILE_LINES = 800  # cases side by side read well
-TEXT_SUFFIXES = {".py", ".pxd", ".md", ".toml", ".txt", ".sh", ""}
 # Methods whose meaning asyncio's documentation gives.
 ASYNCIO_CALLBACKS = {
     "connection_made",
@@ -131,82 +137,6 @@ pytestmark = [
     pytest.mark.timeout(600),  # the first rule reads all files
     pytest.mark.skipif(not (ROOT / "engine").is_dir(), reason="looks at a checkout, not at an installation"),
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """One source file: its path below the root, its text and its syntax tree."""
-
-    path: str
-    text: str
-    tree: ast.Module
-
-    @property
-    def package(self) -> str:
-        return self.path.split("/", 1)[0]
-
-    @property
-    def module(self) -> str:
-        return self.path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-    def at(self, node: ast.AST, text: str) -> str:
-        return f"{self.path}:{getattr(node, 'lineno', 1)}: {text}"
-
-
-def parse(path: str, text: str) -> Source:
-    return Source(path, text, ast.parse(text, path))
-
-
-@cache
-def sources() -> tuple[Source, ...]:
-    paths = [
-        *sorted(path for package in CODE for path in (ROOT / package).rglob("*.py")),
-        ROOT / "setup.py",
-        ROOT / "build_modules.py",
-    ]
-    return tuple(parse(str(path.relative_to(ROOT)), path.read_text()) for path in paths)
-
-
-@cache
-def text_files() -> tuple[Path, ...]:
-    folders = [ROOT / name for name in (*CODE, "docs", ".ci") if (ROOT / name).is_dir()]
-    found = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
-    found += [path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".")]
-    return tuple(
-        path
-        for path in sorted(found)
-        if path.suffix in TEXT_SUFFIXES
-        and "__pycache__" not in path.parts
-        and path.relative_to(ROOT).parts[:2] != ("tests", "data")
-    )
-
-
-@cache
-def walked(tree: ast.Module) -> tuple[ast.AST, ...]:
-    """All nodes: each rule looks at them, and to find them takes longest."""
-    return tuple(ast.walk(tree))
-
-
-def functions(source: Source) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in walked(source.tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
-
-
-def imported(source: Source) -> Iterator[tuple[ast.AST, str]]:
-    """Every absolute module name that a file imports, anywhere in it, with names of ``from`` imports appended."""
-    for node in walked(source.tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield node, alias.name
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                parts = source.module.split(".")
-                parts = parts if source.path.endswith("__init__.py") else parts[:-1]
-                base = ".".join([*parts[: len(parts) - node.level + 1], *([base] if base else [])])
-            for alias in node.names:
-                yield node, f"{base}.{alias.name}"
 
 
 def long_lines(source: Source) -> list[str]:
@@ -561,55 +491,3 @@ def test_texts_have_no_notes_to_self_and_no_machine_paths() -> None:
             if NOTES.search(line) or MACHINE_PATHS.search(line):
                 found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:80]}")
     assert not found, "\n" + "\n".join(found)
-
-
-def circles(graph: dict[str, set[str]]) -> list[list[str]]:
-    """Strongly connected modules: each can be reached from each other one (Tarjan)."""
-    order: dict[str, int] = {}
-    low: dict[str, int] = {}
-    stack: list[str] = []
-    found: list[list[str]] = []
-
-    def visit(module: str) -> None:
-        order[module] = low[module] = len(order)
-        stack.append(module)
-        for other in graph[module]:
-            if other not in order:
-                visit(other)
-                low[module] = min(low[module], low[other])
-            elif other in stack:
-                low[module] = min(low[module], order[other])
-        if low[module] == order[module]:
-            at = stack.index(module)
-            found.append(sorted(stack[at:]))
-            del stack[at:]
-
-    for module in graph:
-        if module not in order:
-            visit(module)
-    return [circle for circle in found if len(circle) > 1]
-
-
-def import_graph(of: tuple[Source, ...]) -> dict[str, set[str]]:
-    """Module of ours -> those that it imports, for types only as well."""
-    modules = {source.module for source in of if source.package in PACKAGES}
-    graph: dict[str, set[str]] = {}
-    for source in of:
-        if source.module in modules:
-            names = {name if name in modules else name.rpartition(".")[0] for _, name in imported(source)}
-            graph[source.module] = (names & modules) - {source.module}
-    return graph
-
-
-def test_circles_of_imports_are_small() -> None:
-    """Two modules of one package may know each other, as a client and its subscription do."""
-    large = [
-        circle
-        for circle in circles(import_graph(sources()))
-        if len(circle) > 2 or len({module.rpartition(".")[0] for module in circle}) > 1
-    ]
-    assert not large
-
-
-def test_a_circle_is_found() -> None:
-    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
