@@ -101,7 +101,7 @@ MUTANTS = (
         "engine/commit/settling.py::Settling._settle",
         "self._give_outcome(part)",
         "part.partition.round_done(part)",
-        "tests/unit/engine/partitions/test_partition.py -k defect_behind_a_round",
+        "tests/unit/engine/commit/test_rounds_that_fail.py -k defect_behind_a_round",
     ),
     Mutant(
         "count what a failed round wrote",

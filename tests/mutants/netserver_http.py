@@ -13,6 +13,7 @@ GROUPS = "tests/unit/netserver/admin/test_groups.py"
 HTTP_ACCESS = "tests/unit/netserver/access/test_http_access.py"
 HTTP_RECORDS = "tests/unit/netserver/http/test_http_records.py"
 REVOCATION = "tests/unit/netserver/access/test_revocation.py"
+STAGED_FILES = "tests/unit/netserver/admin/test_staged_files.py"
 STAGING = "tests/unit/netserver/admin/test_staged_commits.py"
 UPKEEP = "tests/unit/netserver/admin/test_upkeep.py"
 WAYS_ROUND = "tests/unit/netserver/access/test_ways_round.py"
@@ -311,7 +312,7 @@ MUTANTS = (
         "netserver/admin/staged_commits.py::_store",
         "files.sync_dir(directory.parent)",
         "pass",
-        f"{STAGING} -k with_its_name",
+        f"{STAGED_FILES} -k with_its_name",
     ),
     Mutant(
         "wait for the other end of a pipe in the token's place",
@@ -325,28 +326,28 @@ MUTANTS = (
         "netserver/admin/staged_commits.py::Staging.commit",
         "await self._remove(self._in_commit) await self._remove_leftovers(entry)",
         "await self._remove(self._in_commit)",
-        f"{STAGING} -k staged_in_vain",
+        f"{STAGED_FILES} -k staged_in_vain",
     ),
     Mutant(
         "let leftovers take room from others",
         "netserver/admin/staged_commits.py::Staging.stage",
         "await self._sweep(STAGED_FULL_SWEEP_S)",
         "pass",
-        f"{STAGING} -k take_no_room",
+        f"{STAGED_FILES} -k take_no_room",
     ),
     Mutant(
         "take what an incomplete batch was repeated with for a leftover",
         "netserver/admin/staged_commits.py::Staging._needed",
         "entry.batch - (not entry.is_complete)",
         "entry.batch",
-        f"{STAGING} -k incomplete_batch_needs",
+        f"{STAGED_FILES} -k incomplete_batch_needs",
     ),
     Mutant(
         "leave the system's time on staged files",
         "netserver/admin/staged_commits.py::Staging._store",
         "os.utime(self._directory / name, ns=(1_000_000 * self._server.log.now_ms(),) * 2)",
         "pass",
-        f"{STAGING} -k ahead",
+        f"{STAGED_FILES} -k ahead",
     ),
     Mutant(
         "describe topics without partitions in one turn",

@@ -7,102 +7,24 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-import aiohttp
-import msgpack
 import pytest
 
 import engine.commit.transactions
 import quintlog
-from engine.files.system import Files, SystemFiles
-from engine.formats.record import Record
-from engine.reader import DirectoryReader, Loss
 from engine.state.writer_ledger import Entry, Ledger
 from netserver.admin import staged_commits
 from netserver.admin.api import Api
-from netserver.testing import running, server
-from tests.echo import ALONE, run
+from netserver.testing import server
+from tests.echo import ALONE
 from tests.lmdb_state import data_file_replaced
-from tests.simulated_files import LoseAll, disk_with
+from tests.staged_writer import ROWS, Writer, commit_of, packed, partly, row, stored, values, with_writer
 from tests.unit.conftest import Logtool
-from tests.unit.netserver.admin.test_admin import Caller
-from tests.wrong_clock import DAY, MINUTE, START_MS, YEAR, Time
 from tools.spark.sink.client import RETRIED
 
 pytestmark = pytest.mark.whole
-
-Row = list[Any]
-
-
-def row(value: bytes, topic: bytes = b"t", partition: int | None = 0, **more: Any) -> Row:
-    return [topic, partition, more.get("key"), value, more.get("headers"), more.get("timestamp_ms")]
-
-
-def packed(*rows: Row) -> bytes:
-    return b"".join(msgpack.packb(fields) for fields in rows)
-
-
-def stored(data_dir: Path, topic: bytes = b"t", partition: int = 0, files: Files | None = None) -> list[Record]:
-    """What readers of the files see."""
-    reader = DirectoryReader(data_dir, files or SystemFiles())
-    try:
-        if topic not in [found.name for found in reader.topics()]:
-            return []
-        found = reader.partition(reader.topic(topic), partition).records(1, 1 << 62)
-        records = [record for record in found if not isinstance(record, Loss)]
-    finally:
-        reader.close()
-    return records
-
-
-def values(data_dir: Path, topic: bytes = b"t", partition: int = 0) -> list[bytes]:
-    return [record.value for record in stored(data_dir, topic, partition)]
-
-
-def commit_of(batch: int, *names: str, writer: str = "query") -> dict[str, Any]:
-    return {"writer": writer, "batch": batch, "names": list(names)}
-
-
-class Writer:
-    """One writer of batches."""
-
-    def __init__(self, call: Caller, name: str = "query") -> None:
-        self.call = call
-        self.name = name
-        self.data_dir = call.server.data_dir
-
-    async def stage(self, *rows: Row, batch: int | None = None) -> str:
-        parameters = "" if batch is None else f"?writer={quote(self.name)}&batch={batch}"
-        status, document = await self.call("POST", "/v1/staged" + parameters, packed(*rows))
-        assert status == 201, document
-        return str(document["name"])
-
-    async def try_commit(self, batch: int, *names: str) -> tuple[int, Any]:
-        return await self.call("POST", "/v1/commits", commit_of(batch, *names, writer=self.name))
-
-    async def commit(self, batch: int, *names: str) -> Any:
-        status, document = await self.try_commit(batch, *names)
-        assert status == 200, document
-        return document
-
-    def files(self) -> set[str]:
-        return set(os.listdir(self.data_dir / staged_commits.DIRECTORY))
-
-
-def with_writer(
-    test: Callable[[Writer], Awaitable[None]],
-    settings: dict[str, dict[str, Any]] | None = None,
-    path: Path | None = None,
-) -> None:
-    async def main() -> None:
-        async with running(path, {**ALONE, **(settings or {})}) as server, aiohttp.ClientSession() as http:
-            await test(Writer(Caller(server, http)))
-
-    run("asyncio", main())
 
 
 def test_others_have_their_turns_while_all_writers_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,33 +189,6 @@ def test_a_batch_that_is_partly_there_is_finished_with_its_first_files(
     with_writer(second, path=tmp_path)
 
 
-ROWS = [row(b"%d" % number + b"." * 100) for number in range(40)]
-
-
-def partly(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Batch 4 of two files, of which two parts are in the log; the names of the files."""
-    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", 2000)
-    kept: list[str] = []
-
-    async def test(writer: Writer) -> None:
-        kept.extend([await writer.stage(*ROWS[:20], batch=4), await writer.stage(*ROWS[20:], batch=4)])
-        append, calls = staged_commits._Commit._append, 0
-
-        async def stop_after_two(self: Any, *args: Any, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == 3:
-                raise staged_commits.NotStored("stopped")
-            return await append(self, *args, **named)
-
-        monkeypatch.setattr(staged_commits._Commit, "_append", stop_after_two)
-        assert (await writer.try_commit(4, *kept))[0] == 503
-        monkeypatch.setattr(staged_commits._Commit, "_append", append)
-
-    with_writer(test, path=path)
-    return kept
-
-
 @pytest.mark.parametrize("is_missing", [True, False])
 def test_a_lost_file_is_replaced_by_one_of_the_same_content(
     is_missing: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -426,136 +321,6 @@ def test_what_is_refused() -> None:
         assert values(writer.data_dir) == []
 
     with_writer(test)
-
-
-def test_abandoned_files_go_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(writer: Writer) -> None:
-        old, young = await writer.stage(row(b"old")), await writer.stage(row(b"young"))
-        long_ago = time.time() - staged_commits.STAGED_KEEP_S - 60
-        os.utime(writer.data_dir / staged_commits.DIRECTORY / old, (long_ago, long_ago))
-        monkeypatch.setattr(staged_commits, "STAGED_SWEEP_S", 0)
-        newest = await writer.stage(row(b"newest"))
-        assert writer.files() == {young, newest}
-
-    with_writer(test)
-
-
-def test_a_clock_that_is_ahead_for_a_while_removes_no_staged_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    time = Time(monkeypatch)
-    time.offset_ms = right_ms = START_MS + 10 * YEAR  # the file system's clock is behind it, for good
-    monkeypatch.setattr(staged_commits, "STAGED_SWEEP_S", 0)
-
-    async def test(writer: Writer) -> None:
-        names = set()
-        for offset_ms in (0, 2 * DAY, -2 * DAY, 0):
-            time.offset_ms = right_ms + offset_ms
-            time.pass_on(MINUTE)
-            writer.call.server.log.clock.look()
-            names.add(await writer.stage(row(b"x")))
-        assert writer.files() == names
-
-    with_writer(test)
-
-
-def test_what_was_staged_in_vain_goes_with_the_commit() -> None:
-    """Of killed attempts, of the batch itself and of earlier ones; that of other writers and of later batches stays."""
-
-    async def test(writer: Writer) -> None:
-        other = Writer(writer.call, "another query, \xe4 & b=1")
-        unnamed = await writer.stage(row(b"for nobody knows what"))
-        theirs = await other.stage(row(b"theirs"), batch=1)
-        await writer.stage(row(b"killed"), batch=0)
-        await writer.stage(row(b"killed, too"), batch=0)
-        await writer.commit(0, await writer.stage(row(b"zero"), batch=0))
-        assert writer.files() == {unnamed, theirs}
-        late = await writer.stage(row(b"an attempt that was slow"), batch=0)
-        next_ones = [await writer.stage(row(b"one"), batch=1), await writer.stage(row(b"sixteen"), batch=16)]
-        assert (await writer.commit(0, late))["repeated"]
-        await writer.stage(row(b"slower"), batch=0)
-        await writer.commit(1, next_ones[0])
-        assert writer.files() == {unnamed, theirs, next_ones[1]}
-        await writer.commit(17, unnamed)
-        assert writer.files() == {theirs}
-        await other.commit(1, theirs)
-        assert values(writer.data_dir) == [b"zero", b"one", b"for nobody knows what", b"theirs"]
-
-    with_writer(test)
-
-
-def test_a_staged_file_is_taken_for_its_own_batch_only() -> None:
-    async def test(writer: Writer) -> None:
-        name = await writer.stage(row(b"x"), batch=3)
-        for other in (
-            commit_of(3, name, writer="another"),
-            commit_of(4, name),
-            commit_of(2, name),
-            commit_of(48, name),
-        ):
-            assert await writer.call.error("POST", "/v1/commits", other) == (400, "bad_request")
-        for parameters in ("?writer=w", "?batch=1", "?writer=&batch=1", "?writer=w&batch=-1", "?writer=w&batch=x",
-                           "?writer=w&batch=9223372036854775808", "?writer=w&batch=" + "9" * 5000):  # fmt: skip
-            error = await writer.call.error("POST", f"/v1/staged{parameters}", packed(row(b"y")))
-            assert error == (400, "bad_request"), parameters
-        assert writer.files() == {name}
-        await writer.commit(3, name)
-
-    with_writer(test)
-
-
-def test_leftovers_take_no_room_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that came when their batch was in the log already."""
-    content = packed(row(b"." * 100))
-
-    async def test(writer: Writer) -> None:
-        monkeypatch.setattr(staged_commits, "STAGING_BYTES_MAX", 3 * len(content))
-        await writer.commit(1, await writer.stage(row(b"." * 100), batch=1))
-        for _ in range(3):
-            await writer.stage(row(b"." * 100), batch=1)
-        monkeypatch.setattr(staged_commits, "STAGED_FULL_SWEEP_S", 0)
-        name = await writer.stage(row(b"." * 100), batch=2)
-        assert writer.files() == {name}
-        waiting = {name, *[await writer.stage(row(b"." * 100), batch=2) for _ in range(2)]}
-        assert await writer.call.error("POST", "/v1/staged?writer=w&batch=1", content) == (409, "limit_reached")
-        assert writer.files() == waiting
-
-    with_writer(test)
-
-
-def test_what_an_incomplete_batch_needs_is_no_leftover(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    kept = partly(tmp_path, monkeypatch)
-    monkeypatch.setattr(staged_commits, "STAGED_SWEEP_S", 0)
-
-    async def test(writer: Writer) -> None:
-        await writer.stage(row(b"x"), batch=3)
-        again = await writer.stage(row(b"x"), batch=4)
-        later = await writer.stage(row(b"x"), batch=5)
-        assert writer.files() == {*kept, again, later}
-        found = await writer.commit(4, again)
-        assert (found["complete"], found["records"]) == (True, 40)
-        assert writer.files() == {later}
-        assert values(writer.data_dir) == [fields[3] for fields in ROWS]
-
-    with_writer(test, path=tmp_path)
-
-
-def test_staged_files_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    content = packed(row(b"." * 100))
-
-    async def test(writer: Writer) -> None:
-        monkeypatch.setattr(staged_commits, "STAGING_BYTES_MAX", 3 * len(content))
-        names = [await writer.stage(row(b"." * 100)) for _ in range(3)]
-        assert await writer.call.error("POST", "/v1/staged", content) == (409, "limit_reached")
-        await writer.commit(1, *names[:2])
-        await writer.stage(row(b"." * 100))
-
-    with_writer(test)
-
-
-def test_a_staged_file_is_on_disk_with_its_name_and_its_directory(tmp_path: Path) -> None:
-    disk = disk_with(tmp_path)
-    name = staged_commits._store(disk, tmp_path / staged_commits.DIRECTORY, packed(row(b"v")), None)
-    after = disk.after_power_cut(LoseAll())
-    assert after.list_dir(tmp_path / staged_commits.DIRECTORY) == [name]
 
 
 def test_commits_of_many_writers_at_once_are_each_whole() -> None:
