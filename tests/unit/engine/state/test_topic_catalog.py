@@ -351,13 +351,15 @@ def test_ids_are_not_used_again_even_if_the_last_topic_is_gone(tmp_path: Path) -
 
 def test_a_refused_deletion_leaves_the_topic(tmp_path: Path) -> None:
     with catalog(tmp_path) as owner:
-        topic = owner.catalog.create(b"a")
+        topic, gone = owner.catalog.create(b"a"), owner.catalog.create(b"b")
+        owner.run()
+        owner.catalog.delete(gone)
         owner.run()
         with disk_full(tmp_path):
             owner.catalog.delete(topic, owner.answer)
-            owner.catalog.forget_tombstone(77, owner.answer)
+            owner.catalog.forget_tombstone(gone.id, owner.answer)
             assert owner.answered() == ["DiskFull", "DiskFull"]
-        assert not topic.deleting
+        assert [topic.deleting, list(owner.catalog.tombstones)] == [False, [gone.id]]
         assert owner.catalog.get(b"a") is topic
         owner.catalog.configure(topic, {"durability": "never"}, owner.answer)
         owner.catalog.delete(topic, owner.answer)
