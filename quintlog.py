@@ -20,6 +20,7 @@ commands take ours, whatever the working directory or PYTHONPATH holds; the clie
 from __future__ import annotations
 
 import atexit
+import gc
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -71,7 +72,10 @@ def _run(module: str, command: str, prepare: Callable[[ModuleType], None]) -> No
         signals = import_module("tools.early_signals")
         atexit.register(signals.ignore)  # the first is called last
         prepare(signals)  # before the modules that take their time
-        import_module(module).main()
+        gc.disable()  # what is loaded stays: to look for circles in it is a tenth of a start
+        main = import_module(module).main
+        gc.enable()
+        main()
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in PACKAGES:
             raise  # a defect of ours

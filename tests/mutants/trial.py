@@ -41,7 +41,7 @@ def apply(mutant: Mutant, root: Path) -> None:
 
 def run_tests(mutant: Mutant, root: Path) -> subprocess.CompletedProcess[str]:
     """The tests of a mutant, in the copy."""
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1", "PYTEST_ADDOPTS": ""}
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTEST_ADDOPTS": ""}
     if mutant.pure:
         environment["QUINTLOG_PURE"] = "1"
     if mutant.seeds:

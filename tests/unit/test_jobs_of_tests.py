@@ -1,4 +1,5 @@
-"""`make test` runs folders of tests beside each other: one that fails fails all, and nothing is in none or in two."""
+"""`make test` runs folders of tests beside each other: one that fails fails all, and nothing is in none or in two. What
+`make` starts keeps its bytecode."""
 
 from __future__ import annotations
 
@@ -53,3 +54,10 @@ def test_one_that_fails_fails_all(tmp_path: Path, spark: int, code: int) -> None
 
 def test_chosen_ones_run_as_they_are_named(tmp_path: Path) -> None:
     assert run(tmp_path, "all", "tests/unit", "-k", "a or b") == (0, ["-m pytest tests/unit -k a or b"])
+
+
+def test_what_make_starts_keeps_bytecode() -> None:
+    words = ["make", "-f", ROOT / "Makefile", "--eval", "shown: ; @echo [$$PYTHONDONTWRITEBYTECODE]", "shown"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.stdout == "[]\n", done.stderr
