@@ -1,0 +1,35 @@
+"""Every bound that a Kafka peer can run into, with the reason for its value.
+
+Sizes are bytes, times are in the unit that the name ends with.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SIZE_BYTES: Final = 4
+"""The length in front of each frame."""
+
+REQUEST_BYTES_MAX: Final = 100 << 20
+"""Largest request, as in the original. Checked before anything is allocated."""
+
+FRAME_BYTES_MAX: Final = SIZE_BYTES + REQUEST_BYTES_MAX
+"""Largest whole frame, the bound of a connection's receive buffer."""
+
+REQUEST_HEAD_BYTES_MIN: Final = 8
+"""Api key, version and correlation id: what is read of a request of a version that is not spoken."""
+
+PLAIN_REQUEST_BYTES_MAX: Final = 4 << 20
+"""Largest request that brings no records: a Fetch of 40,000 partitions has 2 MiB."""
+
+ELEMENTS_MAX: Final = 100_000
+"""Elements of all arrays of a request together: each costs about 500 bytes once it is read, and 2 us to read."""
+
+STRING_BYTES_MAX: Final = 32_767
+"""Longest string: the width of its length where a version is not flexible; flexible ones keep to it."""
+
+VARINT_BYTES_MAX: Final = 5
+"""Longest varint: a u32 in groups of 7 bits."""
+
+DECODED_AT_ONCE_BYTES: Final = 64 << 10
+"""A larger request that brings no records is read by a thread: it may take 200 ms."""
