@@ -45,7 +45,7 @@ ASYNCIO_CALLBACKS = {
 PRAGMA = re.compile(r"  # (?:noqa|type:|fmt:|pragma:).*")
 LAYERS = {"engine": 0, "netserver": 1, "tools": 2}
 # The engine's packages from the bottom up, and the modules beside them that all of these may use, or that use them all.
-ENGINE_ORDER = ("files", "formats", "state", "segments", "commit", "partitions", "cursors", "sessions")
+ENGINE_ORDER = ("files", "formats", "state", "segments", "commit", "partitions", "cursors", "sessions", "remote")
 ENGINE_TOOLS = {
     "callbacks",
     "config",
@@ -91,6 +91,10 @@ ENGINE_PUBLIC = frozenset(
         "sessions.store", "sessions.types",
     )
 )  # fmt: skip
+# What lies in object storage, as bytes; the other modules of that package ask for them.
+REMOTE_CODECS = frozenset(
+    f"engine.remote.{name}" for name in ("limits", "documents", "names", "catalog", "head", "piece")
+)
 # Modules of netserver that run in a client, where there is no log.
 CLIENT = re.compile(r"netserver\.(client\.\w+|\w+\.(client\w*|publisher))")
 # Readers without the server (Spark executors) import these; they must not need the index, the state or the network.
@@ -308,12 +312,14 @@ def engine_order(source: Source) -> list[str]:
 
 
 def codec_imports(source: Source) -> list[str]:
-    """A protocol's codec does no I/O: of ours it imports only its own errors and limits, and record packing."""
-    match = re.fullmatch(r"netserver\.(\w+)\.(codec|frames)\w*", source.module)
-    if match is None:
+    """A codec does no I/O: of ours it imports only its own errors and limits, and record packing."""
+    match = re.fullmatch(r"(netserver\.\w+\.)(codec|frames)\w*|(engine\.remote\.)\w+", source.module)
+    if match is None or (match[3] and source.module not in REMOTE_CODECS):
         return []
-    own = f"netserver.{match[1]}."
-    allowed = ("engine.formats.batch", "engine.formats.bundle", "engine.formats.record", "engine.limits", own, "cython")
+    own = (match[1],) if match[1] else ("engine.errors", *REMOTE_CODECS)
+    allowed = (
+        "engine.formats.batch", "engine.formats.bundle", "engine.formats.record", "engine.limits", "cython", *own
+    )  # fmt: skip
     banned = {"asyncio", "socket", "uvloop", "os", "pathlib", "aioquic", "aiohttp", "lmdb"}
     return [
         source.at(node, f"imports {name}")

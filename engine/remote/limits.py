@@ -1,0 +1,55 @@
+"""Limits of what lies in object storage, with their reasons."""
+
+from __future__ import annotations
+
+HEAD_BYTES_MAX = 256 << 10
+"""The head is written whole with each commit: at 40 commits a second 256 KiB are 10 MiB/s."""
+
+CATALOG_PAGES_MAX = 64
+"""Pages that one head names: smaller ones are joined, so this is three million segments."""
+
+CATALOG_BYTES_MAX = 16 << 20
+"""One page is read whole, and as JSON takes twenty times as much memory at worst: 50,000 segments at 300 bytes each."""
+
+CATALOG_ROWS_MAX = 1 << 20
+"""Rows of one kind in one page: beyond what its size can hold."""
+
+PIECE_BYTES_MAX = 128 << 20
+"""A piece is in memory whole where it is made and where it is read; it has room for one round of the state. A larger
+cut is several pieces, which one head names together."""
+
+PIECE_SECTIONS_MAX = 1 << 16
+"""Sections of one piece: 72 bytes each are read before any of them."""
+
+PIECE_CHANGES_MAX = 1 << 20
+"""Changes of the state in one piece: as many small ones as its size can hold."""
+
+OBJECT_NAME_BYTES_MAX = 900
+"""S3 allows 1024 bytes for a name, the prefix of the lineage included."""
+
+OWNER_BYTES_MAX = 64
+"""Who wrote a head, for the operator to read: the name of a host and a number."""
+
+ADDRESS_BYTES_MAX = 1024
+"""Where the primary is reached: a few names with ports."""
+
+CONFIG_ITEMS_MAX = 64
+"""Settings of one topic: there are fewer."""
+
+CONFIG_BYTES_MAX = 1024
+"""Name or value of one of them."""
+
+NUMBER_MAX = (1 << 63) - 1
+"""Other numbers in JSON: as large as readers in other languages have them."""
+
+U64_MAX = (1 << 64) - 1
+"""Segment ids, sequence numbers and times of records have 64 bits."""
+
+EPOCH_MAX = (1 << 32) - 1
+"""A takeover each second for 136 years."""
+
+TTL_MS_MIN = 100
+"""Of a lease: below it a pause of the machine is a takeover."""
+
+TTL_MS_MAX = 86_400_000
+"""Of a lease: after a day somebody decides, not a clock."""
