@@ -137,6 +137,9 @@ def check_records(
 
 def outcome(write_batches: Sequence[WriteBatch]) -> tuple[int, EngineError | None]:
     """The state of several write batches as one: PENDING while one is; FAILED, with the first error, if one has."""
+    if len(write_batches) == 1:  # as nearly always
+        write_batch = write_batches[0]
+        return write_batch.state, write_batch.error if write_batch.state == FAILED else None
     if any(write_batch.state == PENDING for write_batch in write_batches):
         return PENDING, None
     failed = next((write_batch for write_batch in write_batches if write_batch.state == FAILED), None)

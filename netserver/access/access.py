@@ -370,7 +370,7 @@ class Access:
 
     def meter_of(self, identity: Identity | None) -> Meter | None:
         """What an identity uses; None: it has no quotas."""
-        if identity is None or identity.quotas == UNLIMITED:
+        if identity is None or identity.quotas is UNLIMITED or identity.quotas == UNLIMITED:
             return None
         meter = self.meters.get(identity.name)
         if meter is None:

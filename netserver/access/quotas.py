@@ -199,6 +199,10 @@ class Seat:
         self._meter: Meter | None = None
         self._subscriptions = 0
 
+    def is_of(self, meter: Meter | None) -> bool:
+        """Whose it is now."""
+        return meter is self._meter
+
     def take(self, meter: Meter | None) -> None:
         """It is this one's from now on. Raises QuotaReached: that has too many."""
         if meter is self._meter:

@@ -37,6 +37,7 @@ class Role(StrEnum):
 
 
 ROLES: Final = tuple(Role)
+_RANKS: Final[dict[str, int]] = {role: rank for rank, role in enumerate(ROLES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ class Identity:
 
     def has_role(self, role: Role) -> bool:
         """Whether its role is this one or above it."""
-        return bool(self.role) and ROLES.index(Role(self.role)) >= ROLES.index(role)
+        return bool(self.role) and _RANKS[self.role] >= _RANKS[role]
 
     def counts_at(self, listener: str) -> bool:
         """Whether it is known at a listener."""

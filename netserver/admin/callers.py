@@ -83,7 +83,7 @@ class Caller:
         self._door = access.door(LISTENER)
         self._generation = access.identities.generation
         self._request = request
-        self._what = f"{request.method} {request.path[:100]}"
+        self._route: Route | None = None
         self._on: bytes | str = ""
         self._group = b""
         transport = request.transport
@@ -111,13 +111,20 @@ class Caller:
     # --- rights
 
     @property
+    def _what(self) -> str:
+        """What the audit says that they asked for: made when it says something."""
+        if self._route is None:
+            return f"{self._request.method} {self._request.path[:100]}"
+        return f"{self._route.method} {self._base}{'/'.join(self._route.path)}"
+
+    @property
     def is_operator(self) -> bool:
         """Whether they may operate the server."""
         return self.identity is not None and self.identity.has_role(Role.OPERATOR)
 
     def may_begin(self, route: Route, parts: Sequence[bytes]) -> bool:
         """Whether the body is worth reading: some right of theirs may be enough."""
-        self._what = f"{route.method} {self._base}{'/'.join(route.path)}"
+        self._route = route
         self._on = b"/".join(parts[1:])
         self._group = parts[1] if route.path[:2] == ("groups", "NAME") else b""
         identity = self.identity
@@ -202,7 +209,8 @@ class Caller:
 
     def sit(self, seat: Seat) -> None:
         """The connection is theirs. Raises QuotaReached: they have too many."""
-        self._had(partial(seat.take, self.meter))
+        if not seat.is_of(self.meter):
+            self._had(partial(seat.take, self.meter))
 
     async def wait_for_rate(self) -> None:
         """Until their identity may publish, or be sent, more. Raises QuotaReached: that takes too long."""

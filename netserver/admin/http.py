@@ -137,28 +137,27 @@ class HttpServer(web.Server):
         finally:
             self._idle.pop(handler, None)
 
-    @contextmanager
-    def in_work(self, request: web.BaseRequest, *, is_operator: bool) -> Iterator[None]:
-        """Meanwhile a request of somebody who is let in is in work, unless it counts as a client's.
+    def in_work(self, request: web.BaseRequest, *, is_operator: bool) -> InWork:
+        """Within the result a request of somebody who is let in is in work, unless it counts as a client's.
 
         Raises:
             Busy: too many are.
         """
-        handler = request.protocol
-        if handler not in self._clients:
+        if request.protocol not in self._clients:
             if len(self._in_work) >= ADMIN_REQUESTS_MAX + (ADMIN_REQUESTS_OPERATORS if is_operator else 0):
                 raise Busy(f"{len(self._in_work)} requests are in work, as many as may be at once; try again later")
-            self._in_work.add(handler)
-        try:
-            yield
-        finally:
-            self._in_work.discard(handler)
+            self._in_work.add(request.protocol)
+        return InWork(self._in_work, request.protocol)
 
     def seat(self, request: web.BaseRequest) -> Seat:
         """Whose connection a request's is. Raises ConnectionError: it is gone."""
-        if request.protocol not in self._leave:
+        handler = request.protocol
+        if handler not in self._leave:
             raise ConnectionResetError
-        return self._seats.setdefault(request.protocol, Seat())
+        seat = self._seats.get(handler)
+        if seat is None:
+            seat = self._seats[handler] = Seat()
+        return seat
 
     def count_as_client(self, request: web.BaseRequest) -> None:
         """The connection of a request counts with those of clients from now on (`netserver.admin.places`).
@@ -229,6 +228,22 @@ class HttpServer(web.Server):
         timer = self._silent.pop(handler, None)
         if timer is not None:
             timer.cancel()
+
+
+class InWork:
+    """A request that is in work until the end of a ``with``: a class, as each request has one."""
+
+    __slots__ = ("_all", "_handler")
+
+    def __init__(self, everybody: set[RequestHandler], handler: RequestHandler) -> None:
+        self._all = everybody
+        self._handler = handler
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_error: object) -> None:
+        self._all.discard(self._handler)
 
 
 def _set(over: asyncio.Future[None]) -> None:

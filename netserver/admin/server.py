@@ -90,6 +90,7 @@ import logging
 import re
 import secrets
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache, lru_cache, partial
 from http import HTTPStatus
@@ -106,6 +107,7 @@ from netserver.access.exposed import warn_of_readers
 from netserver.access.quotas import QuotaReached, Seat
 from netserver.access.table import Route, methods_of, route_of, topic_of
 from netserver.admin.access import KeysApi, SubscriptionsApi
+from netserver.admin.answers import json_answer
 from netserver.admin.api import Api, Conflict
 from netserver.admin.bodies import NotJson, invite, read_body, read_document
 from netserver.admin.callers import Caller
@@ -145,7 +147,6 @@ BODY_TYPES: Final = (
 )
 HOST: Final = re.compile(r"(?:\[(?P<six>[0-9A-Fa-f:.]+(?:%\w+)?)\]|(?P<name>[\w.-]+))(?::[0-9]{1,5})?", re.ASCII)
 """A Host header: a name or an address, and perhaps a port."""
-JSON: Final = "application/json; charset=utf-8"
 
 
 def read_token(data_dir: Path) -> str:
@@ -302,12 +303,12 @@ class AdminServer:
         return _error(404, "not_found", f"no {path[:200]}")
 
     async def _call_api(self, request: web.BaseRequest, path: str, caller: Caller, seat: Seat) -> web.StreamResponse:
-        parts, entry = found(request.method, path)
+        parts, entry, parameters = found(request.method, path)
         if entry is None:
             return _no_route(request.method, path, parts)
         if not caller.may_begin(entry, parts):
             return _error(403, "forbidden", caller.why_not)
-        if unknown := request.query.keys() - (parameters := operation_of(entry).query).keys():
+        if unknown := query_of(request).keys() - parameters.keys():
             there = f"; there are {', '.join(parameters)}" if parameters else ""
             raise BadRequest(f"no parameter {min(unknown)[:100]!r}{there}")
         if parts[2:] == (b"records",) and (request.method == "GET" or streams_in(request)):
@@ -373,7 +374,7 @@ class AdminServer:
         await invite(request)
         answer = await self._records.publish(request, parts[1], caller, may)
         caller.done()
-        return web.Response(body=json.dumps(answer).encode(), headers={"Content-Type": JSON})
+        return json_answer(request, answer, self._server.log.now_ms())
 
     def _count_as_client(self, request: web.BaseRequest) -> None:
         assert self._http is not None
@@ -424,10 +425,11 @@ def host_named(header: str) -> str | None:
 
 
 @lru_cache(ADMIN_REQUESTS_REMEMBERED)
-def found(method: str, path: str) -> tuple[tuple[bytes, ...], Route | None]:
-    """The parts of a path after ``/v1/``, decoded, and its route; None: there is no such route."""
+def found(method: str, path: str) -> tuple[tuple[bytes, ...], Route | None, Mapping[str, object]]:
+    """The parts of a path after ``/v1/``, decoded, its route (None: there is none), and which parameters that has."""
     parts = tuple(unquote_to_bytes(part) for part in path.removeprefix("/v1/").split("/"))
-    return parts, route_of(method, parts)
+    entry = route_of(method, parts)
+    return parts, entry, operation_of(entry).query if entry is not None else {}
 
 
 @cache

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.errors import EngineError
 from engine.limits import RECORD_OVERHEAD_BYTES
@@ -80,10 +80,8 @@ class Publishing:
         self._may = may
         self._wait_s = 0.0
         self._holds: set[str] = set()
-        self._may_go_on = asyncio.Event()
-        self._may_go_on.set()
         self._appended: deque[tuple[list[WriteBatch], int, int, int, int]] = deque()
-        self._is_settled = asyncio.Event()
+        self._told: asyncio.Future[None] | None = None  # what the request waits for: a change of the two above
         pressure.join(self)
 
     # --- of the shell
@@ -91,13 +89,11 @@ class Publishing:
     def hold(self, reason: str) -> None:
         """Append no more."""
         self._holds.add(reason)
-        self._may_go_on.clear()
 
     def release(self, reason: str) -> None:
         """Go on, unless something else is in the way."""
         self._holds.discard(reason)
-        if not self._holds:
-            self._may_go_on.set()
+        self._tell()
 
     # --- of the request
 
@@ -139,7 +135,8 @@ class Publishing:
         if self._wait_s:
             await self._sender.pause(self._wait_s)
             self._wait_s = 0.0
-        await self._may_go_on.wait()
+        while self._holds:
+            await self._until_told()
         if self.error is not None:
             raise self.error
         if not self._may():
@@ -154,8 +151,7 @@ class Publishing:
         """Wait until all of it is on disk or has failed. Raises EngineError: some of it has."""
         self.round_done()
         while self._appended:
-            self._is_settled.clear()
-            await self._is_settled.wait()
+            await self._until_told()
         if self.error is not None:
             raise self.error
 
@@ -172,7 +168,15 @@ class Publishing:
             elif self.error is None:
                 self.error = error or EngineError("not stored")
             self._pressure.discharge(self, size_bytes)
-        self._is_settled.set()
+        self._tell()
+
+    async def _until_told(self) -> None:
+        self._told = asyncio.get_running_loop().create_future()
+        await self._told
+
+    def _tell(self) -> None:
+        if self._told is not None and not self._told.done():
+            self._told.set_result(None)
 
     def _count(self, index: int, last_seq: int, count: int, size_bytes: int) -> None:
         self.records += count
@@ -187,20 +191,14 @@ class Publishing:
     def close(self) -> None:
         """The request is over; what was appended goes on to the disk."""
         self._pressure.leave(self)
-        self._may_go_on.set()
 
-    def document(self) -> dict[str, Any]:
-        """What is stored, for the answer."""
-        return {
-            "schema": 1,
-            "records": self.records,
-            "partitions": [
-                {
-                    "partition": index,
-                    "first_offset": one.first_offset,
-                    "last_offset": one.last_offset,
-                    "records": one.records,
-                }
+    def document(self) -> bytes:
+        """What is stored, for the answer: JSON, written here as most requests are about one record."""
+        partitions = ", ".join(
+            [
+                f'{{"partition": {index}, "first_offset": {one.first_offset}, "last_offset": {one.last_offset}, '
+                f'"records": {one.records}}}'
                 for index, one in sorted(self.stored.items())
-            ],
-        }
+            ]
+        )
+        return f'{{"schema": 1, "records": {self.records}, "partitions": [{partitions}]}}'.encode()

@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import parse_qsl
 
-from multidict import MultiDict, MultiMapping
+from multidict import MultiDict, MultiDictProxy, MultiMapping
 
 from engine.formats.record import Record
 from engine.positions import Position, parse
 from netserver.http.errors import BadRequest
 from netserver.http.limits import HTTP_CREDIT_MAX, HTTP_JSON_BYTES_MAX
 from netserver.http.splitting import SPLITS
+from netserver.limits import ADMIN_REQUESTS_REMEMBERED
 
 if TYPE_CHECKING:
     from aiohttp import web
 
 FORMATS: Final = ("jsonl", "json", "raw")
-_EMPTY: Final[MultiDict[str]] = MultiDict()
 _TRUE: Final = {"true": True, "1": True, "": True, "false": False, "0": False}
 
 
 def query_of(request: web.BaseRequest) -> MultiMapping[str]:
     """The parameters of a request's address; bytes that are no UTF-8 are surrogates in them, as in names."""
-    text = request.rel_url.raw_query_string
-    return MultiDict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape")) if text else _EMPTY
+    return parsed(request.rel_url.raw_query_string)
+
+
+@lru_cache(ADMIN_REQUESTS_REMEMBERED)
+def parsed(text: str) -> MultiMapping[str]:
+    """What stands behind the question mark; nobody may change it: the next request with the same gets it, too."""
+    return MultiDictProxy(MultiDict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape")))
 
 
 class Parameters:
@@ -150,9 +156,10 @@ class Publish:
     split: str
 
     @classmethod
-    def of(cls, query: MultiMapping[str], split: str) -> Publish:
-        """``split`` is the one that the body's type says. Raises BadRequest."""
-        parameters = Parameters(query)
+    @lru_cache(ADMIN_REQUESTS_REMEMBERED)
+    def of(cls, query: str, split: str) -> Publish:
+        """``query`` as the address has it, ``split`` as the body's type says. Raises BadRequest."""
+        parameters = Parameters(parsed(query))
         made = cls(
             parameters.number("partition", 0, 2**31 - 1),
             (parameters.text("key") or "").encode("utf-8", "surrogateescape"),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
 from multidict import MultiDict, MultiMapping
@@ -23,10 +23,11 @@ from engine.partitions.extent import Extent
 from engine.positions import EARLIEST, LATEST
 from netserver.admin.slices import sliced
 from netserver.client.partitioning import partition_of
-from netserver.http.bodies import LINES, Busy, Hold, Lines, Room, append_lengths, append_values
+from netserver.http.bodies import LINES, Busy, Chunks, Hold, Lines, Room, append_lengths, append_values
 from netserver.http.choosing import Line, Progress, line_of_item, until_s, wanted
 from netserver.http.dispatch import frame_lengths, frame_lines
 from netserver.http.errors import BadRequest
+from netserver.http.json_lines import Rows
 from netserver.http.large import is_large, pieces_of
 from netserver.http.limits import (
     HTTP_DOCUMENT_BYTES_MAX,
@@ -37,11 +38,11 @@ from netserver.http.limits import (
     HTTP_WRITE_BYTES,
 )
 from netserver.http.publishing import Publishing
-from netserver.http.query import Publish, Read, query_of
+from netserver.http.query import Publish, Read, parsed, query_of
 from netserver.http.reading import Allowed, Buffer, Frame, Reader, Remark, remark_about
 from netserver.http.sender import Sender
 from netserver.http.socket import send_frames, send_items, serve_socket
-from netserver.http.splitting import JSONL, LENGTH, LENGTHS, NONE, Splitter
+from netserver.http.splitting import JSONL, LENGTH, LENGTHS, NONE, Splitter, check_size
 from netserver.http.taking_turns import TakingTurns
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ RAW: Final = "application/octet-stream"
 
 def streams_in(request: web.BaseRequest) -> bool:
     """Whether a request's body is taken while it comes, as its type or ``split`` says; one JSON document is not."""
-    return request.method == "POST" and (request.content_type in LINES or "split" in request.query)
+    return request.method == "POST" and ("split" in query_of(request) or request.content_type in LINES)
 
 
 class RecordsApi:
@@ -79,10 +80,8 @@ class RecordsApi:
 
     # --- publishing
 
-    async def publish(
-        self, request: web.BaseRequest, name: bytes, sender: Sender, may: Callable[[], bool]
-    ) -> dict[str, Any]:
-        """Append a body's records; says what is stored.
+    async def publish(self, request: web.BaseRequest, name: bytes, sender: Sender, may: Callable[[], bool]) -> bytes:
+        """Append a body's records; the document that says what is stored.
 
         Args:
             sender: keeps the request to its rate.
@@ -91,12 +90,13 @@ class RecordsApi:
         Raises:
             BadRequest, EngineError: a note says how many records are stored all the same.
         """
-        asked = Publish.of(query_of(request), JSONL if request.content_type in LINES else NONE)
+        query = request.rel_url.raw_query_string
+        split = JSONL if "split" not in parsed(query) and request.content_type in LINES else NONE
+        asked = Publish.of(query, split)
         topic = self._api.found_or_made(name)
         publishing = Publishing(self._server.shell.pressure, sender, may)
         try:
-            with self.room.share() as hold:
-                await self._append(request, asked, topic, publishing, hold)
+            await self._append(request, asked, topic, publishing)
             await publishing.finish()
         except (BadRequest, Busy, EngineError) as error:
             with suppress(EngineError):  # the first error is the one that is told
@@ -116,10 +116,19 @@ class RecordsApi:
         asked: Publish,
         topic: Topic,
         publishing: Publishing,
-        hold: Hold,
     ) -> None:
         usual = await self._api.opened(topic, self._partition_of(asked, topic))
-        chunks = request.content.iter_any()
+        if asked.split == NONE and request.content.is_eof():  # the record has come as a whole
+            value = request.content.read_nowait()
+            check_size(len(value), topic.config.record_bytes_max)
+            await publishing.append(usual, Rows([value], [asked.key] if asked.key else None))
+            return
+        with self.room.share() as hold:
+            await self._append_pieces(request.content.iter_any(), asked, topic, usual, publishing, hold)
+
+    async def _append_pieces(
+        self, chunks: Chunks, asked: Publish, topic: Topic, usual: Partition, publishing: Publishing, hold: Hold
+    ) -> None:
         if asked.split == JSONL:
             lines = Lines(
                 usual,

@@ -12,6 +12,7 @@ FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
 GROUPS = "tests/unit/netserver/admin/test_groups.py"
 HTTP_ACCESS = "tests/unit/netserver/access/test_http_access.py"
 HTTP_RECORDS = "tests/unit/netserver/http/test_http_records.py"
+HTTP_SINGLE = "tests/unit/netserver/http/test_http_single.py"
 REVOCATION = "tests/unit/netserver/access/test_revocation.py"
 STAGED_FILES = "tests/unit/netserver/admin/test_staged_files.py"
 STAGING = "tests/unit/netserver/admin/test_staged_commits.py"
@@ -135,9 +136,23 @@ MUTANTS = (
     Mutant(
         "let requests in work take all places of admin HTTP",
         "netserver/admin/http.py::HttpServer.in_work",
-        "self._in_work.add(handler)",
+        "self._in_work.add(request.protocol)",
         "pass",
         f"{ADMIN_HTTP} -k in_work_leave_room",
+    ),
+    Mutant(
+        "take a record over HTTP of any size that comes whole",
+        "netserver/http/records_api.py::RecordsApi._append",
+        "check_size(len(value), topic.config.record_bytes_max)",
+        "pass",
+        f"{HTTP_SINGLE} -k same_bound",
+    ),
+    Mutant(
+        "answer a publish over HTTP as if its connection were kept",
+        "netserver/admin/answers.py::json_answer",
+        "request.version == HttpVersion11 and request.keep_alive",
+        "True",
+        f"{HTTP_SINGLE} -k answer_to_one_record",
     ),
     Mutant(
         "keep the place of a form that somebody sends who has not logged in",
