@@ -218,8 +218,9 @@ class EngineConfig:
         help="Bytes that one commit round takes; larger rounds gave no throughput, only latency.",
     )  # fmt: skip
     round_files_max: int = _setting(
-        256, "count", 1, limits.ROUND_FILES_MAX, help="Files that one commit round writes and syncs."
-    )
+        limits.ROUND_PARTS_MAX, "count", 1, limits.ROUND_FILES_MAX,
+        help="Files that one commit round writes and syncs: everybody waits for all of them.",
+    )  # fmt: skip
     pending_bytes_max: int = _setting(
         64 * MIB, "bytes", MIB, limits.PENDING_BYTES_MAX,
         help="Bytes of records not yet committed, in total, above which no connection is read.",

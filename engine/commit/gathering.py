@@ -1,18 +1,19 @@
 """Gathering: which write batches the next commit round takes.
 
-The oldest pending ones, by turns over partitions, up to a size and a number of files. While one round is executed the
-next one gathers: the sync is the batching window, there is no timer.
+The oldest pending ones, by turns over those who wait for them and over their partitions, up to a size and a number of
+files. So whoever waits for one partition is in the next round, however many another one has written to. While one round
+is executed the next one gathers: the sync is the batching window, there is no timer.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 
 from engine.commit.round_steps import Round, RoundSteps
 from engine.commit.target import CommitTarget, PartitionCommit, stop_writing
 from engine.context import EngineContext
 from engine.limits import SHARED_ROUND_BYTES, SHARED_ROUNDS
-from engine.segments.batches import WriteBatch
+from engine.segments.batches import Waiter, WriteBatch
 
 
 class Gathering:
@@ -21,21 +22,36 @@ class Gathering:
     def __init__(self, context: EngineContext, steps: RoundSteps) -> None:
         self._context = context
         self._steps = steps
-        self._dirty: deque[CommitTarget] = deque()
+        self._lines: OrderedDict[Waiter | None, deque[CommitTarget]] = OrderedDict()
+        """For each of those who wait, in the order of their turns, the partitions whose oldest records are theirs."""
         self._queued: set[CommitTarget] = set()
-        """Those in `_dirty`."""
+        """Those that stand in a line."""
         self._roll_wanted: set[CommitTarget] = set()
         """Those that get a new segment with their next round."""
         self._shared_rounds = 0
 
     def __bool__(self) -> bool:
-        return bool(self._dirty)
+        return bool(self._lines)
 
     def add(self, partition: CommitTarget) -> None:
-        """Puts a partition in the queue, unless it is there."""
+        """Puts a partition into a line, unless it stands in one."""
         if partition not in self._queued:
             self._queued.add(partition)
-            self._dirty.append(partition)
+            self._enter(partition)
+
+    def _enter(self, partition: CommitTarget) -> None:
+        waiter = partition.first_waiter
+        line = self._lines.get(waiter)
+        if line is None:
+            line = self._lines[waiter] = deque()
+        line.append(partition)
+
+    def _leave(self, waiter: Waiter | None) -> None:
+        """The first partition of a line has had its turn."""
+        line = self._lines[waiter]
+        line.popleft()
+        if not line:
+            del self._lines[waiter]
 
     def roll_next(self, partition: CommitTarget) -> None:
         """Has the next round of a partition begin a new segment."""
@@ -46,18 +62,20 @@ class Gathering:
         parts: dict[CommitTarget, PartitionCommit] = {}
         round_bytes = self._round_bytes()
         bytes_left = round_bytes
-        while self._dirty and len(parts) < self._context.config.round_files_max:
-            partition = self._dirty[0]
+        while self._lines and len(parts) < self._context.config.round_files_max:
+            waiter, line = next(iter(self._lines.items()))
+            partition = line[0]
             may_commit, write_batch = self._next_of(partition, bytes_left, first=not parts)
             if not may_commit:
-                self._dirty.popleft()
+                self._leave(waiter)
                 self._queued.discard(partition)
                 if partition.error is not None:
                     self._roll_wanted.discard(partition)
                 continue
             if write_batch is None and partition.has_pending:
                 break
-            self._dirty.popleft()
+            self._lines.move_to_end(waiter)
+            self._leave(waiter)
             part = parts.get(partition)
             if part is None:
                 part = parts[partition] = PartitionCommit(
@@ -71,7 +89,7 @@ class Gathering:
                 part.add(write_batch)
                 bytes_left -= write_batch.end
             if partition.has_pending:
-                self._dirty.append(partition)
+                self._enter(partition)
             else:
                 self._queued.discard(partition)
         if not parts:

@@ -10,7 +10,7 @@ from engine.config import TopicConfig
 from engine.errors import EngineError, ReadOnly
 from engine.files.descriptors import Handle
 from engine.segments.active import ActiveSegment, SealedSegment
-from engine.segments.batches import WriteBatch, WriteBatchGroup
+from engine.segments.batches import Waiter, WriteBatch, WriteBatchGroup
 from engine.segments.watermarks import Owner, Watermark
 from engine.state.topic_entries import Topic
 
@@ -88,6 +88,10 @@ class CommitTarget(Protocol):
     @property
     def has_pending(self) -> bool:
         """Whether records wait for a round."""
+
+    @property
+    def first_waiter(self) -> Waiter | None:
+        """Who waits for the oldest of them; None: nobody, or there are none."""
 
     def may_commit(self) -> bool:
         """Whether the next write batch may be written now; if not, the partition puts itself into the queue again."""

@@ -61,16 +61,13 @@ class Partition:
         """Why nothing can be stored here (read-only) or, when it is not open, why it could not be opened."""
         self.log_start = 1
         """First sequence number that may be read."""
-        self.last_seq = 0
-        """Last sequence number given out."""
+        self.last_seq = 0  # the last one given out
         self.found_seq = 0
         """`last_seq` as it was when the partition was opened; 0 when it was new."""
-        self.committed_seq = 0
-        """Last sequence number that readers may see."""
+        self.committed_seq = 0  # the last one that readers may see
         self.committed_s = 0.0
         """When something was last committed (`time.monotonic()`): how late a live reader is told."""
-        self.gaps = NO_GAPS
-        """How many records a range of committed numbers holds."""
+        self.gaps = NO_GAPS  # how many records a range of committed numbers holds
         self.committed_end = 0
         """End of the committed batches in the active segment's file."""
         self.sealed: list[SealedSegment] = []
@@ -164,6 +161,11 @@ class Partition:
     @property
     def has_pending(self) -> bool:
         return bool(self._pending) or (self._open_write_batch is not None and not self._open_write_batch.is_empty)
+
+    @property
+    def first_waiter(self) -> Waiter | None:
+        write_batch = self._pending[0] if self._pending else self._open_write_batch
+        return write_batch.waiters[0] if write_batch is not None and write_batch.waiters else None
 
     # --- opening
 

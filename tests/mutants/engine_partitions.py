@@ -34,6 +34,13 @@ MUTANTS = (
         f"{EVERY_CALL} -k lose",
     ),
     Mutant(
+        "let all partitions of one waiter go before those of the next one",
+        "engine/commit/gathering.py::Gathering.take",
+        "self._lines.move_to_end(waiter)",
+        "pass",
+        "tests/unit/engine/commit/test_gathering.py -k take_turns",
+    ),
+    Mutant(
         "begin no new segment behind numbers that were left out",
         "engine/commit/gathering.py::Gathering.take",
         "part.roll = part.roll or partition.gap_before_next",

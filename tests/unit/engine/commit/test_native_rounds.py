@@ -81,7 +81,9 @@ class NativeLog(EngineLog):
         self.path = path
         self.inbox = Inbox()
         self.watching = Watching(self.inbox)
-        config = EngineConfig(topic=topic or TopicConfig(), housekeeping_interval_ms=3_600_000)
+        config = EngineConfig(
+            topic=topic or TopicConfig(), housekeeping_interval_ms=3_600_000, round_files_max=ROUND_PARTS_MAX + 1
+        )
         self.log = Log.open(path, config, self.inbox.call_soon_threadsafe, index=index, watch=self.watching)
 
 
