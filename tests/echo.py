@@ -40,7 +40,7 @@ class EchoSession:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.later: list[bytes] = []
-        self.outstanding = Outstanding(connection, self.stored)
+        self.outstanding = Outstanding(connection, self.stored, connection.services.log.slices)
         self.resumed = 0
         self.gone = 0
         self.received_calls = 0

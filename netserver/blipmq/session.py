@@ -82,7 +82,7 @@ class BlipmqSession(ConsumingSession):
         super().__init__(shared, connection)
         self.frame_bytes_max = AUTH_LENGTH_MAX + LENGTH_BYTES
         self._is_greeted = False
-        self.outstanding = Outstanding(connection, self._released)
+        self.outstanding = Outstanding(connection, self._released, shared.log.slices)
         self._waiting_bytes = 0  # of answers that wait
         self._opening: Partition | None = None
         self._is_ending = False

@@ -80,7 +80,7 @@ class FiggSession:
         self.frame_bytes_max = shared.frame_bytes_max
         self.connection = connection
         self._shared = shared
-        self._outstanding = Outstanding(connection, self._released)
+        self._outstanding = Outstanding(connection, self._released, connection.services.log.slices)
         self._partitions: dict[bytes, Partition] = {}
         self._last: Partition | None = None  # the topic of the publish before
         self._subscriptions: dict[bytes, Subscription] = {}

@@ -70,7 +70,7 @@ class Writer:
         self.used_at = 0.0
         self._shared = shared
         self._stream = stream
-        self._outstanding = Outstanding(stream, self._released)
+        self._outstanding = Outstanding(stream, self._released, shared.log.slices)
         self._answers_bytes = 0
         self._partitions: dict[bytes, Partition] = {}
         self._opening: Partition | None = None

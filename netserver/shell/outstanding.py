@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from engine.errors import EngineError
     from engine.segments.batches import WriteBatch
+    from engine.slices import Slices
 
 Released = list[tuple[object, "Exception | None"]]
 """(token, None) of what is stored, (token, error) of what is not, in order."""
@@ -64,15 +65,19 @@ class Outstanding:
     Args:
         connection: whose answers; its counters get records, bytes and the time to the acknowledgement.
         on_released: called in the loop; an error in it ends this connection only.
+        slices: of the loop; what a turn has no time for waits there.
         ordered: answers leave in the order of arrival (a finished one waits for those before it); False: as they
             finish.
     """
 
-    __slots__ = ("_checking", "_connection", "_on_released", "_ordered", "_queue", "pending_bytes")
+    __slots__ = ("_checking", "_connection", "_on_released", "_ordered", "_queue", "_slices", "pending_bytes")
 
-    def __init__(self, connection: Owner, on_released: Callable[[Released], object], *, ordered: bool = True) -> None:
+    def __init__(
+        self, connection: Owner, on_released: Callable[[Released], object], slices: Slices, *, ordered: bool = True
+    ) -> None:
         self._connection = connection
         self._on_released = on_released
+        self._slices = slices
         self._ordered = ordered
         self._queue: deque[tuple[WriteBatch | Promise | None, object, int, int, float, Exception | None]] = deque()
         self._checking = False
@@ -109,10 +114,14 @@ class Outstanding:
         """Look in the next turn of the loop for what is done: many promises are answered together."""
         if not self._checking:
             self._checking = True
-            self._connection.loop.call_soon(self.round_done)
+            self._connection.loop.call_soon(self._look)
 
     def round_done(self) -> None:
         """A commit round has changed the state of a write batch (called by the engine)."""
+        if not self._checking:  # else it is looked for in a moment: one look a turn, however many rounds there are
+            self._look()
+
+    def _look(self) -> None:
         self._checking = False
         released: Released = []
         freed_bytes = self._take_prefix(released) if self._ordered else self._take_finished(released)
@@ -128,7 +137,8 @@ class Outstanding:
         freed_bytes = 0
         while queue:
             if len(released) == RELEASED_MAX:
-                self.look_soon()
+                self._checking = True
+                self._slices.later(self._look)
                 break
             write_batch, token, size_bytes, count, since, error = queue[0]
             if write_batch is not None:

@@ -95,7 +95,7 @@ class TankSession:
         self.connection = connection
         self.waiting = Waiting(shared.waiting)
         self.is_ending = False
-        self._outstanding = Outstanding(connection, self._released)
+        self._outstanding = Outstanding(connection, self._released, shared.log.slices)
         self._producer = Producer(shared, connection, self._outstanding)
         self._jobs: dict[ConsumeJob, None] = {}
         self._parked: deque[Callable[[], None]] = deque()

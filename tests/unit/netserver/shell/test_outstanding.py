@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from engine.errors import NotStored
 from engine.segments.batches import COMMITTED, FAILED, WriteBatch
 from netserver.app import Server
+from netserver.limits import RELEASED_MAX
 from netserver.shell.connection import Connection
 from netserver.shell.outstanding import Outstanding, Released
 from netserver.testing import running
@@ -46,7 +47,7 @@ def settle(write_batch: WriteBatch, error: NotStored | None = None) -> None:
 def test_answers_leave_in_the_order_of_arrival() -> None:
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
-        outstanding = Outstanding(connection, calls.append)
+        outstanding = Outstanding(connection, calls.append, server.log.slices)
         first, second, third = write_batches(server, 3)
         outstanding.add(first, "first", 10)
         outstanding.add(second, "second", 20, 2)
@@ -72,7 +73,7 @@ def test_answers_leave_in_the_order_of_arrival() -> None:
 def test_unordered_answers_leave_as_they_finish() -> None:
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
-        outstanding = Outstanding(connection, calls.append, ordered=False)
+        outstanding = Outstanding(connection, calls.append, server.log.slices, ordered=False)
         first, second = write_batches(server, 2)
         outstanding.add(first, "first", 10)
         outstanding.add(second, "second", 20)
@@ -91,7 +92,7 @@ def test_unordered_answers_leave_as_they_finish() -> None:
 def test_failures_carry_their_error_and_are_not_counted_as_stored() -> None:
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
-        outstanding = Outstanding(connection, calls.append)
+        outstanding = Outstanding(connection, calls.append, server.log.slices)
         first, second = write_batches(server, 2)
         outstanding.add(first, "first", 10)
         refusal = ValueError("refused")
@@ -108,9 +109,9 @@ def test_failures_carry_their_error_and_are_not_counted_as_stored() -> None:
 
 
 def test_an_answer_that_waits_for_nothing_leaves_at_once() -> None:
-    async def test(_server: Server, connection: Connection) -> None:
+    async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
-        outstanding = Outstanding(connection, calls.append)
+        outstanding = Outstanding(connection, calls.append, server.log.slices)
         outstanding.add_done("pong")
         assert calls == [[("pong", None)]]
 
@@ -120,7 +121,7 @@ def test_an_answer_that_waits_for_nothing_leaves_at_once() -> None:
 def test_a_write_batch_that_is_finished_when_it_is_added() -> None:
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
-        outstanding = Outstanding(connection, calls.append)
+        outstanding = Outstanding(connection, calls.append, server.log.slices)
         first, second = write_batches(server, 2)
         settle(first)
         settle(second)
@@ -135,7 +136,7 @@ def test_a_write_batch_that_is_finished_when_it_is_added() -> None:
 
 def test_an_error_of_the_session_ends_its_connection_only() -> None:
     async def test(server: Server, connection: Connection) -> None:
-        outstanding = Outstanding(connection, lambda _released: 1 // 0)
+        outstanding = Outstanding(connection, lambda _released: 1 // 0, server.log.slices)
         (write_batch,) = write_batches(server, 1)
         outstanding.add(write_batch, "first", 1)
         settle(write_batch)
@@ -149,7 +150,7 @@ def test_an_error_of_the_session_ends_its_connection_only() -> None:
 def test_after_the_connection_is_gone_the_bytes_are_discharged_without_an_answer() -> None:
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
-        outstanding = Outstanding(connection, calls.append)
+        outstanding = Outstanding(connection, calls.append, server.log.slices)
         (write_batch,) = write_batches(server, 1)
         outstanding.add(write_batch, "first", 100)
         connection.abort()
@@ -159,5 +160,36 @@ def test_after_the_connection_is_gone_the_bytes_are_discharged_without_an_answer
         outstanding.round_done()
         assert server.shell.pressure.total == 0
         assert calls == []
+
+    with_connection(test)
+
+
+def test_many_answers_take_one_look_a_turn_whatever_rounds_end_meanwhile() -> None:
+    async def test(server: Server, connection: Connection) -> None:
+        looks: list[int] = []
+        released: list[object] = []
+
+        def turn() -> None:
+            looks.append(0)
+            if len(released) < len(tokens):
+                connection.loop.call_soon(turn)
+
+        def take(answers: Released) -> None:
+            looks[-1] += 1
+            released.extend(token for token, _ in answers)
+            outstanding.round_done()  # another round has ended
+
+        outstanding = Outstanding(connection, take, server.log.slices)
+        (write_batch,) = write_batches(server, 1)
+        tokens = list(range(8 * RELEASED_MAX))
+        for token in tokens:
+            outstanding.add(write_batch, token, 1)
+        settle(write_batch)
+        turn()
+        outstanding.round_done()
+        await until(lambda: len(released) == len(tokens))
+        assert released == tokens
+        assert max(looks) == 1
+        assert sum(looks) == 8
 
     with_connection(test)
