@@ -247,6 +247,9 @@ QUOTA_REFUSED_DELAY_MAX_S: Final = 2.0
 QUOTA_WAITING_MAX: Final = 8
 """HTTP requests of an identity that wait so at a time: each of them holds a connection of those that there are."""
 
+ADDRESSES_REMEMBERED: Final = 1024
+"""Addresses of peers that are not read again when the next connection comes from there."""
+
 WRONG_KEYS_FREE: Final = 4
 """Wrong keys of an address, or tries of one wrong key, until the answer to the next one is put off."""
 
@@ -255,6 +258,13 @@ WRONG_KEY_DELAY_S: Final = 0.1
 
 WRONG_KEY_DELAY_MAX_S: Final = 5.0
 """... up to this: 12 tries a minute for each connection, of 2^256 keys."""
+
+WRONG_KEYS_ANSWERED_PER_S: Final = 400
+"""Wrong keys of those whose answer is put off, of all of them together: at 50 to 85 us each 2 to 4 % of a CPU. ..."""
+
+WRONG_KEYS_TURN_MAX_S: Final = 20.0
+"""... Nobody waits longer for their turn: a connection that has shown no key is closed after 30 s, and one that comes
+again costs more than an answer."""
 
 WRONG_KEY_HALF_LIFE_S: Final = 10.0
 """Half of the failures are forgotten in this time: somebody who mistyped waits no longer than that."""

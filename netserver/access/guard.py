@@ -3,6 +3,9 @@ Whoever is refused for a quota over HTTP, and comes again at once, waits likewis
 
 Those of one address count together, of IPv6 those of a network of 64 bits.
 
+All who wait are answered by turns, so many a second: however many connections somebody has, what their tries cost is
+bounded. Who waits for nothing, because it is their first tries, is in nobody's turn.
+
 A right key is never kept waiting. A wrong one costs a hash for each salt; while its answer is awaited its connection is
 not read.
 """
@@ -21,8 +24,10 @@ from netserver.limits import (
     WRONG_KEY_DELAY_MAX_S,
     WRONG_KEY_DELAY_S,
     WRONG_KEY_HALF_LIFE_S,
+    WRONG_KEYS_ANSWERED_PER_S,
     WRONG_KEYS_FREE,
     WRONG_KEYS_REMEMBERED_MAX,
+    WRONG_KEYS_TURN_MAX_S,
 )
 
 IPV6_NETWORK_BYTES: Final = 8
@@ -39,14 +44,22 @@ class Guard:
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._clock_s = clock_s
         self._failures: dict[bytes | int | str, tuple[float, float]] = {}  # how many, when; the longest unchanged first
+        self._next_s = 0.0  # when the next one of those who wait may be answered
 
     def failed(self, host: str, key: str) -> float:
         """A host has sent a wrong key: the seconds that it waits for the answer."""
-        return max(self._count(_place(host)), self._count(hash(key)))  # a hash with a secret of this process
+        wait_s = max(self._count(_place(host)), self._count(hash(key)))  # a hash with a secret of this process
+        return max(wait_s, self._turn()) if wait_s else 0.0
 
     def refused(self, name: str) -> float:
         """An identity was refused something for its quota: the seconds that it waits for the answer."""
         return min(self._count(name), QUOTA_REFUSED_DELAY_MAX_S)
+
+    def _turn(self) -> float:
+        """The seconds until it is the turn of one more."""
+        now = self._clock_s()
+        self._next_s = min(max(self._next_s, now) + 1 / WRONG_KEYS_ANSWERED_PER_S, now + WRONG_KEYS_TURN_MAX_S)
+        return self._next_s - now
 
     def _count(self, who: bytes | int | str) -> float:
         now = self._clock_s()

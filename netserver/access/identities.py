@@ -13,6 +13,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Final
@@ -21,6 +22,7 @@ from engine.callbacks import call_each
 from netserver.access.exposed import warn_of_readers
 from netserver.access.key_file import SALT_BYTES, digest_of, read_key_file
 from netserver.access.rights import ANYBODY, EVERYTHING, Identity, matches_glob
+from netserver.limits import ADDRESSES_REMEMBERED
 
 PROCESS_SALT: Final = secrets.token_bytes(SALT_BYTES)
 """For keys in clear, which are not stored: the same over a reload."""
@@ -112,7 +114,7 @@ class Identities:
 
     def by_network(self, host: str, listener: str) -> Identity | None:
         """Who has this address; the first line that fits."""
-        address = address_of(host)
+        address = address_of(host) if self._networks else None
         if address is not None:
             for network, identity in self._networks:
                 if address in network and identity.counts_at(listener):
@@ -149,6 +151,7 @@ class Identities:
         self._callbacks.pop(callback, None)
 
 
+@lru_cache(ADDRESSES_REMEMBERED)
 def address_of(host: str) -> IPv4Address | IPv6Address | None:
     """The address of a peer's host, an IPv4 one also where it came through an IPv6 socket; None: it is none."""
     try:

@@ -158,6 +158,7 @@ class TcpListener:
                 self._sockets.append(
                     INHERITED.take(self.name, family, kind, place) or _bound(family, kind, proto, place)
                 )
+                _tune(self._sockets[-1])
                 port = self._sockets[-1].getsockname()[1]
         except OSError as error:
             self.stop_accepting()
@@ -238,7 +239,6 @@ class TcpListener:
         timeout = TLS_HANDSHAKE_S if tls is not None else None
         try:
             accepted.setblocking(False)
-            _tune(accepted)
             ACCEPTED.set(accepted)
             await self._loop.connect_accepted_socket(
                 partial(self._make, leave), accepted, ssl=tls, ssl_handshake_timeout=timeout
@@ -269,6 +269,7 @@ def _bound(family: int, kind: int, proto: int, where: tuple[str | int, ...]) -> 
 
 
 def _tune(connection: socket.socket) -> None:
+    """Set what each connection that is accepted here inherits (``tcp(7)``): five calls for all of them."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)

@@ -141,6 +141,20 @@ MUTANTS = (
         f"{ADMIN_HTTP} -k in_work_leave_room",
     ),
     Mutant(
+        "answer wrong keys as fast as there are connections that send them",
+        "netserver/access/guard.py::Guard.failed",
+        "max(wait_s, self._turn()) if wait_s else 0.0",
+        "wait_s",
+        f"{WRONG_KEYS} -k by_turns",
+    ),
+    Mutant(
+        "have whoever mistypes wait for the turns of those who try",
+        "netserver/access/guard.py::Guard.failed",
+        "max(wait_s, self._turn()) if wait_s else 0.0",
+        "max(wait_s, self._turn())",
+        f"{WRONG_KEYS} -k by_turns",
+    ),
+    Mutant(
         "take a record over HTTP of any size that comes whole",
         "netserver/http/records_api.py::RecordsApi._append",
         "check_size(len(value), topic.config.record_bytes_max)",

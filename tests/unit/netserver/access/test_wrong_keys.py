@@ -21,7 +21,13 @@ from netserver.access.rights import Right
 from netserver.blipmq import codec as blipmq
 from netserver.blipmq.codec import FrameType
 from netserver.errors import ConfigError
-from netserver.limits import AUDIT_LINES_PER_S, WRONG_KEY_DELAY_MAX_S, WRONG_KEYS_FREE
+from netserver.limits import (
+    AUDIT_LINES_PER_S,
+    WRONG_KEY_DELAY_MAX_S,
+    WRONG_KEYS_ANSWERED_PER_S,
+    WRONG_KEYS_FREE,
+    WRONG_KEYS_TURN_MAX_S,
+)
 from tests import access_place, blipmq_peer
 from tests.access_place import key_of, place
 
@@ -56,6 +62,23 @@ def test_the_same_wrong_key_from_everywhere_waits_too() -> None:
     guard = Guard(Clock())
     waits = [guard.failed(f"10.0.0.{number}", "a revoked key") for number in range(16)]
     assert waits[-1] == WRONG_KEY_DELAY_MAX_S
+
+
+def test_all_who_wait_are_answered_by_turns() -> None:
+    """However many addresses and connections there are; whoever comes for the first time waits for none of them."""
+    clock = Clock()
+    guard = Guard(clock)
+    hosts = [f"10.0.{number // 250}.{number % 250}" for number in range(1000)]
+    waits = [guard.failed(host, f"{number} {host}") for number in range(WRONG_KEYS_FREE + 4) for host in hosts]
+    put_off = sorted(wait for wait in waits if wait)
+    assert len(put_off) == 5 * len(hosts)
+    for second in range(int(put_off[-1])):
+        assert sum(second < wait <= second + 1 for wait in put_off) <= WRONG_KEYS_ANSWERED_PER_S + 1
+    assert guard.failed("10.1.0.1", "a typing error") == 0.0
+    for host in hosts * 10:
+        assert guard.failed(host, host) <= WRONG_KEYS_TURN_MAX_S
+    clock.now_s += WRONG_KEYS_TURN_MAX_S
+    assert guard.failed(hosts[0], "once more") <= WRONG_KEY_DELAY_MAX_S, "nobody waits any more"
 
 
 def test_a_right_key_never_waits_and_a_wrong_one_does(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from netserver.config.settings import Address
 from netserver.errors import ListenError
-from netserver.limits import ACCEPT_RETRY_S
+from netserver.limits import ACCEPT_RETRY_S, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES
 from netserver.shell import listener as listener_module
 from netserver.shell.listener import ConnectionGate, Lost, TcpListener, connections_allowed, raise_descriptor_limit
 from netserver.testing import running
@@ -48,6 +48,40 @@ def _fresh() -> None:
 
 async def dial(address: Address) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection(address.host, address.port)
+
+
+class Tuned(asyncio.Protocol):
+    """Keeps how its socket is set."""
+
+    found: tuple[int, ...] = ()
+
+    def __init__(self, lost: Lost) -> None:
+        self._lost = lost
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        sock = transport.get_extra_info("socket")
+        options = (socket.TCP_NODELAY, socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        idle = tuple(sock.getsockopt(socket.IPPROTO_TCP, option) for option in options)
+        Tuned.found = (*idle, sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost()
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_connection_is_kept_alive_by_what_its_listener_is_set_to(loop: str) -> None:
+    async def main() -> None:
+        gate = ConnectionGate(2)
+        listener = TcpListener("tuned", LOOPBACK, Tuned, gate)
+        _, writer = await dial(listener.start())
+        await until(lambda: bool(Tuned.found))
+        assert Tuned.found == (1, KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES, 1)
+        listener.stop_accepting()
+        writer.close()
+        await until(lambda: gate.connections == 0)
+
+    Tuned.found = ()
+    run(loop, main())
 
 
 @pytest.mark.parametrize("loop", LOOPS)
