@@ -13,6 +13,10 @@ cdef Py_ssize_t HEADER
 cdef u64 MAGIC
 cdef u64 FORMAT
 cdef u64 EXTENSION_BOUND
+cdef Py_ssize_t PRODUCER_BYTES
+cdef Py_ssize_t MARKS_BYTES
+cdef long long NO_PRODUCER
+cdef u64 SEQUENCES
 
 cdef class BatchWriter:
     cdef readonly bytearray buffer
@@ -37,14 +41,32 @@ cdef class BatchWriter:
     cdef u64 records_max
     cdef Py_ssize_t bundle_bytes_max
     cdef list headers
+    cdef dict marks
+    cdef long long producer_id
+    cdef long long producer_epoch
+    cdef u64 sequence_offset
+    cdef long long batch_producer_id
 
     cpdef begin(self, u64 now_ms, u32 attributes=*)
+    @cython.locals(offset=u64)
+    cpdef produce(self, long long producer_id, long long epoch, u64 sequence)
     cpdef replace_buffer(self, bytearray buffer)
     @cython.locals(size=Py_ssize_t, position=Py_ssize_t)
     cpdef bint put(self, const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(size=Py_ssize_t, position=Py_ssize_t, key_size=Py_ssize_t, need=Py_ssize_t)
     cpdef bint put_record(
-        self, const unsigned char[::1] value, const unsigned char[::1] key, u64 timestamp_ms, tuple headers=*
+        self, const unsigned char[::1] value, const unsigned char[::1] key, u64 timestamp_ms, tuple headers=*,
+        object marks=*
+    ) except -1
+    @cython.locals(size=Py_ssize_t, key_size=Py_ssize_t, position=Py_ssize_t)
+    cpdef bint put_span(
+        self,
+        const unsigned char[::1] src,
+        Py_ssize_t value_start,
+        Py_ssize_t value_end,
+        Py_ssize_t key_start,
+        Py_ssize_t key_end,
+        u64 timestamp_ms,
     ) except -1
     @cython.locals(size=Py_ssize_t, position=Py_ssize_t, need=Py_ssize_t)
     cpdef bint put_bundle(
@@ -60,12 +82,19 @@ cdef class BatchWriter:
     ) except -1
     @cython.locals(size=Py_ssize_t, padding=Py_ssize_t)
     cpdef close_batch(self, bytes extension=*)
+    @cython.locals(first_sequence=u64)
+    cdef bytes own_extension(self)
     cdef int open(self, int kind, Py_ssize_t reserved_bytes, u64 first_seq) except -1
+    @cython.locals(room=Py_ssize_t)
     cdef bint open_packed(self, Py_ssize_t need) except -1
     @cython.locals(reserve=Py_ssize_t)
-    cdef bint open_extended(self, Py_ssize_t need, tuple headers) except -1
+    cdef bint open_extended(self, Py_ssize_t need, tuple headers, object marks) except -1
     @cython.locals(position=Py_ssize_t)
     cdef Py_ssize_t put_head(self, unsigned int flags, u64 timestamp_ms) except -1
+    @cython.locals(position=Py_ssize_t)
+    cdef Py_ssize_t put_key(
+        self, const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t size, u64 timestamp_ms
+    ) except -1
     cdef int put_value(self, Py_ssize_t position, const unsigned char[::1] src, Py_ssize_t start, Py_ssize_t size) except -1
     @cython.locals(
         count_bytes=Py_ssize_t, messages=Py_ssize_t, size=Py_ssize_t, length_bytes=Py_ssize_t, padding=Py_ssize_t,
@@ -96,6 +125,7 @@ cdef class RecordCursor(MessageCursor):
     cdef u64 expected_seq
     cdef readonly bint qos0
     cdef list batch_headers
+    cdef dict batch_marks
 
     cdef bint advance(self) except -1
     @cython.locals(behind=Py_ssize_t)
@@ -103,4 +133,6 @@ cdef class RecordCursor(MessageCursor):
     @cython.locals(size=Py_ssize_t)
     cdef bint open_bundle(self) except -1
     cpdef tuple headers(self)
+    cpdef object marks(self)
+    cpdef bint is_plain(self) except -1
     cpdef object record(self)

@@ -19,7 +19,7 @@ Little-endian. A batch begins at any byte of a segment file::
 - max timestamp: the highest min(record timestamp, append time), so that one record dated far ahead moves nothing.
   Append time never goes backwards in a partition.
 - durable mark: position in the file known to be on disk when this batch was written.
-- extension: empty, or a msgpack map; ``"h"``: for each record nil or the list of its headers (name, value, ...).
+- extension: empty, or a msgpack map (`engine.formats.extension`): headers, and what else messages have no place for.
 
 Records of ours are packed, one bundle a batch, in place: room for the longest head (7 bytes: length varint of 4, flags,
 count varint of 2) is left behind the header, the head is put right before the messages at the end, and what is over
@@ -32,18 +32,10 @@ from collections.abc import Iterator
 from typing import TypeAlias
 
 from engine.formats import batch_pure
-from engine.formats.batch_header import (
-    HEADER_BYTES,
-    MAGIC_BYTES,
-    VERSION,
-    BatchHeader,
-    check_body,
-    decode_headers,
-    encode_headers,
-    read_header,
-)
+from engine.formats.batch_header import HEADER_BYTES, MAGIC_BYTES, VERSION, BatchHeader, check_body, read_header
 from engine.formats.batch_seal import batch_end, locate, number, seal, verify
 from engine.formats.bundle import MessageCursor
+from engine.formats.extension import SEQUENCE_MASK, Marks, Producer, decode_headers, decode_marks, encode_extension
 from engine.formats.record import BatchError, Record
 from engine.limits import BATCH_BYTES_TARGET, BUNDLE_BYTES_MAX, BUNDLE_RECORDS_MAX, EXTENSION_BYTES_MAX
 
@@ -74,11 +66,15 @@ MESSAGE_HEAD_BYTES = 14  # flags, timestamp, length varint of 4, nil in an exten
 CLOSED = 0  # states of a writer
 PACKED = 1
 RAW = 2
+PRODUCER_BYTES = 32  # of an extension that names a producer: the map, the entry, and the list of headers
+MARKS_BYTES = 48  # of a record's marks, at most, but its key and 5 for each null header
+NO_PRODUCER = -1
 # C variables of the compiled module
 HEADER = HEADER_BYTES
 MAGIC = int.from_bytes(MAGIC_BYTES, "little")
 FORMAT = VERSION
 EXTENSION_BOUND = EXTENSION_BYTES_MAX
+SEQUENCES = SEQUENCE_MASK
 
 
 class BatchWriter:
@@ -88,7 +84,8 @@ class BatchWriter:
     alone. Packed records and ready-made bundles never share a batch.
 
     There is room for a record where ``size - position`` is at least 110 + value + key + (if it has headers) 13 + 5 for
-    each header + headers, and for a bundle where it is at least 92 + bundle.
+    each header + headers + (if it is a producer's) 32 + (if it has marks) 61 + marked key + 5 for each null header, and
+    for a bundle where it is at least 92 + bundle.
 
     Attributes:
         buffer: what it writes into.
@@ -124,6 +121,11 @@ class BatchWriter:
         self.records_max = BUNDLE_RECORDS_MAX
         self.bundle_bytes_max = BUNDLE_BYTES_MAX
         self.headers: list[tuple[bytes, ...]] = []  # of the first records of the open batch
+        self.marks: dict[int, Marks] = {}  # by place in the open batch
+        self.producer_id = NO_PRODUCER  # of what is put next
+        self.producer_epoch = 0
+        self.sequence_offset = 0  # what a record's sequence number is above its number
+        self.batch_producer_id = NO_PRODUCER  # of the open batch
 
     def begin(self, now_ms: int, attributes: int = 0) -> None:
         """Sets append time and attributes of the records that follow; an earlier time than the last is taken as that.
@@ -135,8 +137,21 @@ class BatchWriter:
         if attributes != self.attributes:
             self.close_batch()
             self.attributes = attributes
+        self.producer_id = NO_PRODUCER
         if now_ms > self.append_time_ms:
             self.append_time_ms = now_ms
+
+    def produce(self, producer_id: int, epoch: int, sequence: int) -> None:
+        """What is put from now on, until `begin`, are records of a producer, which counts the first as ``sequence``.
+
+        They share a batch with no others, so that its extension can name them.
+        """
+        offset = (sequence - self.next_seq) & SEQUENCES
+        if self.batch_producer_id != producer_id or self.producer_epoch != epoch or self.sequence_offset != offset:
+            self.close_batch()
+        self.producer_id = producer_id
+        self.producer_epoch = epoch
+        self.sequence_offset = offset
 
     def replace_buffer(self, buffer: bytearray) -> None:
         """Goes on in another, larger buffer: what is written so far is copied to its beginning.
@@ -164,8 +179,35 @@ class BatchWriter:
         self.put_value(position, src, start, size)
         return True
 
-    def put_record(self, value: Buffer, key: Buffer, timestamp_ms: int, headers: tuple[bytes, ...] = ()) -> bool:
-        """Adds a record with a key (``b""``: none), a timestamp and headers of its own.
+    def put_span(
+        self, src: Buffer, value_start: int, value_end: int, key_start: int, key_end: int, timestamp_ms: int
+    ) -> bool:
+        """Adds the record ``src[value_start:value_end]`` with the key ``src[key_start:key_end]`` (empty: none).
+
+        False: no room, nothing was added. Raises ValueError if a range does not lie in ``src``, or the key is longer
+        than 255 bytes.
+        """
+        size = value_end - value_start
+        key_size = key_end - key_start
+        if value_start < 0 or size < 0 or value_end > len(src) or key_start < 0 or key_end > len(src):
+            raise ValueError("range outside the source")
+        if key_size < 0 or key_size > 255:
+            raise ValueError("key of more than 255 bytes")
+        if not self.open_packed(size + key_size + 1 + MESSAGE_HEAD_BYTES):
+            return False
+        position = self.put_key(src, key_start, key_size, timestamp_ms)
+        self.put_value(position, src, value_start, size)
+        return True
+
+    def put_record(
+        self,
+        value: Buffer,
+        key: Buffer,
+        timestamp_ms: int,
+        headers: tuple[bytes, ...] = (),
+        marks: Marks | None = None,
+    ) -> bool:
+        """Adds a record with a key (``b""``: none), a timestamp, headers and marks of its own.
 
         False: no room, nothing was added. Raises ValueError if the key is longer than 255 bytes, or a record larger
         than a batch can hold.
@@ -175,17 +217,12 @@ class BatchWriter:
         if key_size > 255:
             raise ValueError("key of more than 255 bytes")
         need = size + key_size + 1 + MESSAGE_HEAD_BYTES
-        if headers:
-            if not self.open_extended(need, headers):
+        if headers or marks is not None:
+            if not self.open_extended(need, headers, marks):
                 return False
         elif not self.open_packed(need):
             return False
-        if key_size:
-            position = self.put_head(1, timestamp_ms)
-            self.view[position] = key_size
-            position = copy(self.view, position + 1, key, 0, key_size)
-        else:
-            position = self.put_head(0, timestamp_ms)
+        position = self.put_key(key, 0, key_size, timestamp_ms)
         self.put_value(position, value, 0, size)
         return True
 
@@ -239,10 +276,10 @@ class BatchWriter:
             if extension:
                 raise ValueError("no batch is open for the extension")
             return
-        if self.headers:
+        if self.headers or self.marks or self.batch_producer_id != NO_PRODUCER:
             if extension:
                 raise ValueError("the records' headers are the extension")
-            extension = encode_headers(self.headers, self.count)
+            extension = self.own_extension()
         self.size += self.extension_room
         self.extension_room = 0
         size = len(extension)
@@ -257,7 +294,17 @@ class BatchWriter:
         self.records += self.count
         self.batches += 1
         self.kind = CLOSED
+        self.batch_producer_id = NO_PRODUCER
         self.headers = []
+        self.marks = {}
+
+    def own_extension(self) -> bytes:
+        """The extension of the open batch, as its records need it."""
+        producer = None
+        if self.batch_producer_id != NO_PRODUCER:
+            first_sequence = (self.batch_first_seq + self.sequence_offset) & SEQUENCES
+            producer = Producer(self.batch_producer_id, self.producer_epoch, first_sequence)
+        return encode_extension(self.headers, self.marks, producer, self.count)
 
     def open(self, kind: int, reserved_bytes: int, first_seq: int) -> None:
         """Begins a batch whose messages, or bundles, begin after so many bytes."""
@@ -275,26 +322,33 @@ class BatchWriter:
         if (
             self.kind == PACKED
             and self.count < self.records_max
+            and self.producer_id == self.batch_producer_id
             and self.position - self.start + self.extension_room + need <= self.target_bytes
         ):
             return self.size - self.position >= need
         self.close_batch()
         if need > self.bundle_bytes_max - HEAD_BYTES:
             raise ValueError("record larger than a bundle can be")
-        if self.size - self.position < PACKED_START + need:
+        room = 0 if self.producer_id == NO_PRODUCER else PRODUCER_BYTES
+        if self.size - self.position < PACKED_START + room + need:
             return False
         self.open(PACKED, PACKED_START, self.next_seq)
+        self.batch_producer_id = self.producer_id
+        self.extension_room = room
+        self.size -= room
         return True
 
-    def open_extended(self, need: int, headers: tuple[bytes, ...]) -> bool:
-        """`open_packed` for a record with headers: they are kept until the batch closes, and so is room for them.
+    def open_extended(self, need: int, headers: tuple[bytes, ...], marks: Marks | None) -> bool:
+        """`open_packed` for a record with headers or marks: they, and room for them, are kept until the batch closes.
 
-        A batch that began without headers gets none.
+        A batch that began without an extension gets none.
         """
         # At most, in msgpack: 8 for the map and the list in it, 5 for each list or byte string.
         if self.extension_room == 0:
             self.close_batch()
         reserve = sum([5 + len(header) for header in headers]) + 5
+        if marks is not None:
+            reserve += MARKS_BYTES + len(marks.key or b"") + 5 * len(marks.null_headers)
         if reserve > EXTENSION_BOUND - 8:
             raise ValueError("headers larger than an extension can be")
         if not self.open_packed(need + 8 + reserve):
@@ -303,8 +357,11 @@ class BatchWriter:
             reserve += 8
         self.extension_room += reserve
         self.size -= reserve
-        self.headers += [()] * (self.count - len(self.headers))
-        self.headers.append(headers)
+        if headers:
+            self.headers += [()] * (self.count - len(self.headers))
+            self.headers.append(headers)
+        if marks is not None:
+            self.marks[self.count] = marks
         return True
 
     def put_head(self, flags: int, timestamp_ms: int) -> int:
@@ -318,6 +375,14 @@ class BatchWriter:
         if timestamp_ms > self.batch_max_timestamp:
             self.batch_max_timestamp = timestamp_ms
         return put_number(self.view, position + 1, timestamp_ms, 8)
+
+    def put_key(self, src: Buffer, start: int, size: int, timestamp_ms: int) -> int:
+        """Writes what is before the value of a record with this key (empty: none); the position after it."""
+        if not size:
+            return self.put_head(0, timestamp_ms)
+        position = self.put_head(1, timestamp_ms)
+        self.view[position] = size
+        return copy(self.view, position + 1, src, start, size)
 
     def put_value(self, position: int, src: Buffer, start: int, size: int) -> None:
         """Writes length and bytes of a value, and counts the record."""
@@ -427,6 +492,7 @@ class RecordCursor(MessageCursor):
         self.expected_seq = 0
         self.qos0 = False
         self.batch_headers: list[tuple[bytes, ...]] | None = None
+        self.batch_marks: dict[int, Marks] | None = None
 
     def advance(self) -> bool:
         """Opens the next bundle that holds a number of at least ``from_seq``; False after the last batch."""
@@ -457,6 +523,7 @@ class RecordCursor(MessageCursor):
             self.bundle = self.batch + HEADER + self.batches[self.batch + 6]
             self.bundles_end = self.bundle + number(self.batches, self.batch + 8, 4)
             self.batch_headers = None
+            self.batch_marks = None
             return True
         return False
 
@@ -493,6 +560,23 @@ class RecordCursor(MessageCursor):
         if not self.batch_headers:
             return ()
         return self.batch_headers[self.batch_count - self.batch_left - self.left - 1]
+
+    def marks(self) -> Marks | None:
+        """Marks of the current record, if it has any. Raises BatchError if the batch's extension is not sound."""
+        if self.batch_marks is None:
+            extension = memoryview(self.batches)[self.bundles_end : self.batch_end]
+            self.batch_marks = decode_marks(extension, self.batch_count)
+        if not self.batch_marks:
+            return None
+        return self.batch_marks.get(self.batch_count - self.batch_left - self.left - 1)
+
+    def is_plain(self) -> bool:
+        """Whether no record of the current one's batch has headers or marks. Raises BatchError as these do."""
+        if self.bundles_end == self.batch_end:
+            return True
+        self.headers()
+        self.marks()
+        return not self.batch_headers and not self.batch_marks
 
     def record(self) -> Record:
         """The current record as an object. Raises BatchError if the batch's extension is not sound."""

@@ -1,4 +1,4 @@
-"""What is handled once for each batch: its header and its extension (byte tables: `engine.formats.batch`)."""
+"""What is handled once for each batch: its header (byte table: `engine.formats.batch`)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TypeAlias
 
-import msgpack
 import xxhash
 
-from engine.formats.record import BatchError
 from engine.limits import BUNDLES_BYTES_MAX, EXTENSION_BYTES_MAX, PADDING_BYTES_MAX
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -123,42 +121,6 @@ def check_body(buffer: Buffer, position: int, header: BatchHeader, segment_id: i
         return False
     body = memoryview(buffer)[position + HEADER_BYTES : end]
     return int(xxhash.xxh3_64_intdigest(body, segment_id)) == header.body_hash
-
-
-def encode_headers(headers: list[tuple[bytes, ...]], count: int) -> bytes:
-    """Extension of a batch of ``count`` records, the first of which have these headers (``()``: none)."""
-    rows = [list(flat) if flat else None for flat in headers]
-    return bytes(msgpack.packb({"h": rows + [None] * (count - len(rows))}))
-
-
-def decode_headers(extension: Buffer, count: int) -> list[tuple[bytes, ...]]:
-    """Headers of each of the ``count`` records of a batch with this extension; empty list: no record has any.
-
-    Raises:
-        BatchError: not such a map, or not one entry a record.
-    """
-    if not len(extension):
-        return []
-    try:
-        fields = msgpack.unpackb(extension, strict_map_key=False)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:  # TypeError: a list as a key
-        raise BatchError(f"extension is not msgpack: {error}") from None
-    if not isinstance(fields, dict):
-        raise BatchError("extension is not a map")
-    rows = fields.get("h")
-    if rows is None:
-        return []
-    if not isinstance(rows, list) or len(rows) != count:
-        raise BatchError(f"extension has not one entry for each of {count} records")
-    found: list[tuple[bytes, ...]] = []
-    for row in rows:
-        if row is None:
-            found.append(())
-        elif isinstance(row, list) and all(isinstance(item, bytes) for item in row):
-            found.append(tuple(row))
-        else:
-            raise BatchError("headers of a record are not a list of byte strings")
-    return found
 
 
 def renumber(buffer: bytearray, end: int, behind_seq: int, append_time_ms: int) -> None:

@@ -21,11 +21,10 @@ from engine.formats.batch_header import (
     VERSION,
     BatchHeader,
     check_body,
-    decode_headers,
-    encode_headers,
     read_header,
 )
 from engine.formats.bundle_pure import Bundle, MessageCursor, varint
+from engine.formats.extension import SEQUENCE_MASK, Marks, Producer, decode_headers, decode_marks, encode_extension
 from engine.formats.record import BatchError, Record
 from engine.limits import (
     BATCH_BYTES_TARGET,
@@ -59,6 +58,9 @@ COMPILED = False
 
 HEAD_BYTES = 7
 MESSAGE_HEAD_BYTES = 14
+PRODUCER_BYTES = 32
+MARKS_BYTES = 48
+NO_PRODUCER = -1
 CLOSED = 0
 PACKED = 1
 RAW = 2
@@ -88,6 +90,11 @@ class BatchWriter:
         self.attributes = 0
         self.extension_room = 0
         self.headers: list[tuple[bytes, ...]] = []  # of the first records of the open batch
+        self.marks: dict[int, Marks] = {}
+        self.producer_id = NO_PRODUCER
+        self.producer_epoch = 0
+        self.sequence_offset = 0
+        self.batch_producer_id = NO_PRODUCER
 
     def begin(self, now_ms: int, attributes: int = 0) -> None:
         if attributes > 255:
@@ -95,8 +102,17 @@ class BatchWriter:
         if attributes != self.attributes:
             self.close_batch()
             self.attributes = attributes
+        self.producer_id = NO_PRODUCER
         if now_ms > self.append_time_ms:
             self.append_time_ms = now_ms
+
+    def produce(self, producer_id: int, epoch: int, sequence: int) -> None:
+        offset = (sequence - self.next_seq) & SEQUENCE_MASK
+        if (self.batch_producer_id, self.producer_epoch, self.sequence_offset) != (producer_id, epoch, offset):
+            self.close_batch()
+        self.producer_id = producer_id
+        self.producer_epoch = epoch
+        self.sequence_offset = offset
 
     def replace_buffer(self, buffer: bytearray) -> None:
         if len(buffer) < len(self.buffer):
@@ -114,14 +130,30 @@ class BatchWriter:
         self._put_value(self.put_head(0, self.append_time_ms), src[start:end])
         return True
 
-    def put_record(self, value: Buffer, key: Buffer, timestamp_ms: int, headers: tuple[bytes, ...] = ()) -> bool:
+    def put_span(
+        self, src: Buffer, value_start: int, value_end: int, key_start: int, key_end: int, timestamp_ms: int
+    ) -> bool:
+        if not 0 <= value_start <= value_end <= len(src) or key_start < 0 or key_end > len(src):
+            raise ValueError("range outside the source")
+        if key_end < key_start:
+            raise ValueError("key of more than 255 bytes")
+        return self.put_record(src[value_start:value_end], src[key_start:key_end], timestamp_ms)
+
+    def put_record(
+        self,
+        value: Buffer,
+        key: Buffer,
+        timestamp_ms: int,
+        headers: tuple[bytes, ...] = (),
+        marks: Marks | None = None,
+    ) -> bool:
         if len(key) > KEY_BYTES_MAX:
             raise ValueError("key of more than 255 bytes")
         if timestamp_ms >> 64:
             raise OverflowError("timestamp is not a 64-bit number")
         need = len(value) + len(key) + 1 + MESSAGE_HEAD_BYTES
-        if headers:
-            if not self.open_extended(need, headers):
+        if headers or marks is not None:
+            if not self.open_extended(need, headers, marks):
                 return False
         elif not self.open_packed(need):
             return False
@@ -177,10 +209,10 @@ class BatchWriter:
             if extension:
                 raise ValueError("no batch is open for the extension")
             return
-        if self.headers:
+        if self.headers or self.marks or self.batch_producer_id != NO_PRODUCER:
             if extension:
                 raise ValueError("the records' headers are the extension")
-            extension = encode_headers(self.headers, self.count)
+            extension = self.own_extension()
         self.size += self.extension_room
         self.extension_room = 0
         size = len(extension)
@@ -193,7 +225,16 @@ class BatchWriter:
         self.records += self.count
         self.batches += 1
         self.kind = CLOSED
+        self.batch_producer_id = NO_PRODUCER
         self.headers = []
+        self.marks = {}
+
+    def own_extension(self) -> bytes:
+        producer = None
+        if self.batch_producer_id != NO_PRODUCER:
+            first_sequence = (self.batch_first_seq + self.sequence_offset) & SEQUENCE_MASK
+            producer = Producer(self.batch_producer_id, self.producer_epoch, first_sequence)
+        return encode_extension(self.headers, self.marks, producer, self.count)
 
     def open(self, kind: int, reserved_bytes: int, first_seq: int) -> None:
         self.kind = kind
@@ -209,21 +250,28 @@ class BatchWriter:
         if (
             self.kind == PACKED
             and self.count < BUNDLE_RECORDS_MAX
+            and self.producer_id == self.batch_producer_id
             and self.position - self.start + self.extension_room + need <= BATCH_BYTES_TARGET
         ):
             return self.size - self.position >= need
         self.close_batch()
         if need > BUNDLE_BYTES_MAX - HEAD_BYTES:
             raise ValueError("record larger than a bundle can be")
-        if self.size - self.position < HEADER_BYTES + HEAD_BYTES + need:
+        room = 0 if self.producer_id == NO_PRODUCER else PRODUCER_BYTES
+        if self.size - self.position < HEADER_BYTES + HEAD_BYTES + room + need:
             return False
         self.open(PACKED, HEADER_BYTES + HEAD_BYTES, self.next_seq)
+        self.batch_producer_id = self.producer_id
+        self.extension_room = room
+        self.size -= room
         return True
 
-    def open_extended(self, need: int, headers: tuple[bytes, ...]) -> bool:
+    def open_extended(self, need: int, headers: tuple[bytes, ...], marks: Marks | None) -> bool:
         if self.extension_room == 0:
             self.close_batch()
         reserve = sum([5 + len(header) for header in headers]) + 5
+        if marks is not None:
+            reserve += MARKS_BYTES + len(marks.key or b"") + 5 * len(marks.null_headers)
         if reserve > EXTENSION_BYTES_MAX - 8:
             raise ValueError("headers larger than an extension can be")
         if not self.open_packed(need + 8 + reserve):
@@ -232,8 +280,11 @@ class BatchWriter:
             reserve += 8
         self.extension_room += reserve
         self.size -= reserve
-        self.headers += [()] * (self.count - len(self.headers))
-        self.headers.append(headers)
+        if headers:
+            self.headers += [()] * (self.count - len(self.headers))
+            self.headers.append(headers)
+        if marks is not None:
+            self.marks[self.count] = marks
         return True
 
     def put_head(self, flags: int, timestamp_ms: int) -> int:
@@ -397,6 +448,7 @@ class RecordCursor(MessageCursor):
         self.batch_count = 0
         self.bundles_end = self.batch_end = start
         self.batch_headers: list[tuple[bytes, ...]] | None = None
+        self.batch_marks: dict[int, Marks] | None = None
         self.index = -1
         self.rows = self.walk(start, end)
 
@@ -415,7 +467,7 @@ class RecordCursor(MessageCursor):
             bundle = start + HEADER_BYTES + fields[3]
             self.bundles_end = bundles_end = bundle + fields[5]
             self.batch_end = position
-            self.batch_headers = None
+            self.batch_headers = self.batch_marks = None
             self.index = -1
             expected_seq = first_seq
             while bundle < bundles_end:
@@ -449,6 +501,19 @@ class RecordCursor(MessageCursor):
             extension = memoryview(self.batches)[self.bundles_end : self.batch_end]
             self.batch_headers = decode_headers(extension, self.batch_count)
         return self.batch_headers[self.index] if self.batch_headers else ()
+
+    def marks(self) -> Marks | None:
+        if self.batch_marks is None:
+            extension = memoryview(self.batches)[self.bundles_end : self.batch_end]
+            self.batch_marks = decode_marks(extension, self.batch_count)
+        return self.batch_marks.get(self.index)
+
+    def is_plain(self) -> bool:
+        if self.bundles_end == self.batch_end:
+            return True
+        self.headers()
+        self.marks()
+        return not self.batch_headers and not self.batch_marks
 
     def record(self) -> Record:
         key = bytes(self.data[self.key_start : self.key_end])

@@ -7,7 +7,7 @@ import json
 import click
 import pytest
 
-from engine.formats.batch_header import decode_headers
+from engine.formats.extension import decode_headers
 from engine.formats.record import BatchError, Record
 from netserver.http.query import Filter
 from tools.logtool.lib.output import Column, Output, name_text, number, size_text, time_text
