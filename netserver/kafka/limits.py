@@ -33,3 +33,28 @@ VARINT_BYTES_MAX: Final = 5
 
 DECODED_AT_ONCE_BYTES: Final = 64 << 10
 """A larger request that brings no records is read by a thread: it may take 200 ms."""
+
+# --- records
+
+UNPACKED_BYTES_MAX: Final = 64 << 20
+"""What a compressed batch may unpack to: gzip makes 1,000 bytes of one, zstd 10,000 and more. Clients gather some MiB
+before they compress. It is as much as a transaction may hold in memory."""
+
+UNPACKED_GUESS: Final = 8
+"""Times its size that a batch unpacks to at first: text seldom gives more. What does not fit is unpacked again, into as
+much address space as the bound."""
+
+UNPACKED_GUESS_BYTES_MIN: Final = 16 << 10
+"""First room at least: the usual batch of a client that does not gather."""
+
+RECORD_BYTES_MIN: Final = 7
+"""A record without key, value and headers: a count that claims smaller ones is refused before it is believed."""
+
+HEADERS_MAX: Final = 10_000
+"""Headers of one record: each becomes two objects of some 40 bytes, out of 2 on the wire."""
+
+FETCHED_BATCH_BYTES: Final = 64 << 10
+"""A batch of a Fetch answer is ended at about this size, as those of the log are: clients verify whole ones."""
+
+FETCHED_OBJECTS_MAX: Final = 1000
+"""Records with headers, or what else messages have no place for, in one answer of the encoder: 2 us each."""
