@@ -1,8 +1,8 @@
 """The server: one log, the listeners of all protocols, admin HTTP; start, reload, drain.
 
 Order of a start: lock and open the log, bind every listener, admin HTTP, ``server.json``. Order of a stop: stop
-accepting, let sessions finish, let the log commit what was appended, close it. Nothing that was acknowledged depends on
-the stop being clean.
+accepting, let sessions finish, let the log commit what was appended, close it; then connections end as their peers take
+what was sent. Nothing that was acknowledged depends on the stop being clean.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -39,6 +39,7 @@ from netserver.limits import (
     CURSORS_TICK_S,
     DESCRIPTORS_RESERVED,
     DRAIN_LOG_S,
+    DRAIN_POLL_S,
     DRAIN_S,
     LOOP_LAG_INTERVAL_S,
     OPEN_FILES_LEAST,
@@ -49,7 +50,7 @@ from netserver.logs import set_level
 from netserver.shell.collection import Collection
 from netserver.shell.connection import Connection, Services, SessionFactory, Shell
 from netserver.shell.counters import Counters
-from netserver.shell.inherited import INHERITED
+from netserver.shell.inherited import INHERITED, Unanswered
 from netserver.shell.listener import ConnectionGate, TcpListener, connections_allowed, raise_descriptor_limit
 from netserver.shell.tls import TLS_SECTIONS, TlsContexts, section_of
 from netserver.shell.watched_loop import WatchedLoop
@@ -90,8 +91,18 @@ class Listener(Protocol):
     def stop_accepting(self) -> None:
         """Free the address; existing connections go on."""
 
+    @property
+    def unanswered(self) -> list[Unanswered]:
+        """What came to begin a connection since then, where nothing else keeps it."""
+
+    async def warn(self, deadline: float) -> None:
+        """Tell clients of the stop, where the protocol can; they leave until ``deadline``, served as before."""
+
+    async def finish(self, deadline: float) -> None:
+        """Let sessions finish what is outstanding until ``deadline`` (loop time); none needs the log after that."""
+
     async def drain(self, deadline: float) -> None:
-        """Let connections finish what is outstanding until ``deadline`` (loop time), then abort the rest."""
+        """Finish, and let peers take what was sent until ``deadline``, then abort the rest."""
 
     def close(self) -> None:
         """Give up everything at once."""
@@ -140,12 +151,31 @@ class TcpService:
         """See ``Listener``."""
         self._listener.stop_accepting()
 
+    @property
+    def unanswered(self) -> list[Unanswered]:
+        """See ``Listener``: the kernel keeps them."""
+        return []
+
+    async def warn(self, deadline: float) -> None:
+        """See ``Listener``: no protocol over TCP can."""
+
+    async def finish(self, deadline: float) -> None:
+        """See ``Listener``."""
+        loop = self._services.loop
+        await self._listener.end_setups()
+        for connection in self.connections():
+            connection.drain()
+        while loop.time() < deadline and not all(one.closed for one in self.connections()):  # noqa: ASYNC110
+            await asyncio.sleep(DRAIN_POLL_S)  # asked of every session, as each has an order of its own to end in
+        for connection in self.connections():
+            if not connection.closed:
+                connection.abort("the server stops", "drain")
+            connection.end_session()
+
     async def drain(self, deadline: float) -> None:
         """See ``Listener``."""
         loop = self._services.loop
-        self._listener.cancel_setups()
-        for connection in self.connections():
-            connection.drain()
+        await self.finish(deadline)
         while self.connections() and loop.time() < deadline:
             self._gone.clear()
             with contextlib.suppress(TimeoutError):
@@ -226,6 +256,11 @@ class Server:
         return found + [("admin", one) for one in (self.admin.sockets if self.admin is not None else ())]
 
     @property
+    def unanswered(self) -> list[Unanswered]:
+        """What came to begin a connection when none was begun any more."""
+        return [one for listener in self.listeners.values() for one in listener.unanswered]
+
+    @property
     def tls_listeners(self) -> list[str]:
         """Listeners that show a certificate of the configuration."""
         names = [name for name in self.addresses if name in TLS_SECTIONS or name == "fujin"]
@@ -293,35 +328,39 @@ class Server:
         """What there is to be remembered."""
         return len(self.log.catalog) + self.log.known_count + self.gate.connections
 
-    async def drain(self, within_s: float = DRAIN_S) -> bool:
+    async def warn(self, within_s: float) -> None:
+        """Tell clients that a stop is near, where the protocol can, and serve on until they have left."""
+        deadline = asyncio.get_running_loop().time() + within_s
+        await self._each(listener.warn(deadline) for listener in self.listeners.values())
+
+    async def drain(self, within_s: float = DRAIN_S, released: Callable[[], None] = lambda: None) -> bool:
         """Stop: finish what is outstanding, close everything. True: the log committed all that was appended.
 
         Args:
-            within_s: connections that are not done then are cut off.
+            within_s: sessions that are not done then are cut off.
+            released: called when the log is closed, for who opens it next; peers still take what was sent to them.
         """
-        loop = asyncio.get_running_loop()
+        started = asyncio.get_running_loop().time()
         self.ready = False
         self.shell.turns.stop()
         for listener in self.listeners.values():
             listener.stop_accepting()
-        deadline = loop.time() + within_s
-        results = await asyncio.gather(
-            *(listener.drain(deadline) for listener in self.listeners.values()), return_exceptions=True
-        )
-        for result in results:
-            if isinstance(result, Exception):
-                log.error("error while connections were drained", exc_info=result)
+        await self._each(listener.finish(started + within_s) for listener in self.listeners.values())
         committed = await self._drain_log()
-        await self._close_listeners()
+        if self.admin is not None:
+            await self.admin.close()
         for timer in self._timers:
             timer.cancel()
         try:
             (self.data_dir / SERVER_FILE).unlink(missing_ok=True)
         except OSError as error:  # a file system that is read-only now: the log is closed all the same
             log.warning("cannot remove %s: %s", self.data_dir / SERVER_FILE, error)
-        self.access.audit.close()
         if committed:
             self.log.close()
+            released()
+        await self._each(listener.drain(started + DRAIN_S) for listener in self.listeners.values())
+        await self._close_listeners()
+        self.access.audit.close()
         return committed
 
     def reload(self, new: ServerConfig) -> list[str]:
@@ -427,6 +466,12 @@ class Server:
     def _connections_max(self, config: ServerConfig) -> int:
         reserved = DESCRIPTORS_RESERVED + config.engine.open_files_max
         return connections_allowed(config.server.connections_max, self.descriptors, reserved)
+
+    @staticmethod
+    async def _each(steps: Iterable[Coroutine[None, None, None]]) -> None:
+        for result in await asyncio.gather(*steps, return_exceptions=True):
+            if isinstance(result, Exception):
+                log.error("error while connections were drained", exc_info=result)
 
     async def _drain_log(self) -> bool:
         done = asyncio.Event()

@@ -88,6 +88,9 @@ DESCRIPTORS_RESERVED: Final = 192
 DRAIN_S: Final = 2.5
 """After SIGTERM sessions have so long to finish; with the flush and the log's close the exit stays below 5 s."""
 
+DRAIN_POLL_S: Final = 0.002
+"""So often it is looked whether sessions have finished: a part of the shortest round."""
+
 OPEN_FILES_LEAST: Final = 16
 """Open segment files below which the engine does not work well, however low the descriptor limit is."""
 
@@ -346,11 +349,17 @@ QUIC_RESETS_MAX: Final = 64
 """Datagrams of unknown QUIC connections that are answered in a quarter of a second: a client sends several, and one
 answer ends its connection; a flood gets no more."""
 
+QUIC_UNANSWERED_MAX: Final = 512
+"""First packets of connections that are kept for the next server while one hands over."""
+
 QUIC_TICK_S: Final = 0.25
 """How often QUIC connections are looked at for pings and timeouts."""
 
 QUIC_CLOSE_S: Final = 0.25
 """At the end of a drain the last packets may take so long to be acknowledged."""
+
+QUIC_WARNED_CLOSE_S: Final = 0.02
+"""The same when another server takes over: everybody waits, and clients have had ``HANDOVER_WARN_S`` to leave."""
 
 SILENT_CLOSES_MAX: Final = 2
 """A client that was never answered ends when so many connections in a row were closed without an answer."""

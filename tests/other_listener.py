@@ -8,6 +8,7 @@ from typing import Any, cast
 from netserver.config.sections import ServerConfig
 from netserver.config.settings import Address
 from netserver.shell.connection import Services
+from netserver.shell.inherited import Unanswered
 
 
 class UdpEcho(asyncio.DatagramProtocol):
@@ -25,6 +26,14 @@ class UdpEcho(asyncio.DatagramProtocol):
 
     def stop_accepting(self) -> None:
         self.calls.append("stop_accepting")
+
+    unanswered: list[Unanswered] = []  # noqa: RUF012
+
+    async def warn(self, deadline: float) -> None:
+        raise AssertionError("nobody follows")
+
+    async def finish(self, deadline: float) -> None:
+        self.calls.append("finish")
 
     async def drain(self, deadline: float) -> None:
         self.calls.append("drain")

@@ -34,8 +34,8 @@ from netserver.notify import Notifier
 from netserver.shell.inherited import INHERITED
 from netserver.version import product_version
 from tools import early_signals as signals
-from tools.handover import Predecessor, Successor
-from tools.limits import HANDOVER_DRAIN_S
+from tools.handover import Moment, Predecessor, Successor
+from tools.limits import HANDOVER_DRAIN_S, HANDOVER_WARN_S
 from tools.service import Service
 
 if TYPE_CHECKING:  # the server itself is imported when it runs: --help and checks answer at once
@@ -108,12 +108,16 @@ class Process:
         config: that of the start.
         load: reads the configuration again, for SIGHUP.
         notifier: tells the service manager.
+        predecessor: the server before this one.
     """
 
     _loop: asyncio.AbstractEventLoop
 
-    def __init__(self, config: ServerConfig, load: Callable[[], ServerConfig], notifier: Notifier) -> None:
+    def __init__(
+        self, config: ServerConfig, load: Callable[[], ServerConfig], notifier: Notifier, predecessor: Predecessor
+    ) -> None:
         self._config = config
+        self._predecessor = predecessor
         self._notifier = notifier
         self._service: Service | None = None
         self._successor: Successor | None = None
@@ -160,6 +164,9 @@ class Process:
         self._service = Service(self._notifier, server)
         self._service.begin()
         say("ready")
+        pause = self._predecessor.pause()
+        if pause:
+            log.info("took over: %s", pause)
         again, self._read_again = self._read_again, False
         if again:  # asked for while it started
             self._reload(server)
@@ -169,11 +176,16 @@ class Process:
         else:
             self._notifier.stopping()
         started = time.monotonic()
-        committed = await (server.drain() if self._successor is None else server.drain(HANDOVER_DRAIN_S))
-        if self._successor is not None:
-            self._successor.go()
+        committed = await (server.drain() if self._successor is None else self._drain_for(self._successor, server))
         log.info("stopped after %.2f s", time.monotonic() - started)
         return 0 if committed else EXIT_NOT_COMMITTED  # the log's threads hang in the disk: nothing would end them
+
+    @staticmethod
+    async def _drain_for(successor: Successor, server: Server) -> bool:
+        """Stop, and let the next server have the log before the last connection is gone."""
+        await server.warn(HANDOVER_WARN_S)
+        since = Moment.now()
+        return await server.drain(HANDOVER_DRAIN_S, lambda: successor.go(since, server.unanswered))
 
     def _signal(self, number: signal.Signals, server: Server) -> None:
         if number == signal.SIGHUP:
@@ -368,7 +380,7 @@ def main(
         predecessor = Predecessor(os.environ)
         INHERITED.find(os.environ)
         predecessor.wait(["netserver.app", *PROTOCOL_MODULES])
-        uvloop.run(Process(config, load, notifier).run(), loop_factory=WatchedLoop)
+        uvloop.run(Process(config, load, notifier, predecessor).run(), loop_factory=WatchedLoop)
     except Exception as error:  # noqa: BLE001 - told
         sys.exit(failed(error))
 

@@ -19,5 +19,10 @@ STATUS_S = 10
 """Time between two lines of status for the service manager."""
 WATCHDOG_PART = 0.3
 """Three heart beats fit into the time after which the service manager takes the server for hung."""
+HANDOVER_WARN_S = 0.2
+"""So long clients may take to leave that can be told that another server takes over: a round trip of a far one. The
+others are served meanwhile."""
+SUCCESSOR_TAKES_S = 1.0
+"""A next server that does not read what it is told is stopped: it reads until the end."""
 HANDOVER_DRAIN_S = 0.1
 """When another server takes over everybody waits for it, and what is outstanding is a round of the log."""

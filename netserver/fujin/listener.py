@@ -3,6 +3,8 @@
 PING: the server opens a stream, sends one byte and FIN, and wants the client's FIN in time; a connection on which
 something has come lately is not asked. Stop: STOP on every stream, then DISCONNECT and FIN on those that the client
 has not ended by itself, and only then the connections are closed: the Go client cannot stand a stream that breaks off.
+When another server follows, clients are told STOP while everybody is served as before; who dials again meanwhile is
+answered by the next server.
 """
 
 from __future__ import annotations
@@ -17,7 +19,13 @@ from typing import TYPE_CHECKING, Final
 from netserver.fujin import codec
 from netserver.fujin.listener_state import ListenerState
 from netserver.fujin.session import FujinStream
-from netserver.limits import PEER_WINDOW_BYTES, QUIC_CLOSE_S, QUIC_DATAGRAM_BYTES, STREAM_WINDOW_BYTES
+from netserver.limits import (
+    PEER_WINDOW_BYTES,
+    QUIC_CLOSE_S,
+    QUIC_DATAGRAM_BYTES,
+    QUIC_WARNED_CLOSE_S,
+    STREAM_WINDOW_BYTES,
+)
 from netserver.quic import certificates
 from netserver.quic.bounded import QuicConfiguration
 from netserver.quic.client_certificates import (
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
 
     from netserver.access.rights import Identity
     from netserver.config.sections import ServerConfig
+    from netserver.shell.inherited import Unanswered
     from netserver.shell.services import Services
 
 log = logging.getLogger(__name__)
@@ -96,21 +105,38 @@ class FujinListener:
         """See ``Listener``."""
         self.endpoint.stop_accepting()
 
-    async def drain(self, deadline: float) -> None:
+    @property
+    def unanswered(self) -> list[Unanswered]:
+        """See ``Listener``."""
+        return self.endpoint.unanswered
+
+    async def warn(self, deadline: float) -> None:
+        """See ``Listener``."""
+        self.endpoint.stop_accepting()
+        if not self._stopping:
+            self._stopping = True
+            for connection in tuple(self._connections.values()):
+                connection.stop()
+        await self._until(lambda: not any(one.streams for one in self._connections.values()), deadline)
+
+    async def finish(self, deadline: float) -> None:
         """See ``Listener``."""
         loop = self._services.loop
-        self._stopping = True
-        self.endpoint.stop_accepting()
-        for connection in tuple(self._connections.values()):
-            connection.stop()
-        force_at = loop.time() + self.shared.section.force_terminate_timeout / 1000
-        await self._until(lambda: not any(one.streams for one in self._connections.values()), min(force_at, deadline))
+        last_s = QUIC_WARNED_CLOSE_S if self._stopping else QUIC_CLOSE_S
+        if not self._stopping:
+            await self.warn(min(loop.time() + self.shared.section.force_terminate_timeout / 1000, deadline))
         for connection in tuple(self._connections.values()):
             connection.end()
-        at = min(max(deadline, loop.time()), loop.time() + QUIC_CLOSE_S)
+        await self._until(lambda: not any(one.streams for one in self._connections.values()), deadline)
+        at = min(max(deadline, loop.time()), loop.time() + last_s)
         await self._until(lambda: not any(one.is_busy for one in self._connections.values()), at)
         for connection in tuple(self._connections.values()):
             connection.peer.close(NO_ERROR, "")
+        self.endpoint.close()  # what comes now is for who has the socket next
+
+    async def drain(self, deadline: float) -> None:
+        """See ``Listener``."""
+        await self.finish(deadline)
 
     async def _until(self, is_true: Callable[[], bool], deadline: float) -> None:
         while not is_true() and self._services.loop.time() < deadline:  # noqa: ASYNC110  (asked of every stream)

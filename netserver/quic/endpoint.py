@@ -30,6 +30,7 @@ from netserver.limits import (
     QUIC_RESETS_MAX,
     QUIC_TICK_S,
     QUIC_TURN_S,
+    QUIC_UNANSWERED_MAX,
     QUIC_UNSENT_DATAGRAMS,
 )
 from netserver.quic.bounded import BoundedQuic, OutOfOrder, QuicConfiguration
@@ -48,7 +49,7 @@ from netserver.quic.inside import (
 from netserver.quic.peer import QuicPeer
 from netserver.quic.stream import Bounds, PeerHandler
 from netserver.quic.udp import Datagram, UdpSocket
-from netserver.shell.inherited import INHERITED
+from netserver.shell.inherited import INHERITED, Unanswered
 from netserver.shell.listener import why_not
 from netserver.shell.turns import Turns
 
@@ -106,6 +107,8 @@ class QuicEndpoint:
         self.connections_max = connections_max
         self.peers: set[QuicPeer] = set()
         self.handshakes = {"completed": 0, "failed": 0, "refused": 0}
+        self.unanswered: list[Unanswered] = []
+        """First packets of connections, since no more are begun."""
         self._handler = handler
         self._bounds = bounds
         self._loop = bounds.loop
@@ -158,6 +161,7 @@ class QuicEndpoint:
         self.address = Address(self.address.host, port)
         for channel in self._channels:
             channel.start()
+            self._loop.call_soon(self._answer, channel, INHERITED.take_unanswered(channel.socket.getsockname()))
         self._ticker = self._loop.call_later(QUIC_TICK_S, self._tick)
         return self.address
 
@@ -184,6 +188,14 @@ class QuicEndpoint:
         for channel in self._channels:
             channel.close()
         self._channels.clear()
+
+    def _answer(self, channel: _Channel, datagrams: list[Unanswered]) -> None:
+        """Take what came to the server before this one."""
+        now = time.monotonic()
+        for one in datagrams if self._channels else ():
+            channel.path = Path(channel, one.sender)
+            self._one(channel, one.data, now)
+        self._handle()
 
     # --- netserver.quic.peer.Host
 
@@ -364,6 +376,8 @@ class QuicEndpoint:
             return None
         if header.packet_type != QuicPacketType.INITIAL or len(header.destination_cid) < CONNECTION_ID_BYTES:
             return None
+        if not self._accepting and len(self.unanswered) < QUIC_UNANSWERED_MAX:
+            self.unanswered.append(Unanswered(path.channel.socket.getsockname(), path.address, data))
         return self._begin(path, header)
 
     def _begin(self, path: Path, header: QuicHeader) -> QuicPeer | None:

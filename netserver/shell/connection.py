@@ -313,6 +313,11 @@ class Connection(OutputBound, asyncio.BufferedProtocol):
         self._drop_input()
         self.call(self.session.drain)
 
+    def end_session(self) -> None:
+        """The session is over before the connection is gone: what was written still goes out, the log is not needed."""
+        session, self.session = self.session, GONE
+        self.call(session.closed)
+
     def check_progress(self, now: float, window_s: float, least_bytes: int) -> None:
         """Abort when a half-sent frame gained less than ``least_bytes`` in ``window_s``."""
         waiting = (self._own is not None or self._rest) and not self._holds and not self.closed

@@ -10,7 +10,7 @@ import logging
 import os
 import socket
 from collections.abc import Iterable, MutableMapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from netserver.errors import ConfigError
 
@@ -21,10 +21,28 @@ HANDED_OVER: Final = "QUINTLOG_HANDED_OVER"
 """``NAME=DESCRIPTOR,...`` of the server before this one."""
 
 
+class Unanswered(NamedTuple):
+    """A datagram that begins a connection and came to a server that begins none any more: the next one answers it.
+
+    Attributes:
+        at: the address of the socket it came to.
+        sender: where it came from.
+    """
+
+    at: tuple[str | int, ...]
+    sender: tuple[str | int, ...]
+    data: bytes
+
+
 class Inherited:
-    """See the module."""
+    """See the module.
+
+    Attributes:
+        unanswered: datagrams that came to the server before.
+    """
 
     def __init__(self) -> None:
+        self.unanswered: list[Unanswered] = []
         self._sockets: list[tuple[str, socket.socket]] = []
 
     def find(self, environment: MutableMapping[str, str]) -> None:
@@ -60,12 +78,19 @@ class Inherited:
                     return found
         return None
 
+    def take_unanswered(self, at: tuple[str | int, ...]) -> list[Unanswered]:
+        """The datagrams that came to the socket with this address."""
+        taken = [one for one in self.unanswered if one.at == at]
+        self.unanswered = [one for one in self.unanswered if one.at != at]
+        return taken
+
     def close_rest(self) -> None:
         """Close what no listener has taken."""
         for name, rest in self._sockets:
             log.warning("the inherited socket %s at %s is not used: no listener has this address", name, _told(rest))
             rest.close()
         self._sockets.clear()
+        self.unanswered.clear()
 
 
 INHERITED: Final = Inherited()

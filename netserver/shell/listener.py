@@ -196,6 +196,12 @@ class TcpListener:
         for task in tuple(self._setups):
             task.cancel()
 
+    async def end_setups(self) -> None:
+        """Returns when none is under way: TLS handshakes are given up, the others take a turn of the loop or two."""
+        if self._tls() is not None:
+            self.cancel_setups()
+        await asyncio.gather(*self._setups, return_exceptions=True)
+
     def _pause(self) -> None:
         if self._retry is not None:
             self._retry.cancel()

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from netserver.testing import ServerProcess, Settings, server
+from tests.e2e.test_handover import successor_of
 from tests.interop.original_fujin import NEEDED, ONE_THREAD, built
 
 OFF = {name: {"listen": "off"} for name in ("figg", "reliably", "tank", "blipmq")}
@@ -128,21 +129,33 @@ def test_unknown_topics(program: Path) -> None:
         assert "reader not found" in read
 
 
+def acknowledged_until(program: Path, process: ServerProcess, number: signal.Signals) -> int:
+    """How many writes of a client that writes all the time succeed until the server gets a signal. The one under way is
+    answered: it does not run into the client's timeout of 10 s."""
+    host, port = process.address("fujin")
+    command = [str(program), f"{host}:{port}", "stopped", "stopped"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD) as client:
+        assert client.stdout is not None
+        assert client.stderr is not None
+        assert client.stdout.readline() == "begun\n"
+        os.kill(process.pid, number)
+        process.wait(TIMEOUT_S)
+        out, err = client.communicate(timeout=5)
+    assert "panic" not in err
+    return int(out.splitlines()[0])
+
+
+def test_another_server_takes_over(program: Path) -> None:
+    with server(settings=OFF) as process:
+        count = acknowledged_until(program, process, signal.SIGUSR2)
+        with successor_of(process):
+            assert fetched(program, process, "stopped", count) == [f"{i:06}" for i in range(count)]
+
+
 def test_stop_of_the_server(program: Path) -> None:
     """All that was acknowledged is there after the restart, and the client ends without a panic."""
     with server(settings=OFF) as process:
-        host, port = process.address("fujin")
-        command = [str(program), f"{host}:{port}", "stopped", "stopped"]
-        with subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD
-        ) as client:
-            assert client.stdout is not None
-            assert client.stderr is not None
-            assert client.stdout.readline() == "begun\n"
-            os.kill(process.pid, signal.SIGTERM)
-            out, err = client.communicate(timeout=TIMEOUT_S)
-        assert "panic" not in err
-        count = int(out.splitlines()[0])
+        count = acknowledged_until(program, process, signal.SIGTERM)
         process.restart()
         came = fetched(program, process, "stopped", count)
         assert came == [f"{i:06}" for i in range(count)]

@@ -20,6 +20,20 @@ QUOTAS = "tests/unit/netserver/access/test_quotas.py"
 
 MUTANTS = (
     Mutant(
+        "keep the log from the next server until the last peer is gone",
+        "netserver/app.py::Server.drain",
+        "            released()\n",
+        "",
+        "tests/unit/netserver/test_app.py -k waits_for_no_peer",
+    ),
+    Mutant(
+        "drop the first packet of who dials while another server takes over",
+        "netserver/quic/endpoint.py::QuicEndpoint._peer_of_long",
+        "if not self._accepting and",
+        "if self._accepting and",
+        "tests/unit/netserver/quic/test_quic.py -k dials_too_late",
+    ),
+    Mutant(
         "take every certificate over QUIC",
         "netserver/quic/client_certificates.py::names_of",
         ".verify_certificate()",

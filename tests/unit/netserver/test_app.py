@@ -46,8 +46,30 @@ def test_a_listener_that_is_not_tcp(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     with caplog.at_level(logging.ERROR, "netserver.app"):
         run("uvloop", main())
     (listener,) = other_listener.started
-    assert listener.calls == ["stop_accepting", "drain", "close"]
+    assert listener.calls == ["stop_accepting", "finish", "drain", "close"]
     assert "a defect while draining" in caplog.text  # told, and the rest of the stop goes on
+
+
+def test_who_opens_the_log_next_waits_for_no_peer(tmp_path: Path) -> None:
+    own = {"server": {"data_dir": str(tmp_path / "data")}, "admin": {"listen": "127.0.0.1:0"}}
+
+    async def main() -> None:
+        server = Server(build(("test", {**ALONE, **own})), {"echo": Echo()})
+        await server.start()
+        reader, writer = await asyncio.open_connection(*socket_address(server))
+        writer.write(frame(b"e"))
+        await reader.readexactly(5)
+        released = asyncio.Event()
+        draining = asyncio.create_task(server.drain(0.1, released.set))
+        await asyncio.wait_for(released.wait(), 30)
+        async with running(tmp_path / "data", ALONE) as following:
+            assert following.ready
+            assert await reader.read() == b""  # it was told of the end, and has not closed its side
+            assert not draining.done()
+            writer.close()
+            assert await draining
+
+    run("uvloop", main())
 
 
 def socket_address(server: Server) -> tuple[str, int]:

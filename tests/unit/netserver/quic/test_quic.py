@@ -26,6 +26,7 @@ from netserver.quic import endpoint as quic_server
 from netserver.quic import handshakes
 from netserver.quic.peer import QuicPeer
 from netserver.quic.udp import Datagram
+from netserver.shell.inherited import INHERITED
 from netserver.testing import running
 from tests.certificates import self_signed
 from tests.echo import run, until
@@ -49,6 +50,30 @@ def serve(test: Test, loop: str = "asyncio", data: Path | None = None, **setting
 
 def settled(peer: Peer) -> Any:
     return peer._quic
+
+
+def test_who_dials_too_late_is_answered_by_the_next_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
+        loop = asyncio.get_running_loop()
+        await listener.warn(loop.time())
+        quic = QuicConnection(configuration=client_configuration())
+        quic.connect(address, loop.time())
+        [(first, _), *_] = quic.datagrams_to_send(loop.time())
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.setblocking(False)
+            client.connect(address)
+            client.send(first)  # once only: nobody repeats it
+            await until(lambda: server.unanswered)
+            monkeypatch.setattr(INHERITED, "unanswered", server.unanswered)
+            await listener.finish(loop.time())
+            here = {**ALONE, "fujin": {"listen": f"{address[0]}:{address[1]}"}}
+            async with running(settings=here) as following:
+                answer = await asyncio.wait_for(loop.sock_recv(client, 2000), 30)
+                assert answer[0] & 0xC0 == 0xC0
+                assert following.counters["fujin"].connections == 0, "its handshake has begun"
+        assert INHERITED.unanswered == []
+
+    serve(test)
 
 
 # --- windows
