@@ -265,6 +265,9 @@ WRONG_KEY_DELAY_MAX_S: Final = 5.0
 WRONG_KEYS_ANSWERED_PER_S: Final = 400
 """Wrong keys of those whose answer is put off, of all of them together: at 50 to 85 us each 2 to 4 % of a CPU. ..."""
 
+WRONG_KEYS_TURN_S: Final = 0.25
+"""... A turn comes so often, for a hundred of them. ..."""
+
 WRONG_KEYS_TURN_MAX_S: Final = 20.0
 """... Nobody waits longer for their turn: a connection that has shown no key is closed after 30 s, and one that comes
 again costs more than an answer."""

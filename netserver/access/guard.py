@@ -12,6 +12,7 @@ not read.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from functools import lru_cache
@@ -28,6 +29,7 @@ from netserver.limits import (
     WRONG_KEYS_FREE,
     WRONG_KEYS_REMEMBERED_MAX,
     WRONG_KEYS_TURN_MAX_S,
+    WRONG_KEYS_TURN_S,
 )
 
 IPV6_NETWORK_BYTES: Final = 8
@@ -56,10 +58,10 @@ class Guard:
         return min(self._count(name), QUOTA_REFUSED_DELAY_MAX_S)
 
     def _turn(self) -> float:
-        """The seconds until it is the turn of one more."""
+        """The seconds until it is the turn of one more: of some together, as to wake up costs more than to answer."""
         now = self._clock_s()
         self._next_s = min(max(self._next_s, now) + 1 / WRONG_KEYS_ANSWERED_PER_S, now + WRONG_KEYS_TURN_MAX_S)
-        return self._next_s - now
+        return math.ceil(self._next_s / WRONG_KEYS_TURN_S) * WRONG_KEYS_TURN_S - now
 
     def _count(self, who: bytes | int | str) -> float:
         now = self._clock_s()
