@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from engine.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_ID_MAX, TOPIC_NAME_BYTES_MAX
@@ -233,14 +233,14 @@ def _is_done(piece: ObjectRef, ranges: tuple[Done, ...]) -> bool:
 def catalog_values(catalog: Catalog) -> dict[str, Any]:
     """A catalog as fields of a document."""
     return {
-        "topics": [asdict(topic) | {"name": topic.name.hex()} for topic in catalog.topics],
+        "topics": [_values(topic) | {"name": topic.name.hex()} for topic in catalog.topics],
         "gone": [{"topic": topic} for topic in catalog.gone],
-        "segments": [asdict(segment) for segment in catalog.segments],
+        "segments": [_values(segment) for segment in catalog.segments],
         "starts": {str(key): {"first": first} for key, first in catalog.starts.items()},
-        "tail": {str(key): asdict(tail) for key, tail in catalog.tail.items()},
-        "lost": [asdict(numbers) for numbers in catalog.lost],
+        "tail": {str(key): _values(tail) for key, tail in catalog.tail.items()},
+        "lost": [_values(numbers) for numbers in catalog.lost],
         "pieces": [ref_values(ref) for ref in catalog.pieces],
-        "done": [asdict(versions) for versions in catalog.done],
+        "done": [_values(versions) for versions in catalog.done],
         "deltas": [ref_values(ref) for ref in catalog.deltas],
     }
 
@@ -260,9 +260,14 @@ def read_catalog(fields: Fields) -> Catalog:
     )
 
 
+def _values(item: Topic | SealedSegment | Tail | Lost | Done | ObjectRef) -> dict[str, Any]:
+    """The fields of a row; `dataclasses.asdict` does the same with copies of everything in it."""
+    return {name: getattr(item, name) for name in item.__slots__}
+
+
 def ref_values(ref: ObjectRef) -> dict[str, Any]:
     """The name of an object as fields of a document."""
-    return asdict(ref) | {"name": str(ref.name)}
+    return _values(ref) | {"name": str(ref.name)}
 
 
 def read_ref(row: Fields, kind: str, size_max: int) -> ObjectRef:

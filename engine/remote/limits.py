@@ -24,6 +24,9 @@ PIECE_SECTIONS_MAX = 1 << 16
 PIECE_CHANGES_MAX = 1 << 20
 """Changes of the state in one piece: as many small ones as its size can hold."""
 
+COMPARE_BYTES = 8 << 20
+"""Read at once of an object whose writing was unclear, to compare it."""
+
 OBJECT_NAME_BYTES_MAX = 900
 """S3 allows 1024 bytes for a name, the prefix of the lineage included."""
 

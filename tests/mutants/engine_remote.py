@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 DOCUMENTS = "tests/unit/engine/remote/test_remote_documents.py"
 PIECE = "tests/unit/engine/remote/test_remote_piece.py"
+WRITES = "tests/unit/engine/remote/test_remote_writes.py"
+MODEL = "tests/property/test_object_storage_model.py"
 
 MUTANTS = (
     Mutant(
@@ -49,5 +51,40 @@ MUTANTS = (
         "if not fits or at > end:",
         "if at > end:",
         PIECE,
+    ),
+    Mutant(
+        "take any object of the name for the one that was to be made",
+        "engine/remote/writes.py::stored_copy",
+        "same = same and part == content[begin:end]",
+        "pass",
+        WRITES,
+    ),
+    Mutant(
+        "take a head that another writer moved on for one's own",
+        "engine/remote/writes.py::replace_head",
+        "if found.tag != tag:",
+        "if False:",
+        WRITES,
+    ),
+    Mutant(
+        "go on after a head that was never answered, without asking what became of it",
+        "engine/remote/writes.py::HeadWriter.commit",
+        'assert self._pending is None, "first it has to be known what became of the head before"',
+        "pass",
+        WRITES,
+    ),
+    Mutant(
+        "give numbers out again that an earlier primary gave out",
+        "engine/remote/writes.py::successor_tails",
+        "first += ahead",
+        "pass",
+        f"{WRITES} {MODEL}",
+    ),
+    Mutant(
+        "delete what the own epoch may yet name",
+        "engine/remote/writes.py::orphans",
+        "if name.epoch < epoch:",
+        "if name.epoch <= epoch:",
+        WRITES,
     ),
 )

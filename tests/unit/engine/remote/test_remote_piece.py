@@ -132,6 +132,12 @@ def test_a_piece_that_is_not_right_is_refused(at: int, form: str, value: int, re
         unpack_piece(patched(at, form, value), NAME, LINEAGE)
 
 
+def test_a_key_has_at_least_a_byte() -> None:
+    """The value takes the bytes of the key, so that all other sizes are right."""
+    with pytest.raises(Corrupt, match="impossible size"):
+        unpack_piece(patched(CHANGES_AT, "<HI", 0, 8), NAME, LINEAGE)
+
+
 def test_limits_are_checked_on_both_ways(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(codec, "PIECE_BYTES_MAX", len(GOLDEN) - 1)
