@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 DOCUMENTS = "tests/unit/engine/remote/test_remote_documents.py"
 PIECE = "tests/unit/engine/remote/test_remote_piece.py"
 WRITES = "tests/unit/engine/remote/test_remote_writes.py"
+BUCKET = "tests/unit/engine/remote/test_remote_bucket.py"
 MODEL = "tests/property/test_object_storage_model.py"
 
 MUTANTS = (
@@ -86,5 +87,19 @@ MUTANTS = (
         "if name.epoch < epoch:",
         "if name.epoch <= epoch:",
         WRITES,
+    ),
+    Mutant(
+        "let the library send a conditional write again",
+        "engine/remote/bucket.py::Bucket.open",
+        '{"max_retries": 0,',
+        '{"max_retries": 2,',
+        BUCKET,
+    ),
+    Mutant(
+        "look for an object for ever in a bucket that is not there",
+        "engine/remote/bucket.py::Bucket._told",
+        "raise self._kind(error, Refused)",
+        "raise Refused",
+        BUCKET,
     ),
 )
