@@ -35,6 +35,7 @@ from engine.files.descriptors import Handles
 from engine.files.lock import LOCK_FILE, DirectoryLock
 from engine.files.owners import told
 from engine.files.system import Files, SystemFiles, make_directory, write_new_file
+from engine.formats.batch_header import QOS0_ATTRIBUTE
 from engine.partitions.adoption import Adoption
 from engine.partitions.context import PartitionContext
 from engine.partitions.file_worker import FileWorker
@@ -235,9 +236,9 @@ class Log:
         """How many these are."""
         return len(self.partitions)
 
-    def transaction(self) -> Transaction:
-        """A new transaction."""
-        return Transaction(self.context, self.committer)
+    def transaction(self, *, qos0: bool = False) -> Transaction:
+        """A new transaction; `qos0` marks its records as BlipMQ's QoS 0."""
+        return Transaction(self.context, self.committer, QOS0_ATTRIBUTE if qos0 else 0)
 
     def poll_completion(self) -> None:
         """Ends the commit round that is done, if one is, and starts the next: for long turns of the owner's loop."""

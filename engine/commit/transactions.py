@@ -43,9 +43,10 @@ class TransactionQueue(Protocol):
 class Transaction:
     """Records for several partitions (see `Log.transaction`). Owner's thread only; a commit or a rollback ends it."""
 
-    def __init__(self, context: EngineContext, queue: TransactionQueue) -> None:
+    def __init__(self, context: EngineContext, queue: TransactionQueue, attributes: int = 0) -> None:
         self._context = context
         self._queue = queue
+        self._attributes = attributes  # of its batches
         self._gathered: dict[CommitTarget, list[WriteBatch]] = {}
         self._on_done: Callable[[EngineError | None], None] | None = None
         self.size_bytes = 0
@@ -89,7 +90,7 @@ class Transaction:
         need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + size + 16 * len(headers)
         write_batches = self._gathered.get(partition)
         if write_batches is None:
-            write_batches = self._gathered[partition] = [_gathering(partition, bytearray(need), 1)]
+            write_batches = self._gathered[partition] = [self._gathering(partition, bytearray(need), 1)]
         write_batch = write_batches[-1]
         while not write_batch.writer.put_record(value, key, timestamp_ms, headers):
             write_batch = self._with_room(partition, write_batches, need)
@@ -105,11 +106,17 @@ class Transaction:
         if wanted > WRITE_BATCH_BYTES_MAX:
             write_batch.close()
             buffer = self._context.buffers.take(max(WRITE_BATCH_BYTES_MAX, need))
-            write_batches.append(_gathering(partition, buffer, write_batch.last_seq + 1))
+            write_batches.append(self._gathering(partition, buffer, write_batch.last_seq + 1))
             return write_batches[-1]
         larger = self._context.buffers.take(min(max(2 * length, wanted), WRITE_BATCH_BYTES_MAX))
         write_batch.writer.replace_buffer(larger)
         write_batch.buffer = larger
+        return write_batch
+
+    def _gathering(self, partition: CommitTarget, buffer: bytearray, first_seq: int) -> WriteBatch:
+        """A write batch whose append time is not known: until it is, its batches keep their records' highest time."""
+        write_batch = WriteBatch(partition, buffer, first_seq)
+        write_batch.writer.begin(NOT_YET_MS, self._attributes)
         return write_batch
 
     def commit(self, on_done: Callable[[EngineError | None], None]) -> None:
@@ -166,13 +173,6 @@ class Transaction:
         on_done, self._on_done = self._on_done, None
         assert on_done is not None, "a transaction ends once"
         on_done(error)
-
-
-def _gathering(partition: CommitTarget, buffer: bytearray, first_seq: int) -> WriteBatch:
-    """A write batch whose append time is not known yet: until it is, its batches keep their records' highest time."""
-    write_batch = WriteBatch(partition, buffer, first_seq)
-    write_batch.writer.begin(NOT_YET_MS, 0)
-    return write_batch
 
 
 def check_size(config: TopicConfig, size_bytes: int) -> None:

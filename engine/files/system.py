@@ -288,7 +288,7 @@ def make_directory(path: Path, mode: int = DIRECTORY_MODE) -> None:
     path.mkdir(mode, exist_ok=True)
 
 
-def write_new_file(files: Files, path: Path, content: bytes, mode: int | None = None) -> None:
+def write_new_file(files: Files, path: Path, content: Buffer, mode: int | None = None) -> None:
     """Puts `content` at `path` durably and all at once: written aside, synced, renamed, directory synced.
 
     An older file's owner and mode are kept. A new one belongs to its directory's owner and has `mode`, whatever the
@@ -301,7 +301,7 @@ def write_new_file(files: Files, path: Path, content: bytes, mode: int | None = 
     files.sync_dir(path.parent)
 
 
-def replace_file(files: Files, path: Path, content: bytes, mode: int | None = None) -> None:
+def replace_file(files: Files, path: Path, content: Buffer, mode: int | None = None) -> None:
     """As `write_new_file`, but durable only when the directory is synced, too. Raises OSError."""
     write_aside(files, path, content, mode)
     take_from_aside(files, path)
@@ -311,7 +311,7 @@ def _aside(path: Path) -> Path:
     return path.with_name(path.name + ".new")
 
 
-def write_aside(files: Files, path: Path, content: bytes, mode: int | None = None) -> None:
+def write_aside(files: Files, path: Path, content: Buffer, mode: int | None = None) -> None:
     """The first half of `replace_file`: many can be written before the first one is synced. Raises OSError."""
     aside = _aside(path)
     try:

@@ -299,7 +299,7 @@ class Partition:
 
     def append_many(
         self,
-        values: Sequence[bytes],
+        values: Sequence[bytes | bytearray],
         *,
         keys: Sequence[bytes] | None = None,
         timestamps_ms: Sequence[int] | None = None,

@@ -117,7 +117,7 @@ HEADER_ROOM_BYTES = 16
 
 def check_records(
     config: TopicConfig,
-    values: Sequence[bytes],
+    values: Sequence[bytes | bytearray],
     keys: Sequence[bytes] | None,
     headers: Sequence[tuple[bytes, ...]] | None,
 ) -> None:

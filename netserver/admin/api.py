@@ -16,21 +16,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from engine.config import spelled_settings
 from engine.errors import DiskFull, EngineError, UnknownTopic
+from engine.limits import KEY_BYTES_MAX
 from engine.partitions.partition import Partition
-from engine.segments.batches import COMMITTED, PENDING, WriteBatch, outcome
+from engine.segments.batches import COMMITTED, PENDING, WriteBatch, check_records, outcome
 from engine.segments.watermarks import Owner
 from engine.sessions.store import Sessions
 from engine.sessions.types import UnknownSession
 from engine.state.topic_entries import Topic
 from netserver.admin.globs import matcher
-from netserver.admin.slices import Encoded, sliced
+from netserver.admin.slices import Encoded, sliced, turn
 from netserver.admin.stored_sizes import Key, look
 from netserver.http.errors import BadRequest
+from netserver.http.json_lines import Row, gather
+from netserver.http.limits import HTTP_RECORDS_PIECE, HTTP_VALUE_WHOLE_BYTES
+from netserver.http.publishing import make_room
 from netserver.limits import ADMIN_PUBLISHES
 from netserver.reliably.describe import session_item
 from netserver.version import product_version
 
 if TYPE_CHECKING:
+    from engine.slices import Slices
     from netserver.admin.served import Served
     from netserver.shell.connection import Connection
 
@@ -193,42 +198,52 @@ class Api:
         records = body.get("records")
         if not isinstance(records, list) or not records:
             raise BadRequest('records must be a list of objects, at least one: {"records": [{"value": "text"}]}')
-        now_ms = self._server.log.now_ms()
-        values: list[bytes] = []
-        keys: list[bytes] = []
-        timestamps_ms: list[int] = []
-        headers: list[tuple[bytes, ...]] = []
-        async for record in sliced(self._server.log.slices, records):
-            if not isinstance(record, dict):
-                raise BadRequest("records must be a list of objects, at least one")
-            if unknown := record.keys() - RECORD_FIELDS:
-                raise BadRequest(f"no field {min(unknown)!r} of a record; there are {', '.join(sorted(RECORD_FIELDS))}")
-            values.append(_required(record, "value"))
-            keys.append(bytes_field(record, "key") or b"")
-            if len(keys[-1]) > 255:
-                raise BadRequest("a key may have 255 bytes")
-            timestamps_ms.append(int_field(record, "timestamp_ms", now_ms))
-            headers.append(_headers(record))
+        log, count = self._server.log, len(records)
+        rows = await _rows(records, log.now_ms(), log.slices)
+        size_bytes = sum(len(row.value) for row in rows)
+        is_small = count <= HTTP_RECORDS_PIECE and size_bytes <= HTTP_VALUE_WHOLE_BYTES
         async with self._publishes:
             partition = await self.opened_or_made(name, int_field(body, "partition", 0))
-            waiter = _Publish()
-            waiter.write_batches = partition.append_many(
-                values,
-                keys=keys if any(keys) else None,
-                timestamps_ms=timestamps_ms,
-                headers=headers if any(headers) else None,
-                qos0=body.get("qos0") is True,
-                waiter=waiter,
-            )
-            last = partition.last_seq
-            waiter.round_done()
-            await waiter.done.wait()
+            append = self._append if is_small or count == 1 else self._append_many
+            last = await append(partition, rows, qos0=body.get("qos0") is True)
+        self._server.http.records_published += count
+        self._server.http.published_bytes += size_bytes
+        return {"partition": partition.index, "first_offset": last - count + 1, "last_offset": last}
+
+    async def _append(self, partition: Partition, rows: list[Row], *, qos0: bool) -> int:
+        """In one piece; the last offset."""
+        gathered = gather(rows)
+        await make_room(partition, gathered)
+        waiter = _Publish()
+        waiter.write_batches = partition.append_many(
+            gathered.values,
+            keys=gathered.keys,
+            timestamps_ms=gathered.timestamps_ms,
+            headers=gathered.headers,
+            qos0=qos0,
+            waiter=waiter,
+        )
+        last = partition.last_seq
+        waiter.round_done()
+        await waiter.done.wait()
         state, error = outcome(waiter.write_batches)
         if state != COMMITTED:
             raise error or EngineError("not stored")
-        self._server.http.records_published += len(values)
-        self._server.http.published_bytes += sum(map(len, values))
-        return {"partition": partition.index, "first_offset": last - len(values) + 1, "last_offset": last}
+        return last
+
+    async def _append_many(self, partition: Partition, rows: list[Row], *, qos0: bool) -> int:
+        """The same of records of which there are too many for one turn of the loop: all of them, or none."""
+        slices = self._server.log.slices
+        transaction = self._server.log.transaction(qos0=qos0)
+        rows.reverse()
+        while rows:
+            row = rows.pop()
+            if row.headers:
+                check_records(partition.config, [row.value], None, [row.headers])
+            transaction.append(partition, row.value, key=row.key, headers=row.headers, timestamp_ms=row.timestamp_ms)
+            await turn(slices)
+        await self.durable(transaction.commit)
+        return transaction.write_batches[-1].last_seq
 
     # --- connections
 
@@ -446,6 +461,27 @@ def bytes_field(document: Mapping[str, Any], name: str) -> bytes | None:
         return text.encode()
     except UnicodeEncodeError:
         raise BadRequest(f"{name} has a lone surrogate; send {name}_base64") from None
+
+
+async def _rows(records: list[Any], now_ms: int, slices: Slices) -> list[Row]:
+    """The records of a document, which are taken out of it as they are read: it may have 50,000. Raises BadRequest."""
+    rows: list[Row] = []
+    records.reverse()
+    while records:
+        rows.append(_row(records.pop(), now_ms))
+        await turn(slices)
+    return rows
+
+
+def _row(record: Any, now_ms: int) -> Row:
+    if not isinstance(record, dict):
+        raise BadRequest("records must be a list of objects, at least one")
+    if unknown := record.keys() - RECORD_FIELDS:
+        raise BadRequest(f"no field {min(unknown)!r} of a record; there are {', '.join(sorted(RECORD_FIELDS))}")
+    value, key = _required(record, "value"), bytes_field(record, "key") or b""
+    if len(key) > KEY_BYTES_MAX:
+        raise BadRequest(f"a key may have {KEY_BYTES_MAX} bytes")
+    return Row(value, key, int_field(record, "timestamp_ms", now_ms), _headers(record), -1)
 
 
 def _required(document: Mapping[str, Any], name: str) -> bytes:

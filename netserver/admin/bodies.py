@@ -12,13 +12,15 @@ import json
 import threading
 from json.decoder import JSONArray, JSONObject  # type: ignore[attr-defined]
 from json.scanner import py_make_scanner  # type: ignore[attr-defined]
-from typing import Any
+from typing import Any, TypeAlias
 
 from aiohttp import web
 
 from netserver.http.bodies import Hold
 from netserver.http.errors import BadRequest
 from netserver.limits import ADMIN_BODY_BYTES, ADMIN_JSON_AT_ONCE_BYTES, ADMIN_JSON_VALUES_MAX
+
+Body: TypeAlias = bytes | bytearray
 
 
 class TooManyValues(Exception):
@@ -37,8 +39,8 @@ async def invite(request: web.BaseRequest) -> None:
         writer.output_size = 0  # nothing of the answer is sent yet
 
 
-async def read_body(request: web.BaseRequest, hold: Hold) -> bytes:
-    """All of a body. Raises Busy, HTTPRequestEntityTooLarge."""
+async def read_body(request: web.BaseRequest, hold: Hold) -> Body:
+    """All of a body, as it was gathered: to copy 32 MiB takes 25 ms. Raises Busy, HTTPRequestEntityTooLarge."""
     if request.content_length is not None and request.content_length <= ADMIN_JSON_AT_ONCE_BYTES:
         return await request.read()
     content = bytearray()
@@ -47,10 +49,10 @@ async def read_body(request: web.BaseRequest, hold: Hold) -> bytes:
         hold(len(content))
         if len(content) > ADMIN_BODY_BYTES:
             raise web.HTTPRequestEntityTooLarge(ADMIN_BODY_BYTES, len(content))
-    return bytes(content)
+    return content
 
 
-async def read_document(body: bytes) -> dict[str, Any]:
+async def read_document(body: Body) -> dict[str, Any]:
     """A body's JSON object; {} of an empty one.
 
     Raises:
@@ -77,7 +79,7 @@ class _Left(threading.local):
 _left = _Left()
 
 
-def _counted(body: bytes) -> object:
+def _counted(body: Body) -> object:
     """`json.loads`, which lets others run. Raises ValueError, RecursionError, TooManyValues."""
     _left.values = ADMIN_JSON_VALUES_MAX
     return _decoder.decode(body.decode(json.detect_encoding(body), "surrogatepass"))

@@ -10,6 +10,7 @@ from multidict import MultiMapping
 
 from netserver.admin.access import KeysApi, SubscriptionsApi
 from netserver.admin.api import Api, int_field
+from netserver.admin.bodies import Body
 from netserver.admin.callers import Caller
 from netserver.admin.groups import GroupsApi
 from netserver.admin.inspection import InspectionApi
@@ -32,7 +33,7 @@ class Call:
     parts: Sequence[bytes]
     query: MultiMapping[str]
     body: Document
-    content: bytes
+    content: Body
 
     @property
     def name(self) -> bytes:

@@ -109,7 +109,7 @@ from netserver.access.table import Route, methods_of, route_of, topic_of
 from netserver.admin.access import KeysApi, SubscriptionsApi
 from netserver.admin.answers import json_answer
 from netserver.admin.api import Api, Conflict
-from netserver.admin.bodies import NotJson, invite, read_body, read_document
+from netserver.admin.bodies import Body, NotJson, invite, read_body, read_document
 from netserver.admin.callers import Caller
 from netserver.admin.globs import BadGlob, matcher
 from netserver.admin.groups import GroupsApi
@@ -321,7 +321,7 @@ class AdminServer:
             return await self._answered(request, entry, parts, caller, content)
 
     async def _answered(
-        self, request: web.BaseRequest, entry: Route, parts: tuple[bytes, ...], caller: Caller, content: bytes
+        self, request: web.BaseRequest, entry: Route, parts: tuple[bytes, ...], caller: Caller, content: Body
     ) -> web.StreamResponse:
         """The answer to a request whose body has come whole."""
         try:

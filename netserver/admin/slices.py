@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from engine.slices import Slices
@@ -22,11 +23,21 @@ class Encoded(str):
 async def sliced(slices: Slices, items: Iterable[Item]) -> AsyncIterator[Item]:
     """The items, with others having their turns in between."""
     for item in items:
-        if slices.is_over():
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            slices.later(lambda turn=turn: turn.done() or turn.set_result(None))  # type: ignore[misc]
-            await turn
+        await turn(slices)
         yield item
+
+
+async def turn(slices: Slices) -> None:
+    """Waits for a turn that has time, if this one has none left."""
+    if slices.is_over():
+        told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        slices.later(partial(_tell, told))
+        await told
+
+
+def _tell(told: asyncio.Future[None]) -> None:
+    if not told.done():
+        told.set_result(None)
 
 
 async def json_bytes(slices: Slices, document: object) -> bytes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -24,7 +24,7 @@ from netserver.http.limits import (
     HTTP_READ_BYTES,
     HTTP_RECORDS_PIECE,
 )
-from netserver.http.splitting import LENGTH, Splitter, check_size
+from netserver.http.splitting import LENGTH, Splitter, Value, check_size
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
@@ -91,7 +91,7 @@ async def append_lengths(chunks: Chunks, partition: Partition, publishing: Publi
                 end = at + 4 + _length(rest, at, most)
                 if len(rest) < end:  # the rest of it has not come
                     break
-                await _append([bytes(rest[at + 4 : end])], partition, b"", publishing)
+                await _append([_copied(rest, at + 4, end)], partition, b"", publishing)
                 after = end
             at = after
             await asyncio.sleep(0)
@@ -99,6 +99,11 @@ async def append_lengths(chunks: Chunks, partition: Partition, publishing: Publi
         hold(len(rest))
     if rest:
         raise BadRequest(f"the body ends within a record: {len(rest)} bytes are left")
+
+
+def _copied(rest: bytearray, start: int, end: int) -> bytes:
+    with memoryview(rest) as view:
+        return bytes(view[start:end])
 
 
 def _length(rest: bytearray, at: int, most: int) -> int:
@@ -187,7 +192,7 @@ class Lines:
         return self._usual.index
 
 
-async def _append(values: list[bytes], partition: Partition, key: bytes, publishing: Publishing) -> None:
+async def _append(values: Sequence[Value], partition: Partition, key: bytes, publishing: Publishing) -> None:
     for at in range(0, len(values), HTTP_RECORDS_PIECE):
         if at:
             await asyncio.sleep(0)

@@ -57,7 +57,7 @@ _ENCODE: Final = msgspec.json.Encoder().encode
 class Rows:
     """Records that go into one partition together; None where no record has any."""
 
-    values: list[bytes] = field(default_factory=list)
+    values: Sequence[bytes | bytearray] = field(default_factory=list)
     keys: list[bytes] | None = None
     timestamps_ms: list[int] | None = None
     headers: list[tuple[bytes, ...]] | None = None

@@ -14,7 +14,7 @@ Bytes in, records out; nothing here reads or writes anything.
 from __future__ import annotations
 
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from netserver.http.errors import BadRequest
 
@@ -23,6 +23,7 @@ NONE: Final = "none"
 JSONL: Final = "jsonl"
 LENGTHS: Final = "length"
 SPLITS: Final = (NONE, "lines", "nul", LENGTHS, JSONL)
+Value: TypeAlias = bytes | bytearray
 _ENDS: Final = {"lines": b"\n", "nul": b"\0"}
 
 
@@ -48,7 +49,7 @@ class Splitter:
         """What has come and belongs to no complete record."""
         return len(self._rest)
 
-    def take(self, data: bytes) -> list[bytes]:
+    def take(self, data: bytes) -> list[Value]:
         """The records that are complete by now."""
         rest = self._rest
         rest += data
@@ -60,30 +61,34 @@ class Splitter:
         if self._end not in data:
             self._check(len(rest))
             return []
-        *records, left = bytes(rest).split(self._end)
+        first, *others, left = data.split(self._end)
+        del rest[len(rest) - len(data) + len(first) :]
         self._rest = bytearray(left)
+        records: list[Value] = [rest, *others]  # as it is: a copy of 15 MiB takes 12 ms
         self._check(max(map(len, records)))
         return records
 
-    def end(self) -> list[bytes]:
+    def end(self) -> list[Value]:
         """The body is over: what is left of it."""
         if not self._rest and (self._is_length or self._end is not None):
             return []
         if self._is_length:
             raise BadRequest(f"the body ends within a record: {len(self._rest)} bytes are left")
-        return [bytes(self._rest)]
+        return [self._rest]
 
-    def _by_length(self) -> list[bytes]:
-        rest, records, at, size_bytes = bytes(self._rest), [], 0, len(self._rest)
+    def _by_length(self) -> list[Value]:
+        records: list[Value] = []
+        at, size_bytes = 0, len(self._rest)
         unpack = LENGTH.unpack_from
-        while at + 4 <= size_bytes:
-            (length,) = unpack(rest, at)
-            end = at + 4 + length
-            if end > size_bytes:
-                self._check(length)
-                break
-            records.append(rest[at + 4 : end])
-            at = end
+        with memoryview(self._rest) as rest:
+            while at + 4 <= size_bytes:
+                (length,) = unpack(rest, at)
+                end = at + 4 + length
+                if end > size_bytes:
+                    self._check(length)
+                    break
+                records.append(bytes(rest[at + 4 : end]))
+                at = end
         del self._rest[:at]
         return records
 

@@ -15,14 +15,18 @@ from urllib.parse import quote
 import aiohttp
 import pytest
 
+from engine.commit.target import CommitTarget
+from engine.commit.transactions import Transaction
 from engine.config import TopicConfig
 from engine.errors import DiskFull, NotStored
 from engine.files.system import Buffer, SystemFiles
+from engine.formats.batch import records as batch_records
 from netserver.admin import api as admin_api
 from netserver.admin.names import TOKEN_FILE
 from netserver.admin.server import read_token
 from netserver.app import Server
 from netserver.errors import ListenError, ServerError
+from netserver.http.limits import HTTP_RECORDS_PIECE
 from netserver.testing import running
 from tests.api_schemas import check_answer
 from tests.echo import ALONE, Echo, frame, run, until
@@ -196,6 +200,52 @@ def test_topic_names_are_any_bytes(name: bytes) -> None:
         assert (await call("GET", path))[0] == 200
         _, document = await call("GET", "/v1/topics")
         assert len(document["items"]) == 1
+
+    with_admin(test)
+
+
+def test_a_document_of_many_records_is_taken_in_slices_and_stored_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    count = HTTP_RECORDS_PIECE + 1
+    taken = 0
+    append = Transaction.append
+
+    def watched(self: Transaction, partition: CommitTarget, value: bytes, **more: Any) -> None:
+        nonlocal taken
+        taken += 1
+        append(self, partition, value, **more)
+
+    monkeypatch.setattr(Transaction, "append", watched)
+
+    async def test(call: Caller) -> None:
+        log = call.server.log
+        partition = log.partition(log.catalog.get_or_create(b"many"))
+        most = 0
+
+        async def watch() -> None:
+            nonlocal most
+            before = 0
+            while partition.committed_seq < count:
+                await asyncio.sleep(0)
+                most = max(most, taken - before)
+                before = taken
+                assert partition.committed_seq in (0, count), "a part of it is visible"
+
+        watching = asyncio.ensure_future(watch())
+        records = [{"value": f"{number}", "headers": [{"name": "n", "value": "v"}]} for number in range(count)]
+        answer = await call("POST", "/v1/topics/many/records", {"records": records, "qos0": True})
+        assert answer == (200, {"partition": 0, "first_offset": 1, "last_offset": count})
+        await watching
+        assert taken == count
+        assert most <= 2
+        too_large = {"value": "x" * ((16 << 20) + 1)}
+        status, _ = await call("POST", "/v1/topics/many/records", {"records": [*records, too_large]})
+        assert (status, partition.last_seq) == (413, count), "none, if one of them is refused"
+        read_batch = partition.read(1, 1 << 20, None)
+        assert read_batch is not None
+        found = list(batch_records(read_batch.buffer, 0, len(read_batch.buffer), 1))
+        assert [record.value for record in found] == [b"%d" % number for number in range(count)]
+        assert all(record.qos0 for record in found)
 
     with_admin(test)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import time
@@ -14,6 +15,8 @@ import pytest
 
 import engine.commit.transactions
 import quintlog
+from engine.commit.target import CommitTarget
+from engine.commit.transactions import Transaction
 from engine.state.writer_ledger import Entry, Ledger
 from netserver.admin import staged_commits
 from netserver.admin.api import Api
@@ -49,6 +52,28 @@ def test_others_have_their_turns_while_all_writers_are_looked_at(monkeypatch: py
             put_off.clear()
             await call
             assert len(put_off) > writers - 5
+
+    with_writer(test)
+
+
+def test_rows_go_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To take 500,000 rows apart at the end of a commit stopped everybody for 40 ms."""
+    monkeypatch.setattr(staged_commits, "STAGED_SLICE_ROWS", 10)
+    left: list[int] = []
+    append = Transaction.append
+
+    def watched(self: Transaction, partition: CommitTarget, value: bytes, **more: Any) -> None:
+        if value == b"49":
+            left.append(sum(type(one) is staged_commits.StagedRow for one in gc.get_objects()))
+        append(self, partition, value, **more)
+
+    monkeypatch.setattr(Transaction, "append", watched)
+
+    async def test(writer: Writer) -> None:
+        name = await writer.stage(*(row(b"%d" % number) for number in range(50)))
+        await writer.commit(1, name)
+        assert len(left) == 1
+        assert left[0] <= 10
 
     with_writer(test)
 
@@ -289,7 +314,7 @@ def test_commits_on_the_command_line(
 )
 def test_what_is_no_file_of_rows_is_refused(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
-        staged_commits.read_rows(content)
+        list(staged_commits.read_rows(content))
 
 
 def test_what_is_refused() -> None:

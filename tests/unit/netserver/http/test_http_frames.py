@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import tracemalloc
 from types import ModuleType
 
 import pytest
@@ -178,6 +179,26 @@ def test_splitting_in_any_portions() -> None:
                 found += splitter.take(body[at : at + step])
             found += splitter.end()
             assert found == ([body] if split == "none" else values)
+
+
+@pytest.mark.parametrize("split", ["none", "lines", "nul", "length"])
+def test_a_large_record_is_not_copied_while_it_comes(split: str) -> None:
+    value = b"x" * (4 << 20)
+    body = memoryview({"none": value, "lines": value + b"\n", "nul": value + b"\0", "length": lengths([value])}[split])
+    pieces = [bytes(body[at : at + 65_536]) for at in range(0, len(body), 65_536)]
+    splitter = Splitter(split, len(value))
+    tracemalloc.start()
+    try:
+        found = [one for piece in pieces[:-1] for one in splitter.take(piece)]
+        gathered = tracemalloc.get_traced_memory()[0]
+        tracemalloc.reset_peak()
+        found += splitter.take(pieces[-1]) + splitter.end()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == [value]
+    copies = 1 if split == "length" else 0  # what is behind the length is a value of its own
+    assert peak - gathered < (copies + 0.5) * len(value)
 
 
 def test_lines_of_every_form_are_read() -> None:
