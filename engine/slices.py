@@ -87,7 +87,17 @@ class Slices:
 
     def call_each(self, event: str, callbacks: Iterable[Callable[[], object]]) -> None:
         """`engine.callbacks.call_each`, now and in later turns."""
-        self.run(_one_by_one(event, callbacks))
+        call_each(event, self._while_there_is_time(event, iter(callbacks)))
+
+    def _while_there_is_time(
+        self, event: str, callbacks: Iterator[Callable[[], object]]
+    ) -> Iterator[Callable[[], object]]:
+        free_until = time.perf_counter() + min(SLICES_FREE_S, SLICES_S)
+        for callback in callbacks:
+            yield callback
+            if time.perf_counter() > free_until and self.is_over():
+                self.later(partial(self.call_each, event, callbacks))
+                return
 
     def _schedule(self) -> None:
         if not self._is_scheduled:
@@ -104,9 +114,3 @@ class Slices:
                 break
         if self._waiting:
             self._schedule()
-
-
-def _one_by_one(event: str, callbacks: Iterable[Callable[[], object]]) -> Iterator[None]:
-    for callback in callbacks:
-        call_each(event, (callback,))
-        yield

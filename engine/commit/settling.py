@@ -7,6 +7,7 @@ starts, and the waiters are told.
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 
 from engine.commit.gathering import Gathering
 from engine.commit.round_steps import Round, RoundSteps
@@ -74,7 +75,7 @@ class Settling:
                 self._gathering.add(part.partition)
         self._steps.count(this)
         self._on_settled()  # the disk works while the answers are written
-        self._slices.call_each("a commit round", (waiter.round_done for waiter in waiters))
+        self._slices.call_each("a commit round", map(attrgetter("round_done"), waiters))
         if this.transaction is not None:
             this.transaction.finish(this.parts[0].error)
 

@@ -281,16 +281,16 @@ class Partition:
         if not self.last_seq:  # the first record ever may bring a number of its own: nothing is below it
             self.log_start = write_batch.writer.first_seq
         self.last_seq = write_batch.writer.next_seq - 1
-        if not write_batch.is_counted:
-            self._count(write_batch)
         write_batch.pending_bytes += size_bytes
         self._context.backlog.bytes += size_bytes
         if waiter is not None and (not write_batch.waiters or write_batch.waiters[-1] is not waiter):
             write_batch.waiters.append(waiter)
-        if self._active is not None:
-            self._parts.committer.add(self)
-        elif self._phase == NO_FILES:
-            self._make_files()
+        if not write_batch.is_counted:  # its first records: from then on the committer knows of it
+            self._count(write_batch)
+            if self._active is not None:
+                self._parts.committer.add(self)
+            elif self._phase == NO_FILES:
+                self._make_files()
         return write_batch
 
     def append(self, values: Sequence[bytes], **options: Any) -> WriteBatch:
