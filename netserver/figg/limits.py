@@ -93,3 +93,8 @@ PREFETCH_BYTES: Final = 8 << 20
 
 RECORD_OVERHEAD_BYTES: Final = 64
 """What a prefetched record counts besides its value: two Python objects."""
+
+RUN_BYTES = 256
+"""What a run of publishes takes besides its data. With more than `RUNS_FREE` of them outstanding it is charged, so that
+a flood of empty ones, to many topics by turns, reaches the connection's bound too."""
+RUNS_FREE = 64

@@ -29,10 +29,8 @@ from netserver.access.access import Forbidden
 from netserver.access.table import right_of
 from netserver.errors import ProtocolError
 from netserver.figg import codec
-from netserver.figg.dispatch import pack_publishes
 from netserver.figg.limits import (
     COSTLY_S,
-    HEADER_BYTES,
     RESENT_S,
     STEPS_A_LOOK,
     SUBSCRIPTIONS_MAX,
@@ -40,8 +38,8 @@ from netserver.figg.limits import (
     TURN_BYTES,
 )
 from netserver.figg.listener_state import ListenerState
+from netserver.figg.publishing import PublishingSession
 from netserver.figg.subscription import Subscription
-from netserver.shell.outstanding import Outstanding, Released
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
@@ -51,12 +49,6 @@ if TYPE_CHECKING:
 PUBLISH_RIGHT = right_of("figg", "PUBLISH")
 ATTACH_RIGHT = right_of("figg", "ATTACH")
 OPENING = "a topic is being opened"
-NUMBERS = 1 << 64
-"""Above every seq_num."""
-RUN_BYTES = 256
-"""What a run of publishes takes besides its data. With more than `RUNS_FREE` of them outstanding it is charged, so that
-a flood of empty ones, to many topics by turns, reaches the connection's bound too."""
-RUNS_FREE = 64
 DEFINITE = (Forbidden, InvalidConfig, LimitReached, UnknownTopic)
 """Why there is no topic to publish to, where the same publish is not better off a little later."""
 RESENT = frozenset(("frame_size", "record_size", "topic_size", "subscriptions", "refused"))
@@ -73,34 +65,23 @@ def factory(services: Services) -> SessionFactory:
     return make
 
 
-class FiggSession:
+class FiggSession(PublishingSession):
     """See the module's text, and `netserver.shell.connection.Session` for who calls what."""
 
     def __init__(self, connection: Connection, shared: ListenerState) -> None:
-        self.frame_bytes_max = shared.frame_bytes_max
-        self.connection = connection
+        super().__init__(connection, connection.services.log.slices, shared.frame_bytes_max)
         self._shared = shared
-        self._outstanding = Outstanding(connection, self._released, connection.services.log.slices)
         self._partitions: dict[bytes, Partition] = {}
-        self._last: Partition | None = None  # the topic of the publish before
         self._subscriptions: dict[bytes, Subscription] = {}
         self._ready: deque[Subscription] = deque()
         self._answers: list[bytes] = []
-        self._runs: deque[tuple[int, int, Partition]] = deque()  # lowest and highest seq_num, as in _outstanding
-        self._runs_charged = 0
-        self._highest = -1  # seq_num of those
-        self._disordered = False  # some run has a lower number than one before it
-        self._acknowledge = -1  # highest number that is stored and not yet acknowledged
-        self._refused = False  # something could not be stored: nothing is acknowledged from there on
-        self._refused_from = NUMBERS  # lowest number of what was not stored
-        self._ending = False
         self._closes_later = False
         self._turn_scheduled = False
 
     # --- input
 
-    def received(self, data: memoryview, length: int) -> int:
-        position = steps = 0
+    def other(self, data: memoryview, position: int, length: int) -> int:
+        steps = 0
         connection = self.connection
         try:
             while not connection.held:
@@ -148,13 +129,6 @@ class FiggSession:
 
         ``position`` itself means that the connection is held and the frame has to come again.
         """
-        partition = self._last
-        if partition is not None and partition.error is None and not self._refused:
-            name = partition.topic.name
-            if data[start + 4 : start + 4 + len(name)] == name:
-                behind = self._store_run(partition, data, position, length)
-                if behind != position or self.connection.held:
-                    return behind
         topic, number, value_start, value_end = codec.read_record(data, start, end)
         partition = None if self._refused else self._partition(topic, number)
         if partition is None:
@@ -162,8 +136,11 @@ class FiggSession:
         if value_end - value_start > partition.config.record_bytes_max:
             raise codec.FiggError(too_large(value_end - value_start, partition.config.record_bytes_max), "record_size")
         self._last = partition
-        behind = self._store_run(partition, data, position, length)
-        return end if self._refused and behind == position else behind
+        try:
+            return self._store_run(partition, data, position, length)
+        except NotStored as problem:
+            self._refuse(problem, topic, partition, number)
+            return end
 
     def _partition(self, topic: bytes, number: int) -> Partition | None:
         """Where to publish; None: not now (the connection is held), or nothing can be stored there."""
@@ -198,72 +175,6 @@ class FiggSession:
             problem = partition.error or NotStored(f"{partition.title} cannot be opened")
             self._refuse(problem, partition.topic.name, partition, number)
         self.connection.release(OPENING)
-
-    def _store_run(self, partition: Partition, data: memoryview, position: int, length: int) -> int:
-        """Put the publishes of the partition's topic that are back to back into the log; the position after them."""
-        connection = self.connection
-        limit = partition.config.record_bytes_max
-        topic = partition.topic.name
-        room_bytes = 0
-        while True:
-            try:
-                writer = partition.writer(room_bytes)
-            except NotStored as problem:
-                number = codec.read_record(data, position + HEADER_BYTES, length)[1]
-                self._refuse(problem, topic, partition, number)
-                return position
-            position, count, lowest, highest, size_bytes, full = pack_publishes(
-                data, position, length, topic, writer, self.frame_bytes_max, limit
-            )
-            if count:
-                write_batch = partition.appended(self._outstanding, size_bytes)
-                if lowest <= self._highest:
-                    self._disordered = True
-                if highest > self._highest:
-                    self._highest = highest
-                self._runs.append((lowest, highest, partition))
-                self._outstanding.add(write_batch, None, size_bytes, count)
-                if len(self._runs) > RUNS_FREE:
-                    self._runs_charged += 1
-                    connection.charge(RUN_BYTES)
-            if not full or connection.held:
-                return position
-            room_bytes = int.from_bytes(data[position + 4 : position + HEADER_BYTES], "big")
-
-    # --- acknowledging
-
-    def _released(self, released: Released) -> None:
-        """A round has set answers free, in the order of arrival."""
-        for _, problem in released:
-            lowest, highest, partition = self._runs.popleft()
-            if problem is not None:
-                self._refuse(problem, partition.topic.name, partition, lowest)
-            elif not self._refused and highest > self._acknowledge:
-                self._acknowledge = highest
-        if self._runs_charged:
-            self._discharge_runs(max(len(self._runs) - RUNS_FREE, 0))
-        self._write_ack()
-        if self._ending:
-            self._close_when_done()
-
-    def _discharge_runs(self, charged: int) -> None:
-        if charged < self._runs_charged:
-            self.connection.discharge(RUN_BYTES * (self._runs_charged - charged))
-            self._runs_charged = charged
-
-    def _write_ack(self) -> None:
-        """Acknowledge what is stored, unless a lower number is not: an ACK covers every lower one."""
-        number = self._acknowledge
-        if number < 0 or number >= self._refused_from:
-            return
-        runs = self._runs
-        if self._disordered and runs and min(run[0] for run in runs) <= number:
-            return
-        if not runs:
-            self._highest = -1
-            self._disordered = False
-        self._acknowledge = -1
-        self.connection.write(codec.ack(number))
 
     def _refuse(self, problem: Exception, topic: bytes, partition: Partition | None, number: int) -> None:
         """The publish with this number cannot be stored: it and what comes after it is not acknowledged."""
@@ -423,7 +334,7 @@ class FiggSession:
         self._close_when_done()
 
     def _close_when_done(self) -> None:
-        if not self._outstanding and not self._closes_later:
+        if not len(self._outstanding) and not self._closes_later:
             self.connection.close()
 
     def resume_output(self) -> None:

@@ -29,15 +29,11 @@ from typing import Any, Final, ParamSpec, cast
 
 from netserver.errors import ProtocolError
 from netserver.limits import (
-    DISCARD_BYTES,
     FLUSH_S,
     FRAME_HEAD_BYTES,
     LINGER_S,
     MAPPED_BUFFER_MIN_BYTES,
     OWN_BUFFER_MIN_BYTES,
-    READ_BUFFER_BYTES,
-    READ_SMALL_BYTES,
-    READS_IN_A_ROW_MAX,
     UNCOUNTED_BYTES,
 )
 from netserver.shell.admission import admit, rights_changed
@@ -45,6 +41,7 @@ from netserver.shell.input_pressure import RECEIVE
 from netserver.shell.makers import maker_of
 from netserver.shell.output_bound import OUTPUT, OutputBound
 from netserver.shell.quick_ack import QuickAck
+from netserver.shell.receiving import Receiving
 from netserver.shell.services import GONE, Services, Session, SessionFactory, Shell
 from netserver.shell.tls import certificate_names
 
@@ -57,7 +54,7 @@ DRAIN: Final = "drain"
 TURN: Final = "others have their turn"
 
 
-class Connection(OutputBound, asyncio.BufferedProtocol):
+class Connection(OutputBound, Receiving, asyncio.BufferedProtocol):
     """One accepted TCP connection. Everything here runs in the event loop's thread.
 
     Attributes:
@@ -70,43 +67,22 @@ class Connection(OutputBound, asyncio.BufferedProtocol):
         retained, reserved: bytes of receive memory that are counted in the budget.
     """
 
-    session: Session
-
     def __init__(
         self, services: Services, factory: SessionFactory, on_lost: Callable[[Connection], None] | None = None
     ) -> None:
+        shell = services.shell
+        super().__init__(services.counters, shell.turns, shell.pressure, shell.budget, shell.view)
         self.services = services
-        self.shell = services.shell
+        self.shell = shell
         self.loop = services.loop
-        self.counters = services.counters
-        self.peer = "?"
-        self.writable = True
-        self.closed = False
-        self.charged = 0
-        self.retained = 0
-        self.reserved = 0
-        self.bytes_in = 0
-        self.bytes_out = 0
-        self.received_at = 0.0
         self.opened_at = time.time()
         self.number = 0
         self.on_narrowed: Callable[[], None] | None = None
         self._factory = factory
         self._on_lost = on_lost
-        self._holds: dict[str, float] = {}
         self._reading = True
-        self._parsing = False
-        self._held_in_parse = False
         self._resuming = False
-        self._reads_in_a_row = 0  # large ones
-        self._input_ended = False
         self._peer_eof = False
-        self._output_ended = False
-        self._rest: bytes = b""
-        self._own: memoryview | None = None
-        self._own_length = 0
-        self._expected = 0
-        self._discarded_bytes = 0
         self._progress_at = 0.0
         self._progress_bytes = -1
         self._close_kind = "peer"
@@ -114,11 +90,6 @@ class Connection(OutputBound, asyncio.BufferedProtocol):
         self._quick_ack: QuickAck | None = None
 
     # --- for sessions
-
-    @property
-    def held(self) -> bool:
-        """Reading and parsing are stopped for some reason; a session's loop may stop early on it."""
-        return bool(self._holds)
 
     @property
     def title(self) -> str:
@@ -143,18 +114,6 @@ class Connection(OutputBound, asyncio.BufferedProtocol):
     def receive_buffer_bytes(self) -> int:
         """Size of its own receive buffer (allocated, though not all of it need be used)."""
         return len(self._own) if self._own is not None else 0
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send ``data``, which must never be changed afterwards; ignored once the connection is closed."""
-        if self.closed or self._output_ended:
-            return
-        self.bytes_out += len(data)
-        if self.visitor.meter is not None:
-            self.paced().sent(len(data), 0)
-        try:
-            self.transport.write(data)
-        except RuntimeError:  # uvloop: the transport failed and connection_lost is on its way
-            self.abort("write on a lost connection", "peer")
 
     def hold(self, reason: str) -> None:
         """Stop reading and parsing until the same reason is released; reasons add up."""
@@ -203,37 +162,6 @@ class Connection(OutputBound, asyncio.BufferedProtocol):
             if slices.is_over():
                 slices.later(partial(self.in_slices, steps))
                 return
-
-    def charge(self, size_bytes: int, records: int = 0) -> None:
-        """``size_bytes`` of publishes were appended; reading stops above this connection's share.
-
-        Each charge needs its ``discharge``, also when the connection is gone by then: the bytes are in memory until
-        they are stored, and a peer must not get rid of its bound by connecting again. ``Outstanding`` does both.
-        """
-        self.shell.pressure.charge(self, size_bytes)
-        if records and self.visitor.meter is not None:
-            self.paced().received(size_bytes, records)
-
-    def discharge(self, size_bytes: int) -> None:
-        """They were stored or refused."""
-        self.shell.pressure.discharge(self, size_bytes)
-
-    def expect(self, size_bytes: int) -> None:
-        """Say in ``received`` how long the frame is, head included, that the bytes left over begin.
-
-        It gets memory before larger ones when memory is short; unsaid, it counts as the largest frame allowed.
-        """
-        self._expected = size_bytes
-
-    def call(self, function: Callable[Args, object], *args: Args.args, **kwargs: Args.kwargs) -> None:
-        """Call a session's function so that its error ends this connection and no other."""
-        try:
-            function(*args, **kwargs)
-        except ProtocolError as error:
-            self._refuse(error)
-        except Exception:
-            log.exception("%s %s: error in the session; connection aborted", self.counters.name, self.peer)
-            self._session_failed()
 
     def guarded(self, function: Callable[[], object]) -> Callable[[], None]:
         """``function`` wrapped in ``call``: for callbacks given to the engine and for timers."""
@@ -361,43 +289,6 @@ class Connection(OutputBound, asyncio.BufferedProtocol):
         self.shell.pressure.join(self)
         admit(self)
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        own = self._own
-        if own is not None:
-            return own[self._own_length :]
-        shell = self.shell
-        view = shell.view
-        start = len(self._rest)
-        if start:
-            view[:start] = self._rest
-        if shell.pressure.tight or shell.budget.tight:
-            return view[start : start + READ_SMALL_BYTES]
-        return view[start:] if start else view
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.shell.turns.mark(self)
-        self.bytes_in += nbytes
-        if self.closed or self._input_ended:
-            self._discarded_bytes += nbytes
-            if self._discarded_bytes > DISCARD_BYTES:
-                self._transport_call(self.transport.abort)
-            return
-        self.received_at = time.monotonic()
-        own = self._own
-        if own is None:
-            self._parse(self.shell.view, len(self._rest) + nbytes)
-        else:
-            self._own_length += nbytes
-            self._parse(own, self._own_length)
-        if not self.writable:
-            self.hold_when_full()
-        if nbytes < READ_BUFFER_BYTES // 2:
-            self._reads_in_a_row = 0
-        else:
-            self._reads_in_a_row += 1
-            if self._reads_in_a_row >= READS_IN_A_ROW_MAX:
-                self._let_others_read()
-
     def eof_received(self) -> bool:
         self.shell.turns.mark(self)
         self._peer_eof = True
@@ -437,35 +328,6 @@ class Connection(OutputBound, asyncio.BufferedProtocol):
         self.session, self.on_narrowed = GONE, None  # which breaks circles: see `netserver.shell.collection`
 
     # --- inside
-
-    def _parse(self, view: memoryview, length: int) -> None:
-        """Give ``view[:length]`` to the session and keep what it leaves."""
-        self._parsing = True
-        self._held_in_parse = False
-        self._expected = 0
-        try:
-            consumed = self.session.received(view, length)
-            assert 0 <= consumed <= length, f"session consumed {consumed} of {length} bytes"
-        except ProtocolError as error:
-            self._refuse(error)
-            return
-        except Exception:
-            log.exception("%s %s: error in the session; connection aborted", self.counters.name, self.peer)
-            self._session_failed()
-            return
-        finally:
-            self._parsing = False
-        if self.closed or self._input_ended:
-            return
-        if consumed == length:
-            if self.retained or self.reserved:
-                self.shell.budget.leave(self)
-            self._rest = b""
-            self._own = None
-        else:
-            self._keep(view, consumed, length)
-        if self._held_in_parse and not self._holds:
-            self._resume_soon()
 
     def _keep(self, view: memoryview, consumed: int, length: int) -> None:
         """Keep ``view[consumed:length]`` for the next read."""

@@ -1,4 +1,8 @@
-"""The answers that a connection still owes: publishes that are not yet stored, and what must wait behind them."""
+# cython: annotation_typing=False
+"""The answers that a connection still owes: publishes that are not yet stored, and what must wait behind them.
+
+Compiled where there is a compiler: with many small publishers each record is an answer of its own.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
     from engine.segments.batches import WriteBatch
     from engine.slices import Slices
 
-Released = list[tuple[object, "Exception | None"]]
+Released = list[tuple[Any, "Exception | None"]]
 """(token, None) of what is stored, (token, error) of what is not, in order."""
 
 
@@ -85,6 +89,10 @@ class Outstanding:
 
     def __len__(self) -> int:
         return len(self._queue)
+
+    def tokens(self) -> list[Any]:
+        """Of what is still owed, in the order of arrival."""
+        return [entry[1] for entry in self._queue]
 
     def close(self) -> None:
         """The connection is gone: nobody is told any more, bytes are discharged as ever."""

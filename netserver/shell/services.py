@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any
 
 from netserver.access.access import Access, Door
 from netserver.limits import FRAME_PROGRESS_BYTES, FRAME_STALL_S, FRAME_STALL_SHORT_S, READ_BUFFER_BYTES
 from netserver.shell.counters import Counters
 from netserver.shell.input_pressure import PublishPressure, ReceiveBudget
+from netserver.shell.session import GONE, Session
 from netserver.shell.turns import Turns
+
+__all__ = ["GONE", "Services", "Session", "SessionFactory", "Shell"]
 
 if TYPE_CHECKING:
     from engine.log import Log
@@ -19,63 +22,6 @@ if TYPE_CHECKING:
     from netserver.shell.connection import Connection
 
 
-class Session(Protocol):
-    """A protocol's half of a connection; made by ``factory(connection)``."""
-
-    frame_bytes_max: int
-
-    def received(self, data: memoryview, length: int) -> int:
-        """Parse ``data[0:length]``; return the bytes consumed.
-
-        The view is valid during the call only. After ``connection.hold()`` return early: the rest comes again on
-        ``release``. A frame whose announced length is above the limit raises at once.
-
-        Raises:
-            ProtocolError: the bytes are not the protocol's; everything before them must already be appended and its
-                answers registered. Afterwards ``eof()`` is called and nothing more is parsed.
-        """
-
-    def eof(self) -> None:
-        """No more input. Call ``connection.close()`` when nothing is outstanding (now, or at the last answer)."""
-
-    def resume_output(self) -> None:
-        """``connection.writable`` is true again."""
-
-    def closed(self) -> None:
-        """The connection is gone: withdraw waiters and subscriptions."""
-
-    def idle(self) -> bool:
-        """Nothing is outstanding."""
-
-    def drain(self) -> None:
-        """The server stops: finish what is outstanding, then ``connection.close()``. Nothing more is read."""
-
-
-class NoSession:
-    """Stands in when the factory failed, and when the transport is gone."""
-
-    frame_bytes_max = 0
-
-    def received(self, data: memoryview, length: int) -> int:
-        return length
-
-    def eof(self) -> None:
-        return
-
-    def resume_output(self) -> None:
-        return
-
-    def closed(self) -> None:
-        return
-
-    def idle(self) -> bool:
-        return True
-
-    def drain(self) -> None:
-        return
-
-
-GONE: Final = NoSession()
 SessionFactory = Callable[["Connection"], Session]
 
 

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """Turns of the event loop: which ones took long, and what they did.
 
 Whoever sends something waits for the loop's turn that is under way. So what counts is the work of a whole turn, by the
@@ -8,6 +9,8 @@ log. A mark is a look at the wall clock, 0.1 us. To be told of the end of a turn
 the thread's clock is a system call: so both are asked for once in a millisecond, by the first mark after it. Turns
 within that time are looked at together, and are known to be short; of a longer one the first piece may be missed, which
 has been looked at by itself. For a second after any long piece every turn is looked at.
+
+Compiled where there is a compiler, since everything is marked.
 """
 
 from __future__ import annotations

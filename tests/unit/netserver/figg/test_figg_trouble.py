@@ -298,11 +298,12 @@ def test_numbers_below_a_failed_one_are_acknowledged_and_none_above() -> None:
         (connection,) = place.server.shell.connections
         session: Any = connection.session
         partition = place.server.log.partition(place.server.log.catalog.get_or_create(b"t"))
-        session._runs.extend([(1, 3, partition), (4, 6, partition), (7, 9, partition)])
-        session._released([(None, None), (None, OSError("no")), (None, None)])
+        problems = None, OSError("no"), None
+        session._released(
+            [((first, first + 2, partition), problem) for first, problem in zip((1, 4, 7), problems, strict=True)]
+        )
         assert await peer.next() == Ack(3)
-        session._runs.append((2, 2, partition))
-        session._released([(None, None)])
+        session._released([((2, 2, partition), None)])
         await peer.silent()
 
     with_server(test)
