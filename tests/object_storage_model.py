@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import count
 from random import Random
 from typing import Any
 
@@ -19,33 +20,32 @@ from engine.remote.catalog import Catalog, ObjectRef, Page, PartitionKey, Tail, 
 from engine.remote.head import Head
 from engine.remote.names import CATALOG, HEAD, PIECES, Versioned
 from engine.remote.piece import Piece, Section, pack_piece, piece_ref, unpack_piece
-from engine.remote.store import Absent, Denied, Refused, Request, Steps, Stored, StoreError, Unclear, ask
+from engine.remote.store import Absent, Denied, ObjectStore, Refused, Request, Steps, Stored, StoreError, Unclear, ask
 from engine.remote.writes import Fenced, HeadWriter
-from tests.faulty_store import Faults, FaultyStore, MemoryStore
+from tests.faulty_store import Faults, FaultyStore
 
 LINEAGE = "0" * 32
 STORED, LOCAL = PartitionKey(1, 0), PartitionKey(1, 1)
 AHEAD = 4
 ATTEMPTS = 6
 WRITERS = 3
+ANY_AGE_MS = 1 << 60
 STEPS = ("create", "stored_copy", "replace_head", "head_now", "read_head", "take_over", "successor_tails", "orphans")
 """What of `engine.remote.writes` the model goes through, by name."""
 
 
 @dataclass(slots=True)
 class World:
-    """The store, and what the writers told others."""
+    """What the writers told others."""
 
     random: Random
-    store: FaultyStore
     control: str = ""
     acknowledged: list[tuple[PartitionKey, int, bytes]] = field(default_factory=list)
-    unique: int = 0
+    unique: Iterator[int] = field(default_factory=lambda: count(1))
 
     def new(self) -> int:
         """A number that was not there before, in the place of a random one."""
-        self.unique += 1
-        return self.unique
+        return next(self.unique)
 
     def write(self) -> str:
         """The id of a write."""
@@ -156,7 +156,7 @@ class Primary:
         named = frozenset(str(ref.name) for ref in (*self.head.catalog, *whole.pieces))
         for folder in (PIECES, CATALOG):
             listed = yield from ask("list_below", folder)
-            for orphan in writes.orphans(listed, named, self.head.epoch, self.world.store.clock_ms + 1):
+            for orphan in writes.orphans(listed, named, self.head.epoch, ANY_AGE_MS):
                 yield from ask("delete", orphan)
 
 
@@ -178,7 +178,8 @@ def writer(world: World, owner: str) -> Steps[None]:
 def run(seed: int, control: str = "", faults: Faults | None = None) -> tuple[str | None, int]:
     """One schedule: what broke (None: nothing), and how many records were acknowledged."""
     random = Random(seed)
-    world = World(random, FaultyStore(random, faults), control)
+    store = FaultyStore(random, faults)
+    world = World(random, control)
     writers = [writer(world, name) for name in "XYZ"]
     wanted = [next(steps) for steps in writers]
     stuck = [0] * WRITERS
@@ -189,9 +190,9 @@ def run(seed: int, control: str = "", faults: Faults | None = None) -> tuple[str
             if random.random() < 0.03:
                 stuck[index] = step + random.randint(5, 60)
             if stuck[index] <= step:
-                wanted[index] = answered(world.store, writers[index], wanted[index])
-        world.store.calm()
-        return broken(world), len(world.acknowledged)
+                wanted[index] = answered(store.ask, writers[index], wanted[index])
+        store.calm()
+        return broken(world, store), len(world.acknowledged)
     except writes.Taken as error:
         return str(error), len(world.acknowledged)
     finally:
@@ -199,22 +200,23 @@ def run(seed: int, control: str = "", faults: Faults | None = None) -> tuple[str
             steps.close()
 
 
-def answered(store: FaultyStore, steps: Steps[None], request: Request) -> Request:
+def answered(ask: Callable[[Request], Any], steps: Steps[None], request: Request) -> Request:
     """The next request of a writer, whose last one is answered now."""
     answer: Any = None
     if request.call != "pause":
         try:
-            answer = store.ask(request)
+            answer = ask(request)
         except StoreError as error:
             answer = error
     return steps.send(answer)
 
 
-def log_of(store: MemoryStore) -> tuple[dict[tuple[PartitionKey, int], bytes], Catalog]:
+def log_of(store: ObjectStore) -> tuple[dict[tuple[PartitionKey, int], bytes], Catalog]:
     """All records by partition and number, as a reader finds them, and the whole catalog. Raises Absent, ValueError."""
-    if HEAD not in store.objects:
+    try:
+        head = Head.unpack(store.get(HEAD, 1 << 20).content)
+    except Absent:
         return {}, Catalog()
-    head = Head.unpack(store.get(HEAD, 1 << 20).content)
     pages = [unpack_page(store.get(str(ref.name), 1 << 20).content, str(ref.name)).catalog for ref in head.catalog]
     whole = joined((*pages, head.recent))
     found: dict[tuple[PartitionKey, int], bytes] = {}
@@ -229,10 +231,10 @@ def log_of(store: MemoryStore) -> tuple[dict[tuple[PartitionKey, int], bytes], C
     return found, whole
 
 
-def broken(world: World) -> str | None:
+def broken(world: World, store: ObjectStore) -> str | None:
     """What is not as it has to be: a record or a number."""
     try:
-        log, whole = log_of(world.store)
+        log, whole = log_of(store)
     except (Absent, ValueError) as error:
         return f"the log cannot be read: {error}"
     given: dict[tuple[PartitionKey, int], bytes] = {}
