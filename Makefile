@@ -132,7 +132,7 @@ wheel:
 	QUINTLOG_BUILD=require $(PY) -m pip wheel -q --no-build-isolation --no-deps -w dist .
 
 help:
-	@sed -n 's/^version = "\(.*\)"/quintlog \1\n/p' pyproject.toml
+	@sed -n '/^## /{ s/^## \([0-9.]*\).*/quintlog \1\n/p; q; }' CHANGELOG.md
 	@sed -n '/^#/!q; s/^# \{0,1\}//p' Makefile
 
 wheels:

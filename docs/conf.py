@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import re
 from importlib import import_module
-from importlib.metadata import version as installed_version
 from pathlib import Path
 from typing import Any
+
+from netserver.version import product_version
 
 ROOT = Path(__file__).resolve().parents[1]
 INDEX = ROOT / "docs" / "README.md"
 
 project = "Quintlog"
-version = release = installed_version("quintlog")
+version = release = product_version()
 root_doc = "README"
 include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_click", "sphinx_copybutton"]
