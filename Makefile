@@ -29,8 +29,9 @@ TESTS ?= tests
 SIZE ?= $(if $(filter-out tests,$(TESTS)),all,quick)
 JAVA = $(if $(filter tests tests/spark%,$(TESTS)),.ci/java,:)
 WHEEL_RUN ?= build/wheel-run
-# Plain Python is for what has a compiled form: the engine and the protocols. CI has the rest from the wheel.
-PURE = $(if $(filter tests,$(TESTS)),tests/unit/engine tests/unit/netserver tests/property,$(TESTS))
+# Plain Python is for what has a compiled form: the engine, and the packages of netserver that declare one. CI has the rest
+# from the wheel.
+PURE = $(if $(filter tests,$(TESTS)),tests/unit/engine $(addprefix tests/unit/,$(sort $(dir $(wildcard netserver/*/*.pxd)))) tests/property,$(TESTS))
 COVERED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz tests/interop tests/crash/test_place.py,$(TESTS))
 CHECKED = $(if $(filter tests,$(TESTS)),tests/unit tests/property tests/fuzz,$(TESTS))
 
