@@ -76,6 +76,7 @@ def checkout(tmp_path: Path) -> Checkout:
     return lambda name: Tree(tmp_path / name, tmp_path / "cache")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_what_was_compiled_is_taken_by_its_content(checkout: Checkout) -> None:
     first, second = checkout("first"), checkout("second")
@@ -99,6 +100,7 @@ def test_what_was_compiled_is_taken_by_its_content(checkout: Checkout) -> None:
     assert (done.returncode, done.stderr) == (1, "setup: no C compiler with Python's headers (gcc, python3-dev)\n")
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_half_a_library_is_never_taken(checkout: Checkout) -> None:
     tree = checkout("tree")

@@ -118,7 +118,11 @@ WAYS = [
 ]
 TOPICS = ("t", "u", "handled")
 ID = attrgetter("name")
-EACH = pytest.mark.parametrize("way", WAYS, ids=ID)
+BETWEEN = [way for way in WAYS if way.name.endswith("-large") and way.protocol != "fujin"]
+"""Smaller and larger messages show the like."""
+EACH = pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.slow) if way in BETWEEN else way for way in WAYS], ids=ID
+)
 
 
 def with_client(way: Way, test: Callable[[Any, Any], Awaitable[None]]) -> None:
@@ -309,7 +313,10 @@ def test_blocking(way: Way, process: ServerProcess) -> None:
     assert found == [min(way.count, 200)]
 
 
-@pytest.mark.parametrize(("size", "value_bytes", "count"), SIZES, ids=[size for size, *_ in SIZES])
+@pytest.mark.parametrize(
+    ("size", "value_bytes", "count"),
+    [pytest.param(*row, id=row[0], marks=[pytest.mark.slow] if row[0] == "largest" else []) for row in SIZES],
+)
 @pytest.mark.parametrize("ack_every", [0, 1])
 def test_reliably(size: str, value_bytes: int, count: int, ack_every: int, process: ServerProcess) -> None:
     """Its client reads only: each message of a session is acknowledged, and it closes while it is full."""
