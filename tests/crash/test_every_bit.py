@@ -28,7 +28,7 @@ from tests.disks import memory_directory
 from tests.engine_log import EngineLog, segments
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-FLIPPED_BYTES = (256 if NIGHTLY else 16) << 10
+FLIPPED_BYTES = (256 if NIGHTLY else 8) << 10
 TAIL_BYTES = (1024 if NIGHTLY else 64) << 10
 TAIL_STEP = 1 if NIGHTLY else 61
 SMALL_BATCHES_BYTES = 256 << 10

@@ -1,6 +1,6 @@
 """kill -9 under load, again and again: nothing acknowledged is lost, doubled, reordered or renumbered.
 
-QUINTLOG_KILL_ROUNDS sets the number of rounds (15; 2,000 with QUINTLOG_NIGHTLY=1).
+QUINTLOG_KILL_ROUNDS sets the number of rounds (8; 2,000 with QUINTLOG_NIGHTLY=1).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.figg_peer import FiggPeer
 from tests.server_support import FIGG_ONLY
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-ROUNDS = int(os.environ.get("QUINTLOG_KILL_ROUNDS", "2000" if NIGHTLY else "15"))
+ROUNDS = int(os.environ.get("QUINTLOG_KILL_ROUNDS", "2000" if NIGHTLY else "8"))
 PUBLISHERS = 4
 TOPICS = (b"even", b"odd")
 LOAD_S = 0.15

@@ -5,7 +5,7 @@ cut or by a kill (the page cache survives, unsynced), or in good order. The next
 publishers and readers know must hold (`tests.crash.world`). Several ends of each life are tried; the world goes on
 behind one of them. Everything is chosen by the seed, but for the order in which threads happen to run.
 
-QUINTLOG_CRASHES sets how many (1,000; 200,000 with QUINTLOG_NIGHTLY=1).
+QUINTLOG_CRASHES sets how many (400; 200,000 with QUINTLOG_NIGHTLY=1).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.crash.world import Known, Life
 from tests.simulated_files import SimulatedFiles, disk_with
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-CRASHES = int(os.environ.get("QUINTLOG_CRASHES", "200000" if NIGHTLY else "1000"))
+CRASHES = int(os.environ.get("QUINTLOG_CRASHES", "200000" if NIGHTLY else "400"))
 BLOCKS = 10
 STEPS = 40
 ENDS = 6

@@ -23,7 +23,7 @@ from netserver.testing import ServerProcess, server
 from tests.figg_peer import FiggPeer
 from tests.server_support import FIGG_ONLY, publish, segment
 
-PASSES = 200 if os.environ.get("QUINTLOG_NIGHTLY") == "1" else 25
+PASSES = 200 if os.environ.get("QUINTLOG_NIGHTLY") == "1" else 12
 SETTINGS = {
     **FIGG_ONLY,
     "topics": {"segment_bytes": "64KiB", "retention_bytes": "400KiB"},

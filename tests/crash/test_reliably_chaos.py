@@ -19,9 +19,9 @@ from netserver.testing import ServerProcess, server
 from tests.chaos_proxy import ChaosProxy
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-CLIENTS = 200 if NIGHTLY else 40
+CLIENTS = 200 if NIGHTLY else 20
 MESSAGES = 1000 if NIGHTLY else 400
-KILLS = 20 if NIGHTLY else 4
+KILLS = 20 if NIGHTLY else 3
 OFF = {name: {"listen": "off"} for name in ("tank", "blipmq", "fujin")}
 
 

@@ -16,7 +16,7 @@ import quintlog
 from engine.files.lock import is_in_use
 from netserver.testing import server
 from tests.engine_log import EngineLog, fill
-from tests.server_support import FIGG_ONLY, publish, values
+from tests.server_support import FIGG_ONLY, publish
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 STEP_S = 0.02
@@ -86,8 +86,8 @@ def moments(whole_s: float) -> list[float]:
 def test_a_server_that_starts(tmp_path: Path, number: signal.Signals) -> None:
     data = tmp_path / "data"
     arguments = ("engine-server", "--data-dir", str(data), *PORTS)
-    with server(data, FIGG_ONLY) as process:
-        assert publish(process, b"t", b"first")
+    with EngineLog(data) as engine:
+        engine.append([b"first"])
     usual = Command(tmp_path, *arguments)
     whole_s = usual.wait_for("\nready\n")
     usual.process.terminate()
@@ -104,8 +104,8 @@ def test_a_server_that_starts(tmp_path: Path, number: signal.Signals) -> None:
         assert command.end() == 0, (moment_s, command.said)
         assert not (data / "server.json").exists(), (moment_s, command.said)
         assert not is_in_use(data)
-    with server(data, FIGG_ONLY) as process:
-        assert values(process, b"t", 1) == [b"first"]
+    with EngineLog(data) as engine:
+        assert engine.values() == [b"first"]
 
 
 def test_whoever_asks_twice_does_not_wait(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from engine.formats.record import BatchError, BundleError
 pytestmark = pytest.mark.checked
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-ROUNDS = int(os.environ.get("QUINTLOG_FUZZ_ROUNDS", 1_600_000 if NIGHTLY else 25_000 if COMPILED else 2000))
+ROUNDS = int(os.environ.get("QUINTLOG_FUZZ_ROUNDS", 1_600_000 if NIGHTLY else 8000 if COMPILED else 2000))
 SEED = int.from_bytes(os.urandom(4)) if NIGHTLY else 0
 TIME = 1_700_000_000_000
 INTERESTING = (0, 1, 2, 4, 5, 7, 8, 15, 16, 0x3F, 0x40, 0x44, 0x45, 0x7F, 0x80, 0x81, 0xFE, 0xFF)

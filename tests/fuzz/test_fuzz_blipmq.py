@@ -28,7 +28,7 @@ from tests.echo import ALONE
 pytestmark = pytest.mark.checked
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-ROUNDS = 500_000 if NIGHTLY else 50_000
+ROUNDS = 500_000 if NIGHTLY else 15_000
 INTERESTING = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0x10, 0x7F, 0x80, 0xFF)
 VECTORS = Path(__file__).parents[1] / "data" / "blipmq.jsonl"
 ROWS = [json.loads(line) for line in VECTORS.read_text().splitlines()][1:]
@@ -269,7 +269,7 @@ def test_running_server() -> None:
             address = (server.addresses["blipmq"].host, server.addresses["blipmq"].port)
             peer = await AsyncPeer.open(address)
             subscription = await peer.subscribe(b"good")
-            for number in range(10_000 if NIGHTLY else 300):
+            for number in range(10_000 if NIGHTLY else 100):
                 async with asyncio.timeout(20):
                     await asyncio.gather(*(attack(address) for _ in range(10)))
                 await peer.publish(b"good", b"%d" % number)

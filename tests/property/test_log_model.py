@@ -34,9 +34,9 @@ from tests.crash.world import Life
 from tests.simulated_files import SimulatedFiles, disk_with
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-COMMON = (350, 50) if COMPILED else (120, 30)  # plain Python would take minutes
+COMMON = (100, 50) if COMPILED else (60, 30)  # plain Python would take minutes
 EXAMPLES, STEPS = (3000, 100) if NIGHTLY else COMMON
-HISTORIES = int(os.environ.get("QUINTLOG_HISTORIES", 50_000 if NIGHTLY else 20))
+HISTORIES = int(os.environ.get("QUINTLOG_HISTORIES", 50_000 if NIGHTLY else 60))
 """Drawn by a plain generator: half of the time of Hypothesis goes into drawing."""
 SEED = int.from_bytes(os.urandom(4)) if NIGHTLY else 1
 pytestmark = [pytest.mark.checked, pytest.mark.timeout(86_400 if NIGHTLY else 900)]
