@@ -71,9 +71,10 @@ async def append_values(
 ) -> None:
     """A body that is split into values. Raises BadRequest, Busy, EngineError."""
     async for data in chunks:
-        values = splitter.take(data)
-        hold(splitter.rest_bytes)
-        await _append(values, partition, key, publishing)
+        for at in range(0, len(data), HTTP_PIECE_BYTES):
+            values = splitter.take(data[at : at + HTTP_PIECE_BYTES])
+            hold(splitter.rest_bytes)
+            await _append(values, partition, key, publishing)
     await _append(splitter.end(), partition, key, publishing)
 
 
@@ -193,8 +194,8 @@ class Lines:
 
 
 async def _append(values: Sequence[Value], partition: Partition, key: bytes, publishing: Publishing) -> None:
+    """Each piece in a turn of its own: to split them was the work of one, too."""
     for at in range(0, len(values), HTTP_RECORDS_PIECE):
-        if at:
-            await asyncio.sleep(0)
+        await asyncio.sleep(0)
         piece = values[at : at + HTTP_RECORDS_PIECE]
         await publishing.append(partition, Rows(piece, [key] * len(piece) if key else None))

@@ -49,6 +49,9 @@ HTTP_VALUE_WHOLE_BYTES: Final = 256 * KIB
 HTTP_VALUE_PIECE_BYTES: Final = 96 * KIB
 """... of which the slowest, control characters as JSON, takes 2 ms. A multiple of 3: so are those of base64."""
 
+HTTP_BASE64_PIECE_CHARS: Final = HTTP_VALUE_PIECE_BYTES // 3 * 4
+"""The same of a large value in base64 that is published in a document."""
+
 HTTP_DECODE_BYTES: Final = 1 * MIB
 """A piece of what is read ends after so many bytes of values, one value at least: each is copied."""
 

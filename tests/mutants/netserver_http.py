@@ -12,6 +12,7 @@ FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
 GROUPS = "tests/unit/netserver/admin/test_groups.py"
 HTTP_ACCESS = "tests/unit/netserver/access/test_http_access.py"
 HTTP_RECORDS = "tests/unit/netserver/http/test_http_records.py"
+HTTP_PORTIONS = "tests/unit/netserver/http/test_http_portions.py"
 HTTP_SINGLE = "tests/unit/netserver/http/test_http_single.py"
 REVOCATION = "tests/unit/netserver/access/test_revocation.py"
 STAGED_FILES = "tests/unit/netserver/admin/test_staged_files.py"
@@ -153,6 +154,20 @@ MUTANTS = (
         "max(wait_s, self._turn()) if wait_s else 0.0",
         "max(wait_s, self._turn())",
         f"{WRONG_KEYS} -k by_turns",
+    ),
+    Mutant(
+        "split all that has come of a body in one turn of the loop",
+        "netserver/http/bodies.py::append_values",
+        "data[at : at + HTTP_PIECE_BYTES]",
+        "data[at:]",
+        f"{HTTP_PORTIONS} -k in_portions",
+    ),
+    Mutant(
+        "take base64 that ends in its midst",
+        "netserver/admin/api.py::_large_value",
+        '"=" in piece and',
+        "False and",
+        f"{HTTP_PORTIONS} -k base64",
     ),
     Mutant(
         "take a record over HTTP of any size that comes whole",
