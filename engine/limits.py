@@ -67,7 +67,8 @@ TOPIC_ID_MAX = (1 << 63) - 1
 TOPIC_NAME_BYTES_MAX = 65_535
 """BlipMQ's frames allow as much, and its clients may use it; a file is never named after a topic."""
 
-PARTITIONS_PER_TOPIC_MAX = 65_535
+PARTITION_INDEX_BITS = 16
+PARTITIONS_PER_TOPIC_MAX = (1 << PARTITION_INDEX_BITS) - 1
 """TANK states partitions in 16 bits."""
 
 PARTITIONS_MAX = 10_000_000

@@ -7,7 +7,21 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from engine.errors import Corrupt, EngineError
-from engine.state.store import OnDone, Op, Submission, pack_submission, unpack_value
+from engine.state.store import DeleteAll, OnDone, Op, Submission, pack_submission, unpack_value
+
+
+def apply(submission: Submission, stored: dict[bytes, bytes]) -> None:
+    """Makes the changes of a submission."""
+    for change in submission.changes:
+        if isinstance(change, DeleteAll):
+            for key in [key for key in stored if key.startswith(change.prefix)]:
+                del stored[key]
+            continue
+        key, value = change
+        if value is None:
+            stored.pop(key, None)
+        else:
+            stored[key] = value
 
 
 class SimulatedState:
@@ -55,7 +69,7 @@ class SimulatedState:
         for _ in range(len(self.queue) if count is None else min(count, len(self.queue))):
             submission = self.queue.popleft()
             if error is None:
-                self._apply(submission)
+                apply(submission, self.durable)
             self.pending_bytes -= submission.size_bytes
             self.answers.append((submission.on_done, error))
 
@@ -75,7 +89,7 @@ class SimulatedState:
     def crash(self, kept: int) -> SimulatedState:
         """The store after a power cut, in which `kept` more submissions had become durable that nobody was told of."""
         for submission in list(self.queue)[:kept]:
-            self._apply(submission)
+            apply(submission, self.durable)
         return SimulatedState(self.durable)
 
     def damage(self, key: bytes) -> None:
@@ -83,10 +97,3 @@ class SimulatedState:
         stored = bytearray(self.durable[key])
         stored[-1] ^= 1
         self.durable[key] = bytes(stored)
-
-    def _apply(self, submission: Submission) -> None:
-        for key, stored in submission.changes:
-            if stored is None:
-                self.durable.pop(key, None)
-            else:
-                self.durable[key] = stored

@@ -180,11 +180,18 @@ class Housekeeping:
 
     def _topic_changed(self, topic: Topic, change: Change) -> None:
         if change == "deleted":
-            for partition in self._partitions.drop(topic):
-                self._removal.forget(partition)
-            self._committer.after_round(lambda: self._file_worker.remove_leftovers(topic.id))  # none can touch them now
+            self._context.slices.run(self._bury(topic.id, self._partitions.drop(topic)))
         elif change == "configured":
             self._file_worker.describe(topic)
+
+    def _bury(self, topic_id: int, dropped: list[Partition]) -> Iterator[None]:
+        """What follows the deletion of a topic, a step for each of its partitions that were used."""
+        while dropped:
+            partition = dropped.pop()
+            self._partitions.tell_dropped(partition)
+            self._removal.forget(partition)
+            yield
+        self._committer.after_round(lambda: self._file_worker.remove_leftovers(topic_id))  # none can touch them now
 
     # --- the thread
 

@@ -59,27 +59,22 @@ class Partition:
         self.index = index
         self.error: EngineError | None = context.error
         """Why nothing can be stored here (read-only) or, when it is not open, why it could not be opened."""
-        self.log_start = 1
-        """First sequence number that may be read."""
+        self.log_start = 1  # the first number that may be read
         self.last_seq = 0  # the last one given out
-        self.found_seq = 0
-        """`last_seq` as it was when the partition was opened; 0 when it was new."""
+        self.found_seq = 0  # `last_seq` as it was when the partition was opened; 0 when it was new
         self.committed_seq = 0  # the last one that readers may see
         self.committed_s = 0.0
         """When something was last committed (`time.monotonic()`): how late a live reader is told."""
         self.gaps = NO_GAPS  # how many records a range of committed numbers holds
-        self.committed_end = 0
-        """End of the committed batches in the active segment's file."""
+        self.committed_end = 0  # of the committed batches in the active segment's file
         self.sealed: list[SealedSegment] = []
         self.gap_before_next = False
         """Numbers before the next record were reserved, but not given out: a new segment begins with it, so that they
         are no part of any, and damage beside them is not told as their loss."""
         self.mark_failed = False
         """Its watermark could not be written; housekeeping has it tried again."""
-        self.marked_log_start = 1
-        """The start of the log as its watermark says: files below it may go."""
-        self.tail: Tail = NO_TAIL
-        """Committed write batches that are still in memory."""
+        self.marked_log_start = 1  # as its watermark says: files below it may go
+        self.tail: Tail = NO_TAIL  # committed write batches that are still in memory
         self._read_state: reading.ReadState | None = None
         self.readers: dict[Callable[[], None], None] = {}
         self._told_failure = ("", 0)
@@ -494,12 +489,17 @@ class Partition:
             self.error = error
             self._fail_pending(error)
 
-    def removed(self) -> None:
-        """The topic was deleted: nothing more is stored here, and readers are told."""
-        self.error = NotStored(f"{self.title} was deleted")
+    def removed(self, error: NotStored) -> None:
+        """The topic was deleted: nothing more is stored here."""
+        self.error = error
         self._phase = DELETED
+
+    def tell_removed(self) -> None:
+        """The same for those who wait here."""
+        assert self.error is not None
         self._fail_pending(self.error)
-        self._wake_readers()
+        if self.readers:
+            self._wake_readers()
 
     def marked(self, log_start: int, problem: OSError | None) -> None:
         if problem is None:

@@ -51,11 +51,11 @@ from engine.sessions.types import (
     UnknownMessage,
     UnknownSession,
 )
-from engine.state.store import Delete, Op, Put, StateStore
+from engine.state.store import Delete, KeyOp, Put, StateStore
 
 LAST_ID = 0xFFFF_FFFF  # ids are unsigned 32-bit integers
 
-Staged: TypeAlias = dict[bytes, Op]  # by key: of several changes of a key the last one counts
+Staged: TypeAlias = dict[bytes, KeyOp]  # by key: of several changes of a key the last one counts
 OnDone: TypeAlias = Callable[[EngineError | None], None]
 
 
@@ -93,7 +93,7 @@ class _Session(Generic[S]):
         self.owner: Owner | None = None
         self.staged: Staged | None = None  # changes that go with the next submission
 
-    def stage(self, ops: Iterable[Op]) -> None:
+    def stage(self, ops: Iterable[KeyOp]) -> None:
         if self.staged is None:
             self.staged = {}
         self.staged.update((op.key, op) for op in ops)
@@ -105,7 +105,7 @@ class _Session(Generic[S]):
     def block_key(self, first_id: int) -> bytes:
         return block_key(self.key, self.incarnation, first_id)
 
-    def delete_blocks(self, blocks: Sequence[_Block[S]]) -> list[Op]:
+    def delete_blocks(self, blocks: Sequence[_Block[S]]) -> list[KeyOp]:
         return [Delete(self.block_key(block.first_id)) for block in blocks]
 
 
@@ -334,7 +334,7 @@ class Sessions(Generic[S, M]):
             whether there is more to do at once: one call does no more than a slice.
         """
         now = self._clock()
-        ops: list[Op] = []
+        ops: list[KeyOp] = []
         expired = 0
         for uuid, deadline in list(islice(self._leaving.items(), self.config.sweep_slice)):
             if deadline > now or len(ops) >= SESSION_REMOVALS_MAX:
@@ -390,7 +390,7 @@ class Sessions(Generic[S, M]):
             self._count(session, -sum(block.size_bytes for block in blocks[:gone]))
             del blocks[:gone]
 
-    def _forget(self, session: _Session[S]) -> list[Op]:
+    def _forget(self, session: _Session[S]) -> list[KeyOp]:
         """Takes a session out of memory; returns the changes that take it out of the store."""
         self._leaving.pop(session.uuid, None)
         self._dirty.pop(session.uuid, None)
@@ -405,7 +405,7 @@ class Sessions(Generic[S, M]):
         start = self._codec.pack_state(session.start)
         return put_head(session.key, session.uuid, session.incarnation, start, session.base)
 
-    def _discard(self, ops: Sequence[Op], on_done: OnDone | None = None) -> None:
+    def _discard(self, ops: Sequence[KeyOp], on_done: OnDone | None = None) -> None:
         """Stores changes that belong to no session any more; removals that fail are tried again later."""
 
         def done(error: EngineError | None) -> None:
@@ -416,7 +416,7 @@ class Sessions(Generic[S, M]):
 
         self._store.submit(ops, done)
 
-    def _to_garbage(self, ops: Iterable[Op]) -> None:
+    def _to_garbage(self, ops: Iterable[KeyOp]) -> None:
         keys = [op.key for op in ops if isinstance(op, Delete)]
         if any(is_head(key) for key in keys):
             in_use = {session.key + HEAD for session in self._sessions.values()}  # the name may be in use again

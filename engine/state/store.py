@@ -98,7 +98,16 @@ class Delete(NamedTuple):
     key: bytes
 
 
-Op: TypeAlias = Put | Delete
+class DeleteAll(NamedTuple):
+    """Removes all keys that begin with a prefix, however many these are."""
+
+    prefix: bytes
+
+
+KeyOp: TypeAlias = Put | Delete
+Op: TypeAlias = KeyOp | DeleteAll
+Packed: TypeAlias = tuple[bytes, bytes | None] | DeleteAll
+"""A change as it is applied; None = delete."""
 
 
 class StateStore(Protocol):
@@ -157,18 +166,21 @@ def unpack_value(key: bytes, stored: bytes, path: str) -> Any:
 
 
 class Submission(NamedTuple):
-    """Packed changes (None = delete) on their way to the writer thread."""
+    """Packed changes on their way to the writer thread."""
 
-    changes: list[tuple[bytes, bytes | None]]
+    changes: list[Packed]
     size_bytes: int
     on_done: OnDone | None
 
 
 def pack_submission(ops: Sequence[Op], on_done: OnDone | None) -> Submission:
     """Checks and packs changes. Raises ValueError and TooLarge as StateStore.submit() says."""
-    changes: list[tuple[bytes, bytes | None]] = []
+    changes: list[Packed] = []
     size_bytes = SUBMISSION_BYTES
     for op in ops:
+        if isinstance(op, DeleteAll):
+            changes.append(op)
+            continue
         if not 0 < len(op.key) <= LMDB_KEY_BYTES_MAX:
             raise ValueError(f"a key of {len(op.key)} bytes; 1 to {LMDB_KEY_BYTES_MAX} are allowed")
         stored = pack_value(op.key, op.value) if isinstance(op, Put) else None
@@ -269,12 +281,23 @@ def change_stored(path: Path, ops: Sequence[Op]) -> None:
         environment.close()
 
 
-def _change(transaction: lmdb.Transaction[bytes], changes: Sequence[tuple[bytes, bytes | None]]) -> None:
-    for key, stored in changes:
+def _change(transaction: lmdb.Transaction[bytes], changes: Sequence[Packed]) -> None:
+    for change in changes:
+        if isinstance(change, DeleteAll):
+            _delete_all(transaction, change.prefix)
+            continue
+        key, stored = change
         if stored is None:
             transaction.delete(key)
         else:
             transaction.put(key, stored)
+
+
+def _delete_all(transaction: lmdb.Transaction[bytes], prefix: bytes) -> None:
+    with transaction.cursor() as cursor:
+        cursor.set_range(prefix)
+        while cursor.key().startswith(prefix) and cursor.delete():  # which moves on to the next one
+            pass
 
 
 class LmdbState(StateReader):

@@ -277,14 +277,22 @@ class Catalog:
 
         def done(error: EngineError | None) -> None:
             if error is None and self.tombstones.pop(topic_id, None) is not None:
-                for number in self._dead_numbers.pop(topic_id):
-                    heappush(self._free_numbers, number)
+                self._set_free(self._dead_numbers.pop(topic_id))
             if on_durable is not None:
                 on_durable(error)
 
         self._state.submit([topic_entries.delete_tombstone(topic_id)], done)
 
     # --- inside ---
+
+    def _set_free(self, numbers: list[int]) -> None:
+        """Partition numbers may be given out again, the lowest first."""
+        if len(numbers) < len(self._free_numbers) // 16:
+            for number in numbers:
+                heappush(self._free_numbers, number)
+        else:
+            self._free_numbers += numbers
+            heapify(self._free_numbers)
 
     def _write(self, topic: Topic, changes: Mapping[str, str], on_done: OnDone | None) -> None:
         """Writes the topic's entry with changed settings, after the writes of it that are on their way."""

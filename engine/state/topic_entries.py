@@ -20,7 +20,19 @@ from typing import Any
 from engine.config import TopicConfig
 from engine.errors import Corrupt, InvalidConfig, named
 from engine.limits import PARTITIONS_PER_TOPIC_MAX, TOPIC_ID_MAX, TOPIC_NAME_BYTES_MAX
-from engine.state.store import COUNTER, PARTITION, RESERVED, TOMBSTONE, TOPIC, Delete, Op, Put, StateReader, StateStore
+from engine.state.store import (
+    COUNTER,
+    PARTITION,
+    RESERVED,
+    TOMBSTONE,
+    TOPIC,
+    Delete,
+    DeleteAll,
+    Op,
+    Put,
+    StateReader,
+    StateStore,
+)
 
 NEXT_TOPIC_ID = COUNTER + b"next_topic_id"
 _TOPIC_KEY = struct.Struct(">Q")
@@ -127,13 +139,14 @@ def reserved_key(topic_id: int, index: int) -> bytes:
 
 
 def put_tombstone(topic: Topic, now_ms: int) -> list[Op]:
-    """Replaces everything of a topic by a tombstone."""
-    ops: list[Op] = [Delete(TOPIC + _TOPIC_KEY.pack(topic.id))]
-    for index in topic.numbers:
-        key = _PARTITION_KEY.pack(topic.id, index)
-        ops += (Delete(PARTITION + key), Delete(RESERVED + key))
-    ops.append(Put(TOMBSTONE + _TOPIC_KEY.pack(topic.id), [topic.name, now_ms, list(topic.numbers.values())]))
-    return ops
+    """Replaces everything of a topic by a tombstone, in as many changes for 65,535 partitions as for one."""
+    key = _TOPIC_KEY.pack(topic.id)  # with which those of its partitions begin
+    return [
+        Delete(TOPIC + key),
+        DeleteAll(PARTITION + key),
+        DeleteAll(RESERVED + key),
+        Put(TOMBSTONE + key, [topic.name, now_ms, list(topic.numbers.values())]),
+    ]
 
 
 def delete_tombstone(topic_id: int) -> Delete:

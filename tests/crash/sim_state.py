@@ -20,6 +20,7 @@ from typing import Any
 
 from engine.errors import Corrupt, EngineError, ReadOnly
 from engine.state.store import CallSoon, OnDone, Op, Submission, pack_submission, unpack_value
+from tests.simulated_state import apply
 
 PATH = "state in memory"
 
@@ -194,11 +195,7 @@ class MemoryState:
     def _after_round(self) -> dict[bytes, bytes]:
         stored = dict(self._stored)
         for submission in self._round:
-            for key, value in submission.changes:
-                if value is None:
-                    stored.pop(key, None)
-                else:
-                    stored[key] = value
+            apply(submission, stored)
         return stored
 
     def _call(self, waiting: deque[Submission], error: EngineError | None) -> None:

@@ -34,6 +34,20 @@ MUTANTS = (
         f"{EVERY_CALL} -k lose",
     ),
     Mutant(
+        "take records for a deleted topic until its users are told",
+        "engine/partitions/table.py::PartitionTable.drop",
+        "partition.removed(error)",
+        "pass",
+        "tests/unit/engine/partitions/test_races.py -k very_many",
+    ),
+    Mutant(
+        "remove what is behind a prefix, too",
+        "engine/state/store.py::_delete_all",
+        "cursor.key().startswith(prefix) and cursor.delete()",
+        "cursor.delete()",
+        "tests/unit/engine/state/test_state.py -k all_keys_of_a_prefix",
+    ),
+    Mutant(
         "let all partitions of one waiter go before those of the next one",
         "engine/commit/gathering.py::Gathering.take",
         "self._lines.move_to_end(waiter)",

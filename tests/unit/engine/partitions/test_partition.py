@@ -441,7 +441,7 @@ def test_why_nothing_can_be_stored_keeps_nothing_of_those_who_were_told(tmp_path
         partition = engine.partition()
         engine.append([b"1"])
         if ask == "read":
-            partition.removed()
+            partition.removed(NotStored("the topic was deleted"))
         else:
             partition.stop_writing(ReadOnly("the disk has failed"))
         asking = {

@@ -6,12 +6,14 @@ Each order of events is made by holding the thread that is to be late, never by 
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from engine.commit.transactions import Transaction
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly, UnknownPartition
+from engine.partitions.partition import Partition
 from engine.segments.batches import COMMITTED, FAILED, PENDING
 from tests.engine_log import SMALL, EngineLog, delete, fill, wait_for_burial
 from tests.hooked_files import HookedFiles, held
@@ -71,6 +73,47 @@ def test_deleted_under_load_of_another_topic_is_removed_all_the_same(tmp_path: P
         delete(engine, partition)
         wait_for_burial(engine)
         assert rounds < 10_000
+
+
+def test_a_topic_of_very_many_partitions_is_deleted_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 100
+    with EngineLog(tmp_path / "d") as engine:
+        log = engine.log
+        log.catalog.create(b"before", partition_count=2)
+        topic = log.catalog.create(b"wide", partition_count=count)
+        log.catalog.create(b"after", partition_count=2)
+        partitions = [log.partition(topic, index) for index in range(count)]
+        others = [
+            log.partition(log.catalog.get_or_create(name), index) for name in (b"before", b"after") for index in (0, 1)
+        ]
+        for batch in [partition.append([b"x"]) for partition in (*partitions, *others)]:
+            engine.settle(batch)
+        told: list[int] = []
+        for partition in partitions:
+            partition.read(partition.committed_seq + 1, 1, partial(told.append, partition.index))
+        turns: set[int] = set()
+        wake = Partition._wake_readers
+        monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+        monkeypatch.setattr(
+            Partition, "_wake_readers", lambda self: (turns.add(log.context.slices.turn_of()), wake(self))
+        )
+        submitted: list[int] = []
+        submit = log.state.submit
+        monkeypatch.setattr(log.state, "submit", lambda ops, done=None: (submitted.append(len(ops)), submit(ops, done)))
+        delete(engine, partitions[0])
+        for partition in partitions:
+            with pytest.raises(NotStored, match="was deleted"):
+                partition.append([b"y"])
+        wait_for_burial(engine, topic.id)
+        engine.inbox.run_until(lambda: len(told) == count)
+        assert sorted(told) == list(range(count))
+        assert max(submitted) < 10, "changes of the state"
+        assert len(turns) > count // 4, "turns of the loop"
+        assert [partition.append([b"y"]).error for partition in others] == [None] * 4
+    with EngineLog(tmp_path / "d") as again:
+        names = {topic.name: dict(topic.numbers) for topic in again.log.catalog}
+        assert [len(names[name]) for name in (b"before", b"after")] == [2, 2]
+        assert b"wide" not in names
 
 
 def test_a_deleted_partition_cannot_be_opened_or_written_or_read_again(tmp_path: Path) -> None:

@@ -17,7 +17,17 @@ import pytest
 from engine.errors import Corrupt, DataDirectoryError, DiskFull, EngineError, LogLocked, ReadOnly, TooLarge
 from engine.files.system import SystemFiles
 from engine.limits import SLICES_S, STATE_ROUND_BYTES_MAX, STATE_VALUE_BYTES_MAX
-from engine.state.store import Delete, LmdbState, Put, StateReader, Submission, hashed_key, pack_value, unpack_value
+from engine.state.store import (
+    Delete,
+    DeleteAll,
+    LmdbState,
+    Put,
+    StateReader,
+    Submission,
+    hashed_key,
+    pack_value,
+    unpack_value,
+)
 from tests.lmdb_state import data_file_replaced, opened, writing_held_up
 
 
@@ -44,6 +54,15 @@ def test_scan_is_sorted_limited_to_the_prefix_and_of_one_moment(tmp_path: Path) 
         owner.submit(Delete(b"b/1"), Put(b"b/2", b"new"))
         assert [value for _, value in items] == [b"b/", b"b/1", b"b/2"]
         assert [key for key, _ in owner.store.scan(b"")] == [b"a/9", b"b/", b"b/2", b"b0", b"c"]
+
+
+def test_all_keys_of_a_prefix_go_together_and_no_others(tmp_path: Path) -> None:
+    with opened(tmp_path / "state") as owner:
+        owner.submit(*(Put(key, key) for key in (b"a", b"b/", b"b/1", b"b/\xff\xff", b"b0", b"c")))
+        owner.submit(DeleteAll(b"x"), DeleteAll(b"d"), DeleteAll(b"b/"), Put(b"b/2", b"after it"))
+        assert [key for key, _ in owner.store.scan(b"")] == [b"a", b"b/2", b"b0", b"c"]
+        owner.submit(DeleteAll(b"c"), DeleteAll(b""))
+        assert list(owner.store.scan(b"")) == []
 
 
 def test_a_walk_goes_on_behind_what_was_given_whatever_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
