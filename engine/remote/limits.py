@@ -24,6 +24,9 @@ PIECE_SECTIONS_MAX = 1 << 16
 PIECE_CHANGES_MAX = 1 << 20
 """Changes of the state in one piece: as many small ones as its size can hold."""
 
+PROBE_RACERS = 8
+"""Writers at once of which one has to win: stores that cannot do it show it with fewer."""
+
 COMPARE_BYTES = 8 << 20
 """Read at once of an object whose writing was unclear, to compare it."""
 

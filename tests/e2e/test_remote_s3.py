@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from engine.remote.bucket import Bucket
+from engine.remote.probe import probe
 from engine.remote.store import Refused, Request, StoreError, Unclear, run
 from engine.remote.writes import Fenced, HeadWriter, create, read_head, replace_head, take_over
 from tests.object_storage_model import World, answered, broken, defect, writer
@@ -74,6 +75,13 @@ def test_a_race_has_one_winner(server: int, request: pytest.FixtureRequest) -> N
             moved = [found for found in pool.map(race, range(RACERS), ["head"] * RACERS, [tag] * RACERS) if found]
             assert (len(made), len(moved)) == (1, 1)
             tag = moved[0]
+
+
+def test_the_server_is_fit(server: int, request: pytest.FixtureRequest) -> None:
+    place = bucket(server, request.node.name)
+    for number in range(RACES):
+        probe(place, f"{number:032x}")
+    assert place.list_below("probe/") == []
 
 
 def test_the_server_is_as_the_rule_needs_it(server: int, request: pytest.FixtureRequest) -> None:

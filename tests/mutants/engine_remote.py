@@ -102,4 +102,11 @@ MUTANTS = (
         "raise Refused",
         BUCKET,
     ),
+    Mutant(
+        "be content with several winners of a race",
+        "engine/remote/probe.py::_race",
+        "len(winners) != 1",
+        "len(winners) < 1",
+        "tests/unit/engine/remote/test_remote_probe.py",
+    ),
 )
