@@ -11,6 +11,10 @@ from typing import Any, Final, Literal
 
 JOB: Final = "quintlog"
 """The name of the scrape, which the alerts about the process itself look for."""
+TOPICS_JOB: Final = "quintlog-topics"
+"""That of what has topics and groups in its labels."""
+OF_TOPICS: Final = ("quintlog_group_", "quintlog_topic_")
+GROUPS_SHOWN: Final = 20
 LAG_RECORDS: Final = 100_000
 DASHBOARD_UID: Final = "quintlog"
 GRID_COLUMNS: Final = 24
@@ -143,7 +147,7 @@ def scrape_text(target: str) -> str:
   - job_name: {JOB}
     static_configs:
       - targets: [{json.dumps(target)}]
-  - job_name: {JOB}-topics
+  - job_name: {TOPICS_JOB}
     metrics_path: /metrics/topics
     scrape_interval: 1m
     static_configs:
@@ -175,6 +179,10 @@ def _quantiles(metric: str, by: str = "") -> dict[str, str]:
 
 def _rates(metric: str, by: str) -> dict[str, str]:
     return {f"{{{{{by}}}}}": f"sum by ({by}) (rate({metric}[RATE]))"}
+
+
+def _of_groups(metric: str) -> dict[str, str]:
+    return {"{{group}} {{topic}}": f"topk({GROUPS_SHOWN}, max by (protocol, group, topic) ({metric}))"}
 
 
 ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
@@ -220,7 +228,10 @@ ROWS: Final[tuple[tuple[str, tuple[Panel, ...]], ...]] = (
     (
         "Consumers",
         (
-            Panel("Furthest behind", "short", {"{{protocol}}": "quintlog_subscription_lag_records_max"}),
+            Panel("Lag of groups, in records", "short", _of_groups("quintlog_group_lag_records")),
+            Panel("Lag of groups, in time", "s", _of_groups("quintlog_group_lag_seconds")),
+            Panel("Furthest behind, in time", "s", {"{{protocol}}": "quintlog_subscription_lag_seconds_max"}),
+            Panel("Furthest behind, in records", "short", {"{{protocol}}": "quintlog_subscription_lag_records_max"}),
             Panel("Delivered, not acknowledged", "short", {"{{protocol}}": "quintlog_unacked_records"}),
             Panel(
                 "Delivered again, given up", "cps",
@@ -252,7 +263,8 @@ def _bound(expression: str, metrics: tuple[str, ...] = ("quintlog_", "process_")
         if char.isalnum() or char == "_":
             word += char
             continue
-        found.append(f'{word}{{job="{JOB}",instance=~"$instance"}}' if word.startswith(metrics) else word)
+        job = TOPICS_JOB if word.startswith(OF_TOPICS) else JOB
+        found.append(f'{word}{{job="{job}",instance=~"$instance"}}' if word.startswith(metrics) else word)
         word = ""
         found.append(char)
     return "".join(found)[:-1].replace("RATE", "$__rate_interval")
