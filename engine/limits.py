@@ -286,6 +286,17 @@ STRETCHES_MAX = 1024
 STRETCH_BATCHES_MAX = 64
 """Batches of one write batch whose headers are looked at for numbers left out between them; else it is one stretch."""
 
+PRODUCERS_MAX = 10_000
+"""Producers of a partition whose last records are remembered, 600 bytes each, and 60 in each footer. One is forgotten a
+day after its last record, and a program is a new one at each start."""
+
+PRODUCER_RUNS_MAX = 10
+"""Rows of records that are remembered of a producer: it has at most five batches under way, each of which a crash may
+have stored in two pieces."""
+
+PRODUCER_KEEP_MS = 86_400_000
+"""A producer that has been silent for so long is forgotten, as in Kafka: it may begin with any count."""
+
 # --- cursors (engine/cursors/deliveries.py, engine/cursors/table.py) ---
 
 UNACKNOWLEDGED_MAX = 16384

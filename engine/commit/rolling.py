@@ -55,4 +55,5 @@ def roll(context: EngineContext, part: PartitionCommit) -> None:
     sealed = old.seal(files, handles)
     part.active = create_segment(files, handles, old.directory, header, max_timestamp_ms=old.max_timestamp_ms)
     part.active.last_append_ms = old.last_append_ms
+    part.active.producers = old.producers
     part.sealed = sealed

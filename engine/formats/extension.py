@@ -24,6 +24,10 @@ SEQUENCE_MASK = (1 << 31) - 1
 """A producer's numbers of records go up to this, and then on from 0."""
 
 
+_PRODUCER_BEGIN = b"\xa1p\x93"
+_PRODUCER_BYTES = 20  # that entry at most: its name, a list of three, and numbers of 64, 16 and 32 bits
+
+
 class Marks(NamedTuple):
     """What of a record its message cannot say."""
 
@@ -126,6 +130,8 @@ def decode_producer(extension: Buffer) -> Producer | None:
     Raises:
         BatchError: not such a map.
     """
+    if bytes(extension[-_PRODUCER_BYTES:]).find(_PRODUCER_BEGIN) < 0:  # it is written last: headers are not unpacked
+        return None
     entry = _fields(extension).get("p")
     if entry is None:
         return None

@@ -8,7 +8,8 @@ Layout (little-endian; batches as in `engine.formats.batch`)::
     batches     back to back, from byte 72 on
     footer      only in a sealed segment: msgpack map, keys: "first", "last" (seq), "records", "batches", "end"
                 (position after the last batch), "max_timestamp" (ms), "last_append" (ms), "index": bin of
-                n x (first seq u64, position u64, max timestamp so far u64), an entry for about every 64 KiB
+                n x (first seq u64, position u64, max timestamp so far u64), an entry for about every 64 KiB;
+                "producers": bin (`engine.segments.producers`), if there are any
     trailer     40 bytes   magic 8s "QLFOOTER" | footer position u64 | footer bytes u32 | reserved u32 (0)
                            | segment id u64 | xxh3-64, seeded with the segment id, of footer and trailer before it
 
@@ -149,9 +150,12 @@ class Footer:
     last_append_ms: int
     """When its last record was appended: what retention by age goes by."""
     index: tuple[IndexEntry, ...]
+    producers: bytes = b""
+    """What is known of producers that number their records (`engine.segments.producers`)."""
 
     def pack(self, segment_id: int) -> bytes:
         """Footer and trailer, as they are appended to the file at position `end`."""
+        fields: dict[str, Any] = {"producers": self.producers} if self.producers else {}
         body: bytes = msgpack.packb(
             {
                 "first": self.first_seq,
@@ -164,6 +168,7 @@ class Footer:
                 "index": b"".join(
                     _INDEX_ENTRY.pack(entry.first_seq, entry.position, entry.max_timestamp_ms) for entry in self.index
                 ),
+                **fields,
             }
         )
         trailer = _TRAILER.pack(_TRAILER_MAGIC, self.end, len(body), 0, segment_id)
@@ -220,4 +225,5 @@ def _unpack_footer(fields: dict[str, Any]) -> Footer:
         max_timestamp_ms=fields["max_timestamp"],
         last_append_ms=fields["last_append"],
         index=index,
+        producers=fields.get("producers", b""),
     )

@@ -26,18 +26,16 @@ from engine.limits import RECORD_OVERHEAD_BYTES, SEQ_RESERVATION, WRITE_BATCH_BY
 from engine.partitions import reads as reading
 from engine.partitions import retention
 from engine.partitions.context import PartitionContext
+from engine.partitions.producers import Producers
 from engine.partitions.reservation import Reservation
 from engine.partitions.tail_cache import NO_TAIL, Tail
-from engine.reports import report
+from engine.reports import report, report_seldom
 from engine.segments.active import ActiveSegment, SealedSegment
 from engine.segments.batches import COMMITTED, FAILED, ReadBatch, Waiter, WriteBatch, WriteBatchGroup, check_records
 from engine.segments.missing_numbers import NO_GAPS
 from engine.segments.recovery import Recovered
 from engine.segments.watermarks import Owner
 from engine.state.topic_entries import Topic
-
-TELL_AGAIN_MS = 10_000
-"""The same failure is told again after so long; with a full disk it would be ten lines a second and client."""
 
 NO_FILES, MAKING, OPEN, OPENING, CLOSED, DELETED = range(6)  # up to OPEN numbers are known
 
@@ -47,10 +45,10 @@ class Partition:
 
     __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
         "__weakref__", "_active", "_append_ms", "_context", "_open_callbacks", "_open_write_batch", "_parts",
-        "_pending", "_phase", "_read_state", "_reservation", "_told_failure", "_write_batch_bytes", "committed_end",
-        "committed_s", "committed_seq", "error", "failing", "found_seq", "gap_before_next", "gaps", "index", "last_seq",
-        "log_start", "mark_failed", "marked_log_start", "readers", "sealed", "tail", "topic",
-    )  # fmt: skip  # fmt: skip
+        "_pending", "_phase", "_producers", "_read_state", "_reservation", "_told_failure", "_write_batch_bytes",
+        "committed_end", "committed_s", "committed_seq", "error", "failing", "found_seq", "gap_before_next", "gaps",
+        "index", "last_seq", "log_start", "mark_failed", "marked_log_start", "readers", "sealed", "tail", "topic",
+    )  # fmt: skip
 
     def __init__(self, context: EngineContext, parts: PartitionContext, topic: Topic, index: int) -> None:
         self._context = context
@@ -76,6 +74,7 @@ class Partition:
         self.marked_log_start = 1  # as its watermark says: files below it may go
         self.tail: Tail = NO_TAIL  # committed write batches that are still in memory
         self._read_state: reading.ReadState | None = None
+        self._producers: Producers | None = None
         self.readers: dict[Callable[[], None], None] = {}
         self._told_failure = ("", 0)
         self.failing: EngineError | None = None  # why the last round stored nothing; gone with the next that does
@@ -235,6 +234,13 @@ class Partition:
             self._parts.committer.add(self)
 
     # --- appending
+
+    @property
+    def producers(self) -> Producers:
+        """Those that number their records, so that none is stored twice."""
+        if self._producers is None:
+            self._producers = Producers(self._context, self)
+        return self._producers
 
     def writer(self, room_bytes: int = 0, attributes: int = 0) -> BatchWriter:
         """The open write batch's writer, set to the present time, with room for a record of `room_bytes`.
@@ -430,7 +436,7 @@ class Partition:
             if part.sealed is not None:
                 self.committed_end = SEGMENT_HEADER_BYTES
             self.failing = part.error
-            self._tell_failure(str(part.error))
+            self._told_failure = report_seldom(str(part.error), self._told_failure, self._context.now_ms())
             return
         self.failing = None
         if part.write_batches and self.tail is NO_TAIL:
@@ -446,14 +452,6 @@ class Partition:
         self.committed_end = part.active.position
         if self.readers:
             self._wake_readers()
-
-    def _tell_failure(self, text: str) -> None:
-        """Tells the operator; the same again only after a while: publishers try again many times a second."""
-        told, at_ms = self._told_failure
-        now_ms = self._context.now_ms()
-        if text != told or abs(now_ms - at_ms) >= TELL_AGAIN_MS:
-            self._told_failure = text, now_ms
-            report(text)
 
     def settle(self, write_batch: WriteBatch, state: int, error: EngineError | None) -> None:
         write_batch.state = state

@@ -7,7 +7,7 @@ import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from engine.errors import Corrupt
@@ -26,6 +26,7 @@ from engine.formats.segment import (
 from engine.reports import report
 from engine.segments.batches import WriteBatch
 from engine.segments.missing_numbers import Gaps
+from engine.segments.producers import StoredProducers
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class SealedSegment:
         except (Corrupt, OSError) as problem:
             report(f"{self.path}: {problem}")
             return None
-        return found[0] if found is not None else None
+        return replace(found[0], producers=b"") if found is not None else None
 
 
 @dataclass(slots=True)
@@ -81,6 +82,8 @@ class ActiveSegment:
     index: list[IndexEntry] = field(default_factory=list)
     gaps: Gaps = field(default_factory=Gaps)
     """Numbers that the batches found by recovery leave out."""
+    producers: StoredProducers = field(default_factory=StoredProducers)
+    """Those that number their records, also of the segments before."""
     may_have_torn_tail: bool = False
     """A write has begun that may have left something behind `position`: nothing is written there before it is cut."""
     path: Path = field(init=False)
@@ -131,6 +134,8 @@ class ActiveSegment:
             self.batches += write_batch.batches
             self.max_timestamp_ms = max(self.max_timestamp_ms, write_batch.max_timestamp_ms)
             self.last_append_ms = write_batch.append_time_ms
+            for producer, count, first_seq in write_batch.produced:
+                self.producers.note(producer, count, first_seq, write_batch.append_time_ms)
         self.position = end
 
     def sync_if_idle(self, files: Files, handles: Handles) -> bool:
@@ -184,6 +189,7 @@ class ActiveSegment:
             max_timestamp_ms=self.max_timestamp_ms,
             last_append_ms=self.last_append_ms,
             index=tuple(self.index),
+            producers=self.producers.packed(self.last_append_ms),
         )
 
     def seal(self, files: Files, handles: Handles) -> SealedSegment:

@@ -10,6 +10,7 @@ from engine.config import TopicConfig
 from engine.errors import EngineError, TooLarge, too_large
 from engine.formats.batch import BatchWriter
 from engine.formats.batch_header import renumber
+from engine.formats.extension import Producer
 from engine.limits import EXTENSION_BYTES_MAX, KEY_BYTES_MAX
 
 PENDING = 0
@@ -55,6 +56,7 @@ class WriteBatch:
         "max_timestamp_ms",
         "partition",
         "pending_bytes",
+        "produced",
         "records",
         "segment_id",
         "state",
@@ -84,6 +86,7 @@ class WriteBatch:
         self.state = PENDING
         self.error: EngineError | None = None
         self.waiters: list[Waiter] = []
+        self.produced: list[tuple[Producer, int, int]] = []
 
     @property
     def is_empty(self) -> bool:

@@ -38,6 +38,7 @@ from engine.errors import Corrupt, DataDirectoryError
 from engine.files.descriptors import Handles
 from engine.files.system import Files
 from engine.formats.batch_header import read_header
+from engine.formats.extension import decode_producer
 from engine.formats.segment import HEADER_BYTES, Footer, SegmentHeader, read_footer
 from engine.limits import SCAN_BYTES
 from engine.segments.active import (
@@ -51,6 +52,7 @@ from engine.segments.active import (
 from engine.segments.damage import Damage, Found, careful_read, highest_seq, walk
 from engine.segments.discovery import PartitionLocation, segment_files
 from engine.segments.missing_numbers import NO_GAPS, Gaps
+from engine.segments.producers import unpacked
 from engine.segments.recovery_hints import RecoveryHints
 
 SET_ASIDE = "set-aside"
@@ -213,6 +215,8 @@ class _Recovery:
     """Where the log begins, by its oldest segment."""
     acknowledged_seq: int = 0
     """The highest number that was committed, as far as the hints know."""
+    producers: bytes = b""
+    """Those that number their records, as the last footer says."""
 
     def run(self) -> Recovered:
         """All steps."""
@@ -253,6 +257,7 @@ class _Recovery:
         next_seq = max(last_seq, self.hints.highest_seq, self.seen_seq, below_start) + 1
         newest_ms = max((segment.max_timestamp_ms for segment in sealed), default=0)
         last_append_ms = max((segment.last_append_ms for segment in sealed), default=0)
+        producers = active.producers if active is not None else unpacked(self.producers)
         if active is not None:
             active.max_timestamp_ms = newest_ms = max(newest_ms, active.max_timestamp_ms)
             if active.header.number != self.location.number:
@@ -264,6 +269,7 @@ class _Recovery:
             )
             active = create_segment(self.files, self.handles, location.directory, header, max_timestamp_ms=newest_ms)
         active.last_append_ms = max(last_append_ms, active.last_append_ms)
+        active.producers = producers
         mark = self.hints.mark
         log_start = max(self.begins, mark.log_start if mark else 1)
         if mark is not None and mark.log_start < self.begins <= mark.committed_seq + 1:
@@ -405,6 +411,7 @@ class _Recovery:
                     footer = replace(footer, end=size_bytes, last_seq=following - 1, records=held)
                 else:
                     size_bytes = self._seal_again(fd, walked, size_bytes)
+        self.producers = footer.producers
         last_seq = footer.last_seq if following is None else min(footer.last_seq, following - 1)
         return SealedSegment(
             path=path,
@@ -454,6 +461,7 @@ class _Recovery:
         one, damage is passed over everywhere.
         """
         segment = ActiveSegment(path.parent, header, last_seq=header.first_seq - 1)
+        segment.producers = unpacked(self.producers)
         read = careful_read(self.files, fd, self.report.notes.append, path)
         follows = header.first_seq
         for item in walk(read, HEADER_BYTES, size_bytes, header.segment_id, header.first_seq):
@@ -494,6 +502,9 @@ class _Recovery:
             segment.last_append_ms = max(segment.last_append_ms, header.append_time_ms)
             segment.durable_position = max(segment.durable_position, header.durable_mark)
             segment.last_seq = header.last_seq
+            producer = decode_producer(found.data[header.bundles_end : header.end])
+            if producer is not None:
+                segment.producers.note(producer, header.count, header.first_seq, header.append_time_ms)
             position = header.end
             segment.position = found.position + position
         return True

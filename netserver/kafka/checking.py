@@ -15,7 +15,6 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from .compression import NONE, unpacked
-from .limits import RECORD_BYTES_MIN
 from .record_errors import CORRUPT, INVALID_RECORD, RecordsError
 from .records import RecordWalk, check_walk, crc32c
 
@@ -91,8 +90,6 @@ def check_records(records: Buffer, record_bytes_max: int) -> Records:
     codec = attributes & _CODEC
     data, start = (records, HEADER_BYTES) if codec == NONE else (unpacked(codec, memoryview(records)[HEADER_BYTES:]), 0)
     found = Records(data, start, base_ms, count)
-    if count * RECORD_BYTES_MIN > found.size_bytes:
-        raise RecordsError(INVALID_RECORD, f"{count} records cannot be in {found.size_bytes} bytes")
     if producer_id >= 0:
         found.producer_id, found.producer_epoch, found.first_sequence = producer_id, epoch, sequence
     found.is_transactional = bool(attributes & _TRANSACTIONAL)

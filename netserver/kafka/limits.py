@@ -47,9 +47,6 @@ much address space as the bound."""
 UNPACKED_GUESS_BYTES_MIN: Final = 16 << 10
 """First room at least: the usual batch of a client that does not gather."""
 
-RECORD_BYTES_MIN: Final = 7
-"""A record without key, value and headers: a count that claims smaller ones is refused before it is believed."""
-
 HEADERS_MAX: Final = 10_000
 """Headers of one record: each becomes two objects of some 40 bytes, out of 2 on the wire."""
 

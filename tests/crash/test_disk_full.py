@@ -14,7 +14,7 @@ import pytest
 
 from engine.config import TopicConfig
 from engine.errors import DiskFull, EngineError
-from engine.partitions.partition import TELL_AGAIN_MS
+from engine.reports import TELL_AGAIN_MS
 from netserver.testing import server
 from tests.disks import NEEDS_ROOT, fill, tmpfs
 from tests.engine_log import EngineLog

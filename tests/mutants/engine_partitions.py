@@ -11,6 +11,7 @@ EVERY_CALL = "tests/crash/test_every_call.py"
 HOUSEKEEPING = "tests/unit/engine/partitions/test_housekeeping.py"
 LOST_COUNTS = "tests/unit/engine/segments/test_lost_counts.py"
 NATIVE_ROUNDS = "tests/unit/engine/commit/test_native_rounds.py"
+PRODUCERS = "tests/unit/engine/partitions/test_producers.py"
 RACES = "tests/unit/engine/partitions/test_races.py"
 READING = "tests/unit/engine/partitions/test_reads.py"
 RECOVERY_DAMAGE = "tests/unit/engine/segments/test_recovery_damage.py"
@@ -25,6 +26,48 @@ MUTANTS = (
         "except Exception:",
         "except ZeroDivisionError:",
         f"{READING} -k who_fails",
+    ),
+    Mutant(
+        "store what comes again before its round",
+        "engine/partitions/producers.py::Producers.plan",
+        "for item in waiting:",
+        "for item in waiting[:0]:",
+        f"{PRODUCERS} -k on_its_way",
+    ),
+    Mutant(
+        "expect what has failed no more",
+        "engine/partitions/producers.py::Producers._still_waiting",
+        "self._stored.missed(item.producer, self._context.now_ms())",
+        "pass",
+        f"{PRODUCERS} -k failed_round_left_out",
+    ),
+    Mutant(
+        "take what does not follow",
+        "engine/partitions/producers.py::_planned",
+        "at < floor or at > expected",
+        "at < floor",
+        f"{PRODUCERS} -k stored_once",
+    ),
+    Mutant(
+        "forget the producers of a segment that is sealed",
+        "engine/commit/rolling.py::roll",
+        "part.active.producers = old.producers",
+        "pass",
+        "tests/property/test_producers_model.py",
+    ),
+    Mutant(
+        "do not look for producers when a partition is opened",
+        "engine/segments/recovery.py::_Recovery._count",
+        "producer is not None",
+        "False",
+        "tests/property/test_producers_model.py",
+    ),
+    Mutant(
+        "forget the producers in a footer",
+        "engine/segments/recovery.py::_Recovery._open_sealed",
+        "self.producers = footer.producers",
+        "pass",
+        f"{PRODUCERS} -k was_sealed",
     ),
     Mutant(
         "do not sync records",

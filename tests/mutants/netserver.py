@@ -34,6 +34,20 @@ MUTANTS = (
         "tests/unit/netserver/quic/test_quic.py -k dials_too_late",
     ),
     Mutant(
+        "unpack gzip without a bound",
+        "netserver/kafka/compression.py::_gunzipped",
+        "member.decompress(rest, bytes_max + 1 - len(out))",
+        "member.decompress(rest)",
+        "tests/unit/netserver/kafka/test_kafka_compression.py -k no_more_memory",
+    ),
+    Mutant(
+        "count the rest of a batch from its beginning",
+        "netserver/kafka/appending.py::_append",
+        "producer.first_sequence + place & SEQUENCE_MASK",
+        "producer.first_sequence",
+        "tests/unit/netserver/kafka/test_kafka_sequences.py -k no_write_batch",
+    ),
+    Mutant(
         "take every certificate over QUIC",
         "netserver/quic/client_certificates.py::names_of",
         ".verify_certificate()",
