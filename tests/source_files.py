@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -45,7 +46,12 @@ def sources() -> tuple[Source, ...]:
         ROOT / "setup.py",
         ROOT / "build_modules.py",
     ]
-    return tuple(parse(str(path.relative_to(ROOT)), path.read_text()) for path in paths)
+    gc.disable()  # all of it stays: to look for circles in it again and again would take four times as long as to parse
+    try:
+        return tuple(parse(str(path.relative_to(ROOT)), path.read_text()) for path in paths)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @cache
