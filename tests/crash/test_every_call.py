@@ -63,7 +63,7 @@ def test_the_workload_makes_every_kind_of_call() -> None:
     assert {"create", "write", "sync_data", "sync_dir", "make_dir", "rename", "remove", "remove_dir"} <= set(CALLS)
 
 
-@pytest.mark.parametrize("end", ["kill", "lose", "keep"])
+@pytest.mark.parametrize("end", ["kill", "lose", pytest.param("keep", marks=pytest.mark.slow)])
 def test_ended_at_each_call(tmp_path: Path, end: str) -> None:
     for number in range(1, len(CALLS) + 1):
         images: list[tuple[SimulatedFiles, dict[bytes, bytes], Known]] = []

@@ -136,7 +136,9 @@ def test_a_reader_of_the_files(tmp_path: Path) -> None:
     assert read > 1000
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    "name", [name if name in ("cat", "verify") else pytest.param(name, marks=pytest.mark.slow) for name in COMMANDS]
+)
 def test_logtool(tmp_path: Path, name: str) -> None:
     with busy(tmp_path / "data") as process:
         for _ in range(max(1, PASSES // 12)):

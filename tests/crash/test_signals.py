@@ -24,6 +24,8 @@ MOMENTS = 3
 """In the commit run, of each signal."""
 GOES_ON = (signal.SIGHUP, signal.SIGPIPE)
 ALL = (*GOES_ON, signal.SIGINT, signal.SIGTERM)
+QUICK = (signal.SIGHUP, signal.SIGTERM)
+"""One that it goes on after, one that ends it."""
 PORTS = [
     part for name in ("figg", "reliably", "tank", "blipmq", "fujin", "admin") for part in (f"--{name}", "127.0.0.1:0")
 ]
@@ -82,7 +84,11 @@ def moments(whole_s: float) -> list[float]:
 
 
 @pytest.mark.timeout(3600 if NIGHTLY else 120)
-@pytest.mark.parametrize("number", ALL, ids=lambda number: number.name)
+@pytest.mark.parametrize(
+    "number",
+    [one if one in QUICK else pytest.param(one, marks=pytest.mark.slow) for one in ALL],
+    ids=lambda one: one.name,
+)
 def test_a_server_that_starts(tmp_path: Path, number: signal.Signals) -> None:
     data = tmp_path / "data"
     arguments = ("engine-server", "--data-dir", str(data), *PORTS)

@@ -18,7 +18,7 @@ from tests.echo import until
 from tests.tank_peer import Peer, bundle, bundles_of, consume, produce
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-ROUNDS = int(os.environ.get("QUINTLOG_KILL_ROUNDS", "400" if NIGHTLY else "5"))
+ROUNDS = int(os.environ.get("QUINTLOG_KILL_ROUNDS", "400" if NIGHTLY else "3"))
 PUBLISHERS = 4
 PARTITIONS = 3
 LOAD_S = 0.2

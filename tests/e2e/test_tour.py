@@ -168,6 +168,7 @@ def publish_and_kill(process: ServerProcess, path: Path, first: int, after: int)
     return acknowledged
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_real_file_survives_kill_9(tmp_path: Path) -> None:
     """Everything acknowledged is there, in order, once, under the same offsets; cat, dump, verify and Figg agree."""

@@ -23,7 +23,7 @@ from tests.figg_support import Place, with_server
 pytestmark = pytest.mark.checked
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
-INPUTS = 5_000_000 if NIGHTLY else 50_000
+INPUTS = 5_000_000 if NIGHTLY else 20_000
 """Each is fed to both sides, whole and in portions: four times as many."""
 ROUNDS = 20 if NIGHTLY else 1
 SEED = int.from_bytes(os.urandom(4)) if NIGHTLY else 1

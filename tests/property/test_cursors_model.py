@@ -239,4 +239,4 @@ class CursorMachine(RuleBasedStateMachine):
 
 
 TestCursor = CursorMachine.TestCase
-TestCursor.settings = settings(max_examples=20_000 if NIGHTLY else 200, stateful_step_count=50)
+TestCursor.settings = settings(max_examples=20_000 if NIGHTLY else 100, stateful_step_count=50)

@@ -52,6 +52,7 @@ def commit_plan() -> deque[str]:
     return deque(plan)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(TEST_S)
 def test_nothing_is_lost_or_doubled(tmp_path: Path) -> None:
     require_spark()

@@ -116,7 +116,7 @@ ROLES: Final[dict[str, dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("certificate", [False, True], ids=["key", "certificate"])
+@pytest.mark.parametrize("certificate", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["key", "certificate"])
 def test_every_route_is_open_to_those_who_may_and_to_nobody_else(tmp_path: Path, certificate: bool) -> None:
     async def test() -> None:
         settings = {"admin": https(tmp_path)} if certificate else {}
