@@ -25,7 +25,7 @@ from .limits import (
     SEQUENCE_JUMP_MAX,
     SEQUENCE_MAX,
 )
-from .messages import ProduceCode, ProducePartition, ProduceRequest, ProduceResponse
+from .messages import ProduceCode, ProducePartition, ProduceRequest, ProduceResponse, ProduceTopic
 from .requests import decode_request
 from .responses import encode_response
 
@@ -96,27 +96,21 @@ class Part:
 
 
 class Prepared:
-    """A request whose bundles are valid, and where they go: for each topic None (unknown), else its partitions."""
+    """A request whose bundles are valid.
 
-    __slots__ = ("infos", "is_large", "request", "targets")
+    Attributes:
+        topics: the last one first, each with its partitions (None: it is not known) and what is in its bundles. They
+            go one by one as they are appended: to take 65,025 entries apart at once takes 20 ms.
+        closed: the partitions that have to be opened first.
+    """
 
-    def __init__(
-        self,
-        request: ProduceRequest,
-        infos: list[list[BundleInfo]],
-        targets: list[list[Partition | None] | None],
-        *,
-        is_large: bool = False,
-    ) -> None:
-        self.request = request
-        self.infos = infos
-        self.targets = targets
+    __slots__ = ("closed", "is_large", "request_id", "topics")
+
+    def __init__(self, request_id: int, *, is_large: bool = False) -> None:
+        self.request_id = request_id
+        self.topics: list[tuple[ProduceTopic, list[Partition | None] | None, list[BundleInfo]]] = []
+        self.closed: dict[Partition, None] = {}
         self.is_large = is_large
-
-    def closed_partitions(self) -> list[Partition]:
-        """Those that have to be opened first."""
-        known = [partition for found in self.targets if found is not None for partition in found]
-        return [partition for partition in dict.fromkeys(known) if partition is not None and not partition.is_open]
 
 
 class Producer:
@@ -173,9 +167,26 @@ class Producer:
         Raises:
             FormatError: a bundle is not valid, or beyond the limits.
         """
-        targets = [self._partitions(topic.name, topic.partitions) for topic in request.topics]
-        limits = [self._limit_bytes(topic.name) for topic in request.topics]
-        return Prepared(request, check_bundles(request, limits), targets)
+        infos = check_bundles(request, [self._limit_bytes(topic.name) for topic in request.topics])
+        prepared = Prepared(request.request_id)
+        for _ in self._find(prepared, request, infos):
+            pass
+        return prepared
+
+    def _find(self, prepared: Prepared, request: ProduceRequest, infos: list[list[BundleInfo]]) -> Iterator[None]:
+        """Look for the partitions of a request, step by step."""
+        for topic, found in zip(request.topics, infos, strict=True):
+            known = self._topic(topic.name)
+            partitions: list[Partition | None] = []
+            prepared.topics.append((topic, None if known is None else partitions, found))
+            for entry in topic.partitions if known is not None else ():
+                assert known is not None
+                partition = self._shared.partition(known, entry.partition_id)
+                partitions.append(partition)
+                if partition is not None and not partition.is_open:
+                    prepared.closed[partition] = None
+                yield
+        prepared.topics.reverse()
 
     def prepare_on_thread(
         self, message_id: int, payload: memoryview, done: Callable[[Prepared | Exception], None]
@@ -199,32 +210,23 @@ class Producer:
                 self._shared.log.slices.run(prepared(*found.result()))
 
         def prepared(request: ProduceRequest, infos: list[list[BundleInfo]]) -> Iterator[None]:
-            targets: list[list[Partition | None] | None] = []
+            found = Prepared(request.request_id, is_large=True)
             try:
-                for name, entries in request.topics:
-                    topic = self._topic(name)
-                    if topic is None:
-                        targets.append(None)
-                        continue
-                    partitions: list[Partition | None] = []
-                    targets.append(partitions)
-                    for entry in entries:
-                        partitions.append(self._shared.partition(topic, entry.partition_id))
-                        yield
+                yield from self._find(found, request, infos)
             except Exception as error:  # noqa: BLE001 - whatever it is, the session raises it
                 done(error)
             else:
-                done(Prepared(request, infos, targets, is_large=True))
+                done(found)
 
         self._connection.loop.run_in_executor(self._shared.checks, work).add_done_callback(checked)
 
     def execute(self, prepared: Prepared) -> Iterator[None]:
         """Append what can be appended, step by step; the answer comes through ``outstanding``."""
-        request = prepared.request
-        answer = Answer(request.request_id)
+        answer = Answer(prepared.request_id)
         answer.pending = 1  # until all is appended
         refused: bytes | None = None
-        for topic, found, infos in zip(request.topics, prepared.targets, prepared.infos, strict=True):
+        while prepared.topics:
+            topic, found, infos = prepared.topics.pop()
             yield
             if found is None:
                 if refused != topic.name:  # neighbours of one unknown topic share a byte
@@ -251,10 +253,6 @@ class Producer:
         topic = self._shared.topic(name)
         record_bytes_max = 0 if topic is None else topic.config.record_bytes_max
         return max(BUNDLE_UNPACKED_BYTES_MAX, record_bytes_max) + BUNDLE_OVERHEAD_BYTES
-
-    def _partitions(self, name: bytes, entries: tuple[ProducePartition, ...]) -> list[Partition | None] | None:
-        topic = self._topic(name)
-        return None if topic is None else [self._shared.partition(topic, entry.partition_id) for entry in entries]
 
     def _append(
         self, entry: ProducePartition, partition: Partition | None, info: BundleInfo, answer: Answer

@@ -183,10 +183,9 @@ class TankSession:
             request = decode_request(message_id, payload)
             assert isinstance(request, ProduceRequest)
             prepared = self._producer.prepare(request)
-        closed = prepared.closed_partitions()
-        if closed:
+        if prepared.closed:
             self.connection.hold(OPENING)
-            self._open(closed, partial(self._opened, prepared))
+            self._open(list(prepared.closed), partial(self._opened, prepared))
         else:
             self._append(prepared)
         return True
@@ -234,8 +233,12 @@ class TankSession:
                 self.shared.opening_s += time.monotonic() - since
                 self.connection.call(then)
 
-        for partition in partitions:
-            partition.when_open(opened)
+        def steps() -> Iterator[None]:
+            for partition in partitions:
+                partition.when_open(opened)
+                yield
+
+        self.shared.log.slices.run(steps())
 
     def _opened(self, prepared: Prepared) -> None:
         self._unanswered -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import threading
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from cramjam import snappy
 
 from engine.formats.bundle_encode import encode_bundle
+from engine.partitions.partition import Partition
 from netserver.tank import messages, produce
 from netserver.tank.errors import FormatError
 from netserver.tank.limits import BUNDLE_RECORDS_MAX, BUNDLE_UNPACKED_BYTES_MAX
@@ -101,6 +103,15 @@ def test_others_have_their_turns_while_a_large_one_is_checked(monkeypatch: pytes
 
 def test_very_many_bundles_are_appended_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    left: list[int] = []
+    append_bundle = Partition.append_bundle
+
+    def watched(self: Partition, *arguments: Any, **more: Any) -> object:
+        if self.last_seq == 4999:
+            left.append(sum(type(one) is messages.ProducePartition for one in gc.get_objects()))
+        return append_bundle(self, *arguments, **more)
+
+    monkeypatch.setattr(Partition, "append_bundle", watched)
 
     async def test(place: Place) -> None:
         peer = await place.peer()
@@ -118,6 +129,8 @@ def test_very_many_bundles_are_appended_in_slices(monkeypatch: pytest.MonkeyPatc
         assert (await peer.answer(messages.ProduceResponse)).codes == bytes(5000)
         watching.cancel()
         assert partition.last_seq == 5000
+        assert len(left) == 1
+        assert left[0] <= 250, "entries that are appended go with their topic"
         assert max(after - before for before, after in itertools.pairwise(seen)) <= 3
 
     with_server(test)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from engine.limits import READ_BYTES_MIN
+from engine.partitions.partition import Partition
 from netserver.tank import codec, listener_state, messages, session, wire
 from netserver.tank.limits import CHUNK_BYTES_TARGET, SILENT_CONNECTIONS_MAX
 from netserver.tank.messages import SEQ_END, PartitionRange
@@ -304,6 +306,36 @@ def test_partitions_open_on_first_use_after_a_restart(tmp_path: Path) -> None:
         await peer.closed_by_server()
         peer = await place.peer()
         assert await peer.ranges(b"t") == (PartitionRange(1, 2), *(PartitionRange(1, 1),) * 4, PartitionRange(0, 0))
+
+    with_server(first, data_dir=tmp_path)
+    with_server(second, data_dir=tmp_path)
+
+
+def test_very_many_partitions_are_opened_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 40
+    entries = tuple(messages.ProducePartition(index, bundle(b"x"), 0) for index in range(count))
+    everywhere = messages.ProduceRequest(1, (messages.ProduceTopic(b"t", entries),), False)
+
+    async def first(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.create(b"t", count) == 0
+        peer.send(everywhere)
+        assert (await peer.answer(messages.ProduceResponse)).codes == bytes(count)
+
+    async def second(place: Place) -> None:
+        turns: set[int] = set()
+        when_open, turn_of = Partition.when_open, place.server.log.slices.turn_of
+
+        def watched(self: Partition, callback: Callable[[], None]) -> None:
+            turns.add(turn_of())
+            when_open(self, callback)
+
+        monkeypatch.setattr(Partition, "when_open", watched)
+        monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+        peer = await place.peer()
+        peer.send(everywhere)
+        assert (await peer.answer(messages.ProduceResponse)).codes == bytes(count)
+        assert len(turns) > count // 4
 
     with_server(first, data_dir=tmp_path)
     with_server(second, data_dir=tmp_path)
