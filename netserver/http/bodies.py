@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from netserver.admin.slices import sliced
+from netserver.admin.slices import sliced, turn
 from netserver.client.partitioning import partition_of
 from netserver.http.dispatch import pack_lengths, pack_lines
 from netserver.http.errors import BadRequest
@@ -78,7 +78,9 @@ async def append_values(
     await _append(splitter.end(), partition, key, publishing)
 
 
-async def append_lengths(chunks: Chunks, partition: Partition, publishing: Publishing, hold: Hold) -> None:
+async def append_lengths(
+    chunks: Chunks, partition: Partition, slices: Slices, publishing: Publishing, hold: Hold
+) -> None:
     """Values, each after its length. Raises BadRequest, Busy, EngineError."""
     most = partition.config.record_bytes_max
     rest = bytearray()
@@ -95,7 +97,7 @@ async def append_lengths(chunks: Chunks, partition: Partition, publishing: Publi
                 await _append([_copied(rest, at + 4, end)], partition, b"", publishing)
                 after = end
             at = after
-            await asyncio.sleep(0)
+            await turn(slices)
         del rest[:at]
         hold(len(rest))
     if rest:
@@ -169,7 +171,7 @@ class Lines:
             else:
                 after = await self._take_others(at, end)
             at = after
-            await asyncio.sleep(0)
+            await turn(self._slices)
         del rest[:end]
 
     async def _take_others(self, at: int, end: int) -> int:

@@ -27,7 +27,7 @@ HTTP_RECORDS_PIECE: Final = 512
 """Records that are appended, or written out, in one piece: 1 to 2 ms of work."""
 
 HTTP_RECORDS_FRAMED: Final = 4096
-"""Records that compiled code writes out in one piece: less than a millisecond of work."""
+"""Records that compiled code writes out, or appends, in one piece: less than a millisecond of work."""
 
 HTTP_READERS_TURN: Final = 8
 """Readers that go on in one turn of the loop, of those that had to wait for one: some of them may have records that

@@ -17,7 +17,7 @@ from engine.limits import RECORD_OVERHEAD_BYTES
 from engine.segments.batches import COMMITTED, PENDING, outcome
 from netserver.access.access import Forbidden
 from netserver.http.json_lines import Rows
-from netserver.http.limits import HTTP_RECORDS_PIECE, HTTP_VALUE_WHOLE_BYTES
+from netserver.http.limits import HTTP_RECORDS_FRAMED, HTTP_VALUE_WHOLE_BYTES
 from netserver.http.sender import Sender
 from netserver.shell.input_pressure import PublishPressure
 
@@ -137,7 +137,7 @@ class Publishing:
         """
         await self._turn()
         writer = partition.writer()
-        position, count, size_bytes, _ = pack(src, position, end, writer, value_bytes_max, HTTP_RECORDS_PIECE)
+        position, count, size_bytes, _ = pack(src, position, end, writer, value_bytes_max, HTTP_RECORDS_FRAMED)
         if count:
             write_batch = partition.appended(self, size_bytes + count * RECORD_OVERHEAD_BYTES)
             self._note([write_batch], partition, count, size_bytes)

@@ -140,7 +140,7 @@ class RecordsApi:
             )
             await lines.append(chunks, hold)
         elif asked.split == LENGTHS and not asked.key:
-            await append_lengths(chunks, usual, publishing, hold)
+            await append_lengths(chunks, usual, self._server.log.slices, publishing, hold)
         else:
             splitter = Splitter(asked.split, topic.config.record_bytes_max)
             await append_values(chunks, splitter, usual, asked.key, publishing, hold)
