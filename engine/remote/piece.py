@@ -14,7 +14,8 @@ Layout (little-endian)::
 
 Hashes are xxh3-64. The hash of the header stands for everything, since table and header hold the other ones: a reader
 that needs one partition reads header and table (`read_table`) and then the bytes of its section. A section may begin
-and end anywhere in a segment's file; its numbers are those of the batches that end in it, last = first - 1 for none.
+and end anywhere in a segment's file. Its numbers are those that are whole with it: what was split has them with its
+last part, and last = first - 1 in the others.
 """
 
 from __future__ import annotations

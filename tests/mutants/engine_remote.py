@@ -8,6 +8,7 @@ DOCUMENTS = "tests/unit/engine/remote/test_remote_documents.py"
 PIECE = "tests/unit/engine/remote/test_remote_piece.py"
 WRITES = "tests/unit/engine/remote/test_remote_writes.py"
 BUCKET = "tests/unit/engine/remote/test_remote_bucket.py"
+CUTTING = "tests/unit/engine/remote/test_remote_cutting.py"
 MODEL = "tests/property/test_object_storage_model.py"
 
 MUTANTS = (
@@ -108,5 +109,26 @@ MUTANTS = (
         "len(winners) != 1",
         "len(winners) < 1",
         "tests/unit/engine/remote/test_remote_probe.py",
+    ),
+    Mutant(
+        "cut a log that has less than what is stored of it",
+        "engine/remote/cutting.py::cut",
+        "if segment.end < begin or segment.last < known:",
+        "if False:",
+        CUTTING,
+    ),
+    Mutant(
+        "let go of a piece though one of its segments is not stored whole",
+        "engine/remote/cutting.py::done_with",
+        "is_needed = any(",
+        "is_needed = all(",
+        CUTTING,
+    ),
+    Mutant(
+        "put a segment together with a hole at its end",
+        "engine/remote/cutting.py::put_together",
+        "at != tail.position",
+        "at > tail.position",
+        CUTTING,
     ),
 )
