@@ -25,7 +25,7 @@ from tests.engine_log import EngineLog
 
 ACTIVE_SHARE = 100
 MESSAGES = 50
-OTHERS = {name: {"listen": "off"} for name in ("figg", "reliably", "tank", "fujin")}
+OTHERS = {name: {"listen": "off"} for name in ("figg", "reliably", "tank", "fujin", "kafka")}
 
 
 def resident_mib(pid: int) -> float:

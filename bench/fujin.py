@@ -31,7 +31,7 @@ from bench.watched_server import Stalls
 from netserver.quic.certificates import own_certificate
 from netserver.testing import ServerProcess
 
-OTHERS = {name: {"listen": "off"} for name in ("reliably", "tank", "blipmq")}
+OTHERS = {name: {"listen": "off"} for name in ("reliably", "tank", "blipmq", "kafka")}
 PRELOADED = 200_000
 GROUPS = 64
 SIZE = 100

@@ -17,7 +17,7 @@ from pathlib import Path
 from bench.machine import cpu_seconds
 from netserver.testing import ServerProcess, server
 
-OTHERS = {name: {"listen": "off"} for name in ("figg", "reliably", "tank", "blipmq", "fujin")}
+OTHERS = {name: {"listen": "off"} for name in ("figg", "reliably", "tank", "blipmq", "fujin", "kafka")}
 TOPICS, PARTITIONS, SCRAPES = 10, 100, 3
 
 

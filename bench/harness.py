@@ -32,7 +32,7 @@ from netserver.testing import ServerProcess
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-LISTENERS = ("figg", "reliably", "tank", "blipmq", "fujin")
+LISTENERS = ("figg", "reliably", "tank", "blipmq", "fujin", "kafka")
 WARM_BYTES_A_SECOND = 450 << 20
 """Memory made ready before a load, for each second of it: about what the fastest ones write."""
 

@@ -27,7 +27,7 @@ import lmdb
 from bench.machine import cpu_seconds
 from netserver.testing import ServerProcess
 
-OTHERS = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin")}
+OTHERS = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin", "kafka")}
 HERE = Path(__file__).parent
 MESSAGES_PER_COMMIT = 200
 RATE_OF_100 = 150_000

@@ -65,6 +65,7 @@ TCP_PROTOCOLS: Final[dict[str, str]] = {
     "reliably": "netserver.reliably.session",
     "tank": "netserver.tank.session",
     "blipmq": "netserver.blipmq.session",
+    "kafka": "netserver.kafka.session",
 }
 """Protocol -> module whose ``factory(services)`` gives the function that makes a connection's session."""
 

@@ -24,9 +24,11 @@ from netserver.blipmq.codec import FrameType
 from netserver.fujin import codec as fujin
 from netserver.fujin.codec import PULL, Answer, Op
 from netserver.fujin.codec_answers import AnswerDecoder, Fetched
+from netserver.kafka.apis import Key
+from netserver.kafka.errors import Code
 from netserver.tank import messages as tank
 from netserver.testing import running
-from tests import blipmq_peer, fujin_peer, reliably_peer, tank_peer
+from tests import blipmq_peer, fujin_peer, kafka_peer, reliably_peer, tank_peer
 from tests.certificates import self_signed, signed
 from tests.figg_peer import ATTACH, frame, publish_frame, text
 
@@ -225,6 +227,65 @@ async def tank_topics(place: Place, who: str) -> set[bytes]:
     return {entry.name for entry in (await peer.answer(tank.DiscoverTopicsResponse)).topics}
 
 
+async def _kafka(place: Place, who: str, key: Key, body: dict[str, Any]) -> dict[str, Any]:
+    return await kafka_peer.Peer(*await place.streams("kafka", who)).ask(key, body)
+
+
+def _is_kafka_done(*errors: int) -> bool:
+    assert set(errors) <= {0, Code.TOPIC_FORBIDDEN, Code.TOPIC_EXISTS, Code.INVALID_PARTITIONS}, errors
+    return Code.TOPIC_FORBIDDEN not in errors
+
+
+async def kafka_produce(place: Place, who: str, topic: bytes) -> bool:
+    body = kafka_peer.produce(topic.decode(), kafka_peer.batch(b"x"))
+    return _is_kafka_done(*kafka_peer.all_errors(await _kafka(place, who, Key.PRODUCE, body)))
+
+
+async def kafka_fetch(place: Place, who: str, topic: bytes) -> bool:
+    found = await _kafka(place, who, Key.FETCH, kafka_peer.fetch(topic.decode(), (0, 1)))
+    done = _is_kafka_done(*kafka_peer.all_errors(found))
+    assert bool(kafka_peer.result_of(found)["records"]) == done
+    return done
+
+
+async def kafka_offsets(place: Place, who: str, topic: bytes) -> bool:
+    body = kafka_peer.by_topic(topic.decode(), [{"index": 0, "timestamp_ms": -1}])
+    return _is_kafka_done(*kafka_peer.all_errors(await _kafka(place, who, Key.LIST_OFFSETS, body)))
+
+
+async def kafka_create(place: Place, who: str, topic: bytes) -> bool:
+    found = await _kafka(place, who, Key.CREATE_TOPICS, kafka_peer.new_topic(topic.decode()))
+    return _is_kafka_done(found["topics"][0]["error"])
+
+
+async def kafka_delete(place: Place, who: str, topic: bytes) -> bool:
+    await figg_publish(place, "everything", topic + b"-deleted")  # the topic itself is still needed
+    body = {"names": [topic.decode() + "-deleted"], "timeout_ms": 1}
+    return _is_kafka_done((await _kafka(place, who, Key.DELETE_TOPICS, body))["topics"][0]["error"])
+
+
+async def kafka_trim(place: Place, who: str, topic: bytes) -> bool:
+    body = kafka_peer.by_topic(topic.decode(), [{"index": 0, "offset": 1}], timeout_ms=1)
+    return _is_kafka_done(*kafka_peer.all_errors(await _kafka(place, who, Key.DELETE_RECORDS, body)))
+
+
+async def kafka_grow(place: Place, who: str, topic: bytes) -> bool:
+    wanted = {"name": topic.decode(), "partitions": 9, "assignments": None}
+    body = {"topics": [wanted], "timeout_ms": 1, "validate_only": False}
+    return _is_kafka_done((await _kafka(place, who, Key.CREATE_PARTITIONS, body))["topics"][0]["error"])
+
+
+async def kafka_configure(place: Place, who: str, topic: bytes) -> bool:
+    config = {"name": "retention.ms", "operation": 0, "value": "-1"}
+    body = {"resources": [{"type": 2, "name": topic.decode(), "configs": [config]}], "validate_only": False}
+    return _is_kafka_done((await _kafka(place, who, Key.INCREMENTAL_ALTER_CONFIGS, body))["results"][0]["error"])
+
+
+async def kafka_topics(place: Place, who: str) -> set[bytes]:
+    found = await _kafka(place, who, Key.METADATA, {"topics": None})
+    return {topic["name"].encode() for topic in found["topics"]}
+
+
 async def reliably_start(place: Place, who: str, topic: bytes) -> bool:
     peer = reliably_peer.Peer(*await place.streams("reliably", who))
     peer.send({"uuid": f"{who}-{topic!r}", "params": {"topic": topic.decode(), "offset": "earliest"}})
@@ -347,6 +408,14 @@ TRIES: Final[dict[tuple[str, str], Try]] = {
     ("tank", "DISCOVER_PARTITIONS"): tank_discover,
     ("tank", "CREATE_TOPIC"): tank_create,
     ("tank", "RELOAD_CONF"): tank_reload,
+    ("kafka", "PRODUCE"): kafka_produce,
+    ("kafka", "FETCH"): kafka_fetch,
+    ("kafka", "LIST_OFFSETS"): kafka_offsets,
+    ("kafka", "CREATE_TOPICS"): kafka_create,
+    ("kafka", "DELETE_TOPICS"): kafka_delete,
+    ("kafka", "DELETE_RECORDS"): kafka_trim,
+    ("kafka", "CREATE_PARTITIONS"): kafka_grow,
+    ("kafka", "INCREMENTAL_ALTER_CONFIGS"): kafka_configure,
     ("reliably", "StartRequest"): reliably_start,
     ("reliably", "ResumeRequest"): reliably_resume,
     ("blipmq", "PUBLISH"): blipmq_publish,

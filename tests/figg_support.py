@@ -15,7 +15,7 @@ from netserver.testing import running
 from tests.echo import run
 
 WAIT_S = 20.0
-OTHERS = ("reliably", "tank", "blipmq", "fujin")
+OTHERS = ("reliably", "tank", "blipmq", "fujin", "kafka")
 ONLY_FIGG: dict[str, dict[str, Any]] = {name: {"listen": "off"} for name in OTHERS}
 M = TypeVar("M", bound=codec.Message)
 

@@ -14,7 +14,7 @@ from tests.echo import run
 from tests.fujin_peer import Peer, Stream, connect
 
 Test = Callable[[Server, Peer], Awaitable[None]]
-ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
+ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably", "kafka")}
 
 
 def serve(

@@ -9,7 +9,7 @@ from pathlib import Path
 from netserver.testing import ServerProcess
 from tests.figg_peer import FiggPeer
 
-FIGG_ONLY = {name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin")}
+FIGG_ONLY = {name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin", "kafka")}
 
 
 def publish(process: ServerProcess, topic: bytes, value: bytes, timeout_s: float = 10.0) -> bool:

@@ -18,17 +18,23 @@ from collections.abc import Awaitable, Callable, Iterator
 from netserver.blipmq import codec as blipmq
 from netserver.blipmq import codec_v2
 from netserver.fujin import codec as fujin
+from netserver.kafka.apis import APIS, Key
+from netserver.kafka.codec import Head, encode_request
 from netserver.reliably import codec as reliably
 from netserver.tank import codec as tank
 from netserver.tank import messages
 from tests.blipmq_peer import Peer as BlipmqPeer
 from tests.figg_peer import FiggPeer
 from tests.fujin_peer import acknowledge, connect
+from tests.kafka_peer import batch, by_topic, metadata
+from tests.kafka_peer import fetch as kafka_fetch
+from tests.kafka_peer import produce as kafka_produce
 from tests.tank_peer import bundle, consume, produce
 
 PATIENCE_S = 20.0
 LARGE_BYTES = 300 << 10  # above what is looked at in the event loop
 LAST_SEQ = (1 << 64) - 1
+LAST_OFFSET = (1 << 63) - 1
 Addresses = dict[str, tuple[str, int]]
 
 
@@ -76,6 +82,23 @@ class Visitors:
                     peer.sendall(tank.encode_request(request))
                 assert file.read(int.from_bytes(file.read(5)[1:], "little")) or isinstance(request, messages.Ping)
             peer.sendall(tank.encode_request(consume(6, b"seen-by-tank", (1, LAST_SEQ), max_wait_ms=9000, min_bytes=1)))
+
+    def kafka(self) -> None:
+        """Asks, publishes, reads, waits for records in vain and goes."""
+        with self._connected("kafka") as peer, peer.makefile("rb") as file:
+            for number, (key, body) in enumerate((
+                (Key.API_VERSIONS, {}),
+                (Key.METADATA, metadata("seen-by-kafka")),
+                (Key.PRODUCE, kafka_produce("seen-by-kafka", batch(b"x"))),
+                (Key.FETCH, kafka_fetch("seen-by-kafka", (0, 1))),
+                (Key.LIST_OFFSETS, by_topic("seen-by-kafka", [{"index": 0, "timestamp_ms": -3}])),
+                (Key.DESCRIBE_CONFIGS, {"resources": [{"type": 2, "name": "seen-by-kafka"}], "synonyms": False}),
+                (Key.FETCH, kafka_fetch("seen-by-kafka", (0, LAST_OFFSET), wait_ms=20)),
+            )):  # fmt: skip
+                peer.sendall(encode_request(Head(key, APIS[key].last, number), "visitor", body))
+                assert file.read(int.from_bytes(file.read(4), "big"))
+            waiting = kafka_fetch("seen-by-kafka", (0, 2), wait_ms=200)
+            peer.sendall(encode_request(Head(Key.FETCH, 11, 9), "visitor", waiting))
 
     def blipmq(self) -> None:
         """Subscribes, publishes, polls, acknowledges some."""
@@ -175,7 +198,20 @@ class Visitors:
             return
 
 
-KINDS = ("figg", "reliably", "tank", "blipmq", "blipmq_v2", "fujin", "admin", "large", "topics", "silence", "noise")
+KINDS = (
+    "figg",
+    "reliably",
+    "tank",
+    "kafka",
+    "blipmq",
+    "blipmq_v2",
+    "fujin",
+    "admin",
+    "large",
+    "topics",
+    "silence",
+    "noise",
+)
 
 
 def main(addresses: Addresses, token: str) -> None:

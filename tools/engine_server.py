@@ -52,6 +52,7 @@ PROTOCOL_MODULES = (
     "netserver.tank.session",
     "netserver.blipmq.session",
     "netserver.fujin.listener",
+    "netserver.kafka.session",
 )
 """What a server loads when it starts to listen; one that takes over has it before."""
 EXIT_NOT_COMMITTED = 1
@@ -313,6 +314,7 @@ class ServerCommand(click.Command):
 @click.option("--tank", metavar=ADDRESS, help="TANK listener.")
 @click.option("--blipmq", metavar=ADDRESS, help="BlipMQ listener.")
 @click.option("--fujin", metavar=ADDRESS, help="Fujin listener (UDP).")
+@click.option("--kafka", metavar=ADDRESS, help="Kafka listener.")
 @click.option("--admin", metavar=ADDRESS, help="Health, metrics and admin API over HTTP.")
 @click.option("--port-offset", type=int, metavar="N", help="Add N to the ports of listeners that no option names.")
 @click.option("--ports", type=click.Choice(["auto"]), help="Free ports for them; logtool finds them by --data-dir.")

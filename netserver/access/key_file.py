@@ -38,7 +38,7 @@ from netserver.limits import API_KEY_CHARS_MIN, KEY_FILE_BYTES_MAX, KEY_GLOBS_MA
 DIGEST_BYTES: Final = 32
 SALT_BYTES: Final = 16
 KEY_FILE_MODE: Final = 0o600
-LISTENERS: Final = ("figg", "reliably", "tank", "blipmq", "fujin", "admin")
+LISTENERS: Final = ("figg", "reliably", "tank", "blipmq", "fujin", "kafka", "admin")
 GLOBS: Final = ("publish", "subscribe", "create", "manage", "listeners", "certificates", "networks")
 SECRETS: Final = frozenset({"salt", "hash", "previous"})
 FIELDS: Final = frozenset({"name", "created", "role", "anyone", "quotas", *GLOBS, *SECRETS})

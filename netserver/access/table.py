@@ -30,6 +30,7 @@ class Request(NamedTuple):
 
 FREE: Final = Request()
 _BLIPMQ: Final = "NACK 401"
+_KAFKA: Final = "error 29"
 _FUJIN: Final = "error text"
 _RELIABLY: Final = "error line"
 
@@ -80,6 +81,20 @@ REQUESTS: Final[dict[str, dict[str, Request]]] = {
         "ACK": Request(SUBSCRIBE, _FUJIN),
         "NACK": Request(SUBSCRIBE, _FUJIN),
         "DISCONNECT": FREE,
+    },
+    "kafka": {
+        "API_VERSIONS": FREE,
+        "METADATA": Request(None, "topics without any right to them are left out; error 29 when they are named"),
+        "PRODUCE": Request(PUBLISH, _KAFKA),
+        "FETCH": Request(SUBSCRIBE, _KAFKA),
+        "LIST_OFFSETS": Request(SUBSCRIBE, _KAFKA),
+        "INIT_PRODUCER_ID": FREE,
+        "CREATE_TOPICS": Request(CREATE, _KAFKA),
+        "DELETE_TOPICS": Request(MANAGE, _KAFKA),
+        "DELETE_RECORDS": Request(MANAGE, _KAFKA),
+        "CREATE_PARTITIONS": Request(MANAGE, _KAFKA),
+        "DESCRIBE_CONFIGS": Request(None, "error 29 without any right to the topic"),
+        "INCREMENTAL_ALTER_CONFIGS": Request(MANAGE, _KAFKA),
     },
 }
 

@@ -33,6 +33,7 @@ from netserver.config.settings import (
     number_setting,
     text_setting,
 )
+from netserver.errors import ConfigError
 from netserver.limits import MIB
 
 
@@ -122,12 +123,34 @@ class AdminSection:
     )
 
 
+@dataclass(frozen=True)
+class KafkaSection(ListenerSection):
+    """Kafka."""
+
+    listen: Address | None = address_setting("127.0.0.1:9092", "HOST:PORT of the Kafka listener, or off.")  # noqa: RUF009
+    advertised: str = text_setting(
+        "", "HOST:PORT that clients are told to connect to; empty: where a client has found this server."
+    )
+
+    def __post_init__(self) -> None:
+        if self.advertised:
+            try:
+                address = Address.parse(self.advertised)
+            except ValueError:
+                address = None
+            if address is None or not address.port or address.host in ("0.0.0.0", "::"):
+                raise ConfigError(
+                    f"[kafka] advertised = {self.advertised!r}: expected the HOST:PORT by which clients reach it"
+                )
+
+
 PROTOCOL_SECTIONS: Final[dict[str, type[ListenerSection]]] = {
     "figg": FiggSection,
     "reliably": ReliablySection,
     "tank": TankSection,
     "blipmq": BlipmqSection,
     "fujin": FujinSection,
+    "kafka": KafkaSection,
 }
 
 
@@ -147,6 +170,7 @@ class ServerConfig:
     tank: TankSection = field(default_factory=TankSection)
     blipmq: BlipmqSection = field(default_factory=BlipmqSection)
     fujin: FujinSection = field(default_factory=FujinSection)
+    kafka: KafkaSection = field(default_factory=KafkaSection)
     admin: AdminSection = field(default_factory=AdminSection)
     console: ConsoleSection = field(default_factory=ConsoleSection)
     access: AccessSection = field(default_factory=AccessSection)

@@ -30,7 +30,7 @@ _RELOADABLE_FIELDS: Final = frozenset(
     - {f"blipmq.{name}" for name in ("listen", "handshake_timeout", "acks", "fsync_policy")}
     | {f"reliably.{name}" for name in section_settings(ReliablySection) if name != "listen"}
     | {f"fujin.{name}" for name in section_settings(FujinSection) if name not in FUJIN_FIXED}
-    | {"access.file", "access.audit", "admin.backup_dir"}
+    | {"kafka.advertised", "access.file", "access.audit", "admin.backup_dir"}
     | {f"console.{name}" for name in section_settings(ConsoleSection)}
     | {f"{name}.clients" for name in _LISTENERS}
     | {f"{name}.tls_{what}" for name in _LISTENERS for what in ("certificate", "key", "client_ca")}

@@ -10,7 +10,7 @@ class FormatError(Exception):
 
 
 class Code(IntEnum):
-    """Error codes of the protocol, those that this server sends."""
+    """Error codes of the protocol, those that this server sends (records have some more)."""
 
     NONE = 0
     OUT_OF_RANGE = 1
@@ -31,4 +31,3 @@ class Code(IntEnum):
     STORAGE = 56
     FETCH_SESSION_UNKNOWN = 70
     INVALID_RECORD = 87
-    QUOTA = 89

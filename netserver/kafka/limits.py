@@ -31,8 +31,37 @@ STRING_BYTES_MAX: Final = 32_767
 VARINT_BYTES_MAX: Final = 5
 """Longest varint: a u32 in groups of 7 bits."""
 
-DECODED_AT_ONCE_BYTES: Final = 64 << 10
-"""A larger request that brings no records is read by a thread: it may take 200 ms."""
+CHECKED_AT_ONCE_BYTES: Final = 64 << 10
+"""A larger request is read, and its records are checked, by a thread: that may take 200 ms."""
+
+UNPACKED_AT_ONCE_BYTES: Final = 1 << 10
+"""The same for a Produce with compressed records: they may be ten thousand times as long."""
+
+PIPELINED_MAX: Final = 1024
+"""Produce requests of one connection that wait for the disk; at so many it is not read. They are bounded by their
+bytes, too."""
+
+ANSWER_BYTES_MAX: Final = 4 << 20
+"""Records in one Fetch answer, however much is asked for: a larger one gains no throughput and holds memory. The first
+batch comes whole in any case."""
+
+CHUNK_BYTES_MAX: Final = 1 << 20
+"""Records of one partition in one answer, for the same reason; it is what clients ask for."""
+
+WAITED_BYTES_MAX: Final = 1 << 20
+"""A Fetch that waits for more than this is answered when this is there: what was read already is held meanwhile."""
+
+WAIT_MS_MAX: Final = 300_000
+"""Longest wait of a Fetch; clients ask for half a second. While one waits nobody notices that its client is gone."""
+
+WAITING_PARTITIONS_MAX: Final = 1 << 20
+"""Partitions of all Fetches that wait; about 400 bytes each. Beyond it a Fetch is answered at once."""
+
+TOPIC_NAME_CHARS_MAX: Final = 249
+"""Longest name of a topic that is made here, as in the original."""
+
+SCAN_BYTES: Final = 256 << 10
+"""Read at a time when a record is looked for by its time."""
 
 # --- records
 

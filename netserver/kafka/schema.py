@@ -62,6 +62,13 @@ class Field(NamedTuple):
     until: int = LAST
 
 
+class Encoded(NamedTuple):
+    """Stands for an array of structures that is encoded already; see ``Structure.inner``."""
+
+    elements: int
+    data: bytes | bytearray
+
+
 class Reader:
     """Bytes of one message on the way to values."""
 
@@ -118,18 +125,24 @@ class Structure:
 
     Args:
         fields: of all versions.
+
+    Attributes:
+        inner: the structures of its arrays by the names of the fields, to encode their elements one by one.
     """
 
     def __init__(self, fields: Iterable[Field], version: int, *, flexible: bool) -> None:
         self._flexible = flexible
+        self.inner: dict[str, Structure] = {}
         self._missing: Values = {}
         present = []
         for field in fields:
             if field.since <= version <= field.until:
                 present.append(field)
+                if isinstance(field.type, Array) and not isinstance(field.type.of, Type):
+                    self.inner[field.name] = Structure(field.type.of, version, flexible=flexible)
             else:
                 self._missing[field.name] = field.default
-        self._steps = list(_steps(present, version, flexible))
+        self._steps = list(_steps(present, flexible, self.inner))
 
     def read(self, reader: Reader) -> Values:
         """The values at the reader's place. Raises FormatError."""
@@ -161,7 +174,7 @@ class Structure:
 _Step = tuple[list[str], list[Any], "Struct | None", Read, Write]
 
 
-def _steps(fields: Sequence[Field], version: int, flexible: bool) -> Iterator[_Step]:
+def _steps(fields: Sequence[Field], flexible: bool, inner: dict[str, Structure]) -> Iterator[_Step]:
     """Fields one by one, and runs of fixed size together."""
     for is_fixed, run in groupby(fields, lambda field: isinstance(field.type, Type) and type(field.type.value) is str):
         found = list(run)
@@ -172,7 +185,12 @@ def _steps(fields: Sequence[Field], version: int, flexible: bool) -> Iterator[_S
             yield [field.name for field in found], defaults, Struct(">" + codes), _none, _nothing
             continue
         for field in found:
-            yield [field.name], [field.default], None, *_forms(field.type, version, flexible)
+            forms = (
+                _array(field.type, flexible, inner.get(field.name))
+                if isinstance(field.type, Array)
+                else _forms(field.type, flexible)
+            )
+            yield [field.name], [field.default], None, *forms
 
 
 def _none(_reader: Reader) -> None:
@@ -183,10 +201,8 @@ def _nothing(_out: bytearray, _value: object) -> None:
     """Stands where a run of fixed size is written."""
 
 
-def _forms(kind: Type | Array, version: int, flexible: bool) -> tuple[Read, Write]:
+def _forms(kind: Type, flexible: bool) -> tuple[Read, Write]:
     """How to read and write a value."""
-    if isinstance(kind, Array):
-        return _array(kind, version, flexible)
     if kind in (Type.BYTES, Type.RECORDS):
         return _buffer(kind, flexible)
     if kind in (Type.STRING, Type.NULLABLE_STRING):
@@ -253,14 +269,14 @@ def _buffer(kind: Type, flexible: bool) -> tuple[Read, Write]:
     return read, write
 
 
-def _array(kind: Array, version: int, flexible: bool) -> tuple[Read, Write]:
-    read_one: Read
-    write_one: Write
-    if isinstance(kind.of, Type):
-        read_one, write_one = _forms(kind.of, version, flexible)
+def _array(kind: Array, flexible: bool, structure: Structure | None) -> tuple[Read, Write]:
+    forms: tuple[Read, Write]
+    if structure is not None:
+        forms = structure.read, structure.write
     else:
-        structure = Structure(kind.of, version, flexible=flexible)
-        read_one, write_one = structure.read, structure.write
+        assert isinstance(kind.of, Type)
+        forms = _forms(kind.of, flexible)
+    read_one, write_one = forms
 
     def read(reader: Reader) -> list[Any] | None:
         count = reader.length(_INT32, flexible=flexible)
@@ -273,13 +289,16 @@ def _array(kind: Array, version: int, flexible: bool) -> tuple[Read, Write]:
             raise FormatError(f"an array of {count} elements")
         return [read_one(reader) for _ in range(count)]
 
-    def write(out: bytearray, value: Sequence[Any] | None) -> None:
+    def write(out: bytearray, value: Sequence[Any] | Encoded | None) -> None:
         if value is None:
             assert kind.is_nullable, "null where an array is needed"
             _put_length(out, -1, _INT32, flexible)
-            return
-        _put_length(out, len(value), _INT32, flexible)
-        for one in value:
-            write_one(out, one)
+        elif isinstance(value, Encoded):
+            _put_length(out, value.elements, _INT32, flexible)
+            out += value.data
+        else:
+            _put_length(out, len(value), _INT32, flexible)
+            for one in value:
+                write_one(out, one)
 
     return read, write

@@ -250,7 +250,7 @@ def check_records(data_dir: Path, before: Acknowledged, after: Acknowledged) -> 
 
 def quiet_server(data_dir: Path) -> Server:
     """One that nobody can reach."""
-    off = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin", "reliably", "admin")}
+    off = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin", "reliably", "admin", "kafka")}
     own = {"server": {"data_dir": str(data_dir)}}
     return Server(loading.build(("test", SMALL), ("test", off), ("test", own)))
 

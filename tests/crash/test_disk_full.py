@@ -108,7 +108,7 @@ def test_a_start_on_a_full_disk(tmp_path: Path) -> None:
 
 
 def test_a_server_starts_on_a_full_disk_and_is_read_from(tmp_path: Path) -> None:
-    off = {name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin")}
+    off = {name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin", "kafka")}
     with tmpfs(tmp_path / "disk", ROOM) as disk:
         with server(disk / "data", off) as process, FiggPeer(process.address("figg")) as peer:
             peer.send(b"t", [b"%d" % number for number in range(100)])
@@ -121,7 +121,7 @@ def test_a_server_starts_on_a_full_disk_and_is_read_from(tmp_path: Path) -> None
 
 
 def test_the_server_on_a_full_disk(tmp_path: Path) -> None:
-    off = {name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin")}
+    off = {name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin", "kafka")}
     with tmpfs(tmp_path / "disk", 3 * ROOM) as disk, server(disk / "data", off) as process:
         with FiggPeer(process.address("figg")) as peer:
             peer.send(b"t", [b"%d" % number for number in range(100)])

@@ -35,7 +35,7 @@ TRANSACTION_BYTES = 16_000
 
 
 async def started(data: Path, image: Image) -> SimulatedServer:
-    off = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin", "reliably", "admin")}
+    off = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin", "reliably", "admin", "kafka")}
     config = config_reading.build(("test", {"server": {"data_dir": str(data)}, **off}))
     server = SimulatedServer(config, image.files, image.state)
     await server.start()

@@ -33,7 +33,7 @@ def quintlog(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
-    off = [f"QUINTLOG_{name}_LISTEN".upper() for name in ("tank", "reliably", "blipmq", "fujin")]
+    off = [f"QUINTLOG_{name}_LISTEN".upper() for name in ("tank", "reliably", "blipmq", "fujin", "kafka")]
     environment = {**os.environ, **dict.fromkeys(off, "off")}
     return subprocess.run(
         [sys.executable, "-m", *command], env=environment, capture_output=True, text=True, timeout=60, check=False

@@ -31,7 +31,7 @@ PUBLISHERS = 3
 SETTINGS = {
     "topics": {"segment_bytes": "256KiB", "retention_bytes": "4MiB"},
     "engine": {"housekeeping_interval_ms": "50", "retention_grace_ms": "0"},
-    **{name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin")},
+    **{name: {"listen": "off"} for name in ("tank", "reliably", "blipmq", "fujin", "kafka")},
 }
 
 

@@ -22,7 +22,7 @@ NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 CLIENTS = 200 if NIGHTLY else 20
 MESSAGES = 1000 if NIGHTLY else 400
 KILLS = 20 if NIGHTLY else 3
-OFF = {name: {"listen": "off"} for name in ("tank", "blipmq", "fujin")}
+OFF = {name: {"listen": "off"} for name in ("tank", "blipmq", "fujin", "kafka")}
 
 
 class Lines:

@@ -27,7 +27,9 @@ ALL = (*GOES_ON, signal.SIGINT, signal.SIGTERM)
 QUICK = (signal.SIGHUP, signal.SIGTERM)
 """One that it goes on after, one that ends it."""
 PORTS = [
-    part for name in ("figg", "reliably", "tank", "blipmq", "fujin", "admin") for part in (f"--{name}", "127.0.0.1:0")
+    part
+    for name in ("figg", "reliably", "tank", "blipmq", "fujin", "kafka", "admin")
+    for part in (f"--{name}", "127.0.0.1:0")
 ]
 
 

@@ -106,7 +106,7 @@ def test_little_memory_is_an_error_or_enough(tmp_path: Path) -> None:
 @pytest.mark.parametrize("closed", ["1>&-", "2>&-", "0<&- 1>&- 2>&-", ">/dev/full 2>/dev/full"])
 def test_standard_streams_that_are_closed_or_full(tmp_path: Path, closed: str) -> None:
     """The files of the log do not get their descriptors, and nothing waits for them."""
-    off = {f"QUINTLOG_{name}_LISTEN".upper(): "off" for name in ("tank", "reliably", "blipmq", "fujin")}
+    off = {f"QUINTLOG_{name}_LISTEN".upper(): "off" for name in ("tank", "reliably", "blipmq", "fujin", "kafka")}
     free = {"QUINTLOG_FIGG_LISTEN": "127.0.0.1:0", "QUINTLOG_ADMIN_LISTEN": "127.0.0.1:0"}
     command = f'exec "$@" {closed}'
     data = tmp_path / "data"

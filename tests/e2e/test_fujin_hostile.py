@@ -30,7 +30,7 @@ TIMES = 10 if NIGHTLY else 1
 GROWTH_KIB = 64 * 1024
 MIB = 1 << 20
 SETTINGS: Settings = {
-    **{name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")},
+    **{name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably", "kafka")},
     "fujin": {"transaction_timeout": 1000, "idle_timeout": 10_000, "ping_interval": 500, "ping_timeout": 2000},
 }
 Address = tuple[str, int]

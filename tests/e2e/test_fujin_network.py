@@ -35,7 +35,7 @@ PING_MS = 10 * CONNECTIONS
 IDLE_S = 20 if NIGHTLY else 2
 PING_CPU_MS = 5.0
 """For each PING and its answer; it takes about half a millisecond."""
-OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
+OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably", "kafka")}
 
 
 def rss_kib(process: ServerProcess) -> int:

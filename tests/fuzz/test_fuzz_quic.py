@@ -21,7 +21,7 @@ pytestmark = pytest.mark.checked
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 CONNECTIONS = 20_000 if NIGHTLY else 150
-OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
+OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably", "kafka")}
 TYPES = (*range(0x1F), 0x30, 0x31, 0x40, 0x3FFF)
 NUMBERS = (0, 1, 2, 3, 4, 5, 8, 12, 20, 63, 64, 1000, 16_383, 262_143, 262_144, 1 << 20, 1 << 30, (1 << 62) - 1)
 NEW_CONNECTION_ID, STREAMS, CLOSES = 0x18, range(0x08, 0x10), (0x1C, 0x1D)

@@ -1,4 +1,4 @@
-"""One topic, five protocols: what any publishes is read by all, with equal bytes and numbers; also at the limits."""
+"""One topic, six protocols: what any publishes is read by all, with equal bytes and numbers; also at the limits."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from netserver.fujin import codec
 from netserver.fujin.codec import Answer
 from netserver.testing import Settings, running
 from tests.fujin_peer import connect
+from tests.kafka_peer import Peer, Record
 
 WAIT_S = 60
 RECORD_BYTES = 1 << 20
@@ -40,8 +41,37 @@ class Seen(NamedTuple):
     value: bytes
 
 
+class Kafka:
+    """A client of Kafka's, by hand."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+
+    async def __aenter__(self) -> Kafka:
+        self.peer = await Peer.open(self.address)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.peer.close()
+
+    async def publish(self, topic: str, value: bytes, key: bytes = b"") -> None:
+        """Publish one record."""
+        found = await self.peer.produce(topic, Record(value, key or None))
+        if found["error"]:
+            raise errors.Refused(found["error"], str(found["message"]))
+
+    async def read(self, topic: str, count: int) -> list[Record]:
+        """The first ``count`` records."""
+        found: list[Record] = []
+        peer = await Peer.open(self.address)
+        while len(found) < count:
+            found += await peer.records(topic, found[-1].offset + 1 if found else 1, wait_ms=1000)
+        await peer.close()
+        return found[:count]
+
+
 class Clients:
-    """A client for each protocol that publishes, and readers for all five and for the command."""
+    """A client for each protocol that publishes, and readers for all six and for the command."""
 
     def __init__(self, data_dir: Path, listening: dict[str, Address]) -> None:
         addresses = self.addresses = {name: str(address) for name, address in listening.items()}
@@ -50,11 +80,12 @@ class Clients:
         self.blipmq: Any = blipmq.connect(addresses["blipmq"], version=2)
         self.figg: Any = figg.connect(addresses["figg"])
         self.fujin: Any = fujin.connect(addresses["fujin"], ca=data_dir / "fujin-certificate.pem")
+        self.kafka: Any = Kafka(listening["kafka"])
         self.tank: Any = tank.connect(addresses["tank"])
 
     async def publish(self, protocol: str, topic: str, value: bytes, key: bytes = b"") -> None:
         """Publish one record; with its key, where the protocol has one."""
-        if protocol in ("tank", "blipmq"):
+        if protocol in WITH_KEYS:
             await getattr(self, protocol).publish(topic, value, key=key)
         else:
             await getattr(self, protocol).publish(topic, value)
@@ -70,6 +101,9 @@ class Clients:
     async def _read_tank(self, topic: str, count: int) -> list[Seen]:
         async with self.tank.subscribe(topic, start=tank.EARLIEST) as records:
             return [Seen(one.seq, one.key, one.value) for one in [await records.next() for _ in range(count)]]
+
+    async def _read_kafka(self, topic: str, count: int) -> list[Seen]:
+        return [Seen(one.offset, one.key or b"", one.value or b"") for one in await self.kafka.read(topic, count)]
 
     async def _read_blipmq(self, topic: str, count: int) -> list[Seen]:
         async with self.blipmq.subscribe(topic, start=blipmq.EARLIEST) as messages:
@@ -108,8 +142,9 @@ def _of_json(document: dict[str, Any]) -> Seen:
     return Seen(document["offset"], text("key"), text("value"))
 
 
-PUBLISHERS = ("figg", "tank", "blipmq", "fujin")
-READERS = ("figg", "tank", "blipmq", "fujin", "json", "logtool")
+PUBLISHERS = ("figg", "tank", "blipmq", "fujin", "kafka")
+WITH_KEYS = ("tank", "blipmq", "kafka")
+READERS = ("figg", "tank", "blipmq", "fujin", "kafka", "json", "logtool")
 
 
 @asynccontextmanager
@@ -131,7 +166,7 @@ def check(reader: str, found: list[Seen], expected: list[Seen]) -> None:
 @pytest.mark.parametrize("publisher", PUBLISHERS)
 def test_what_one_publishes_all_read(tmp_path: Path, publisher: str) -> None:
     """Keys are kept where both protocols have a place for them."""
-    has_keys = publisher in ("tank", "blipmq")
+    has_keys = publisher in WITH_KEYS
 
     async def main() -> None:
         async with all_clients(tmp_path / "data") as clients:
@@ -160,12 +195,12 @@ def test_all_at_once_into_one_topic(tmp_path: Path) -> None:
                     await clients.publish(publisher, "topic", b"%s %03d" % (publisher.encode(), number))
 
             live = [
-                asyncio.create_task(clients.read(reader, "topic", 400)) for reader in READERS if reader != "logtool"
+                asyncio.create_task(clients.read(reader, "topic", 500)) for reader in READERS if reader != "logtool"
             ]
             await asyncio.gather(*map(publish, PUBLISHERS))
             orders = [await task for task in live]
-            expected = await clients.read("logtool", "topic", 400)
-            assert [one.seq for one in expected] == list(range(1, 401))
+            expected = await clients.read("logtool", "topic", 500)
+            assert [one.seq for one in expected] == list(range(1, 501))
             for publisher in PUBLISHERS:
                 own = [one.value for one in expected if one.value.startswith(publisher.encode())]
                 assert own == [b"%s %03d" % (publisher.encode(), number) for number in range(100)]
@@ -187,10 +222,10 @@ def test_records_at_exactly_the_limits(tmp_path: Path) -> None:
                     if publisher == "fujin" and size == 0:
                         continue  # it has none
                     value = (publisher.encode() * (size // 4 + 1))[:size]
-                    key = b"k" * KEY_BYTES if publisher in ("tank", "blipmq") else b""
+                    key = b"k" * KEY_BYTES if publisher in WITH_KEYS else b""
                     await clients.publish(publisher, "topic", value, key)
                     expected.append(Seen(len(expected) + 1, key, value))
-            for publisher in ("blipmq", "fujin"):
+            for publisher in ("blipmq", "fujin", "kafka"):
                 with pytest.raises((errors.TooLarge, errors.Refused)):
                     await clients.publish(publisher, "topic", bytes(RECORD_BYTES + 1))
             with pytest.raises(errors.PublishRefused):  # Figg can only close
@@ -217,5 +252,33 @@ def test_headers_of_fujin_are_kept(tmp_path: Path) -> None:
                 check(reader, await clients.read(reader, "topic", 1), [Seen(1, b"", b"value")])
             (line,) = await clients.cat("topic")
             assert line["headers"] == [{"name": "name", "value": "text"}, {"name": "raw", "value_base64": "/w=="}]
+
+    asyncio.run(main())
+
+
+def test_times_headers_and_missing_values_of_kafka_are_kept(tmp_path: Path) -> None:
+    """Where a protocol has no place for them, the value is what it was; a missing one is empty."""
+
+    async def main() -> None:
+        async with all_clients(tmp_path / "data") as clients:
+            await clients.tank.create_topic("topic")
+            headers = (("name", b"text"), ("raw", b"\xff"), ("name", b"again"), ("none", None))
+            sent = [
+                Record(b"value", b"key", 1_700_000_000_123, headers),
+                Record(None, b"tombstone", 1_600_000_000_000),
+                Record(b"long", b"k" * 300),
+            ]
+            assert (await clients.kafka.peer.produce("topic", *sent))["offset"] == 1
+            expected = [one._replace(offset=number) for number, one in enumerate(sent, 1)]
+            assert await clients.kafka.read("topic", 3) == expected
+            seen = [Seen(1, b"key", b"value"), Seen(2, b"tombstone", b""), Seen(3, b"", b"long")]
+            for reader in READERS:
+                if reader not in ("kafka", "fujin"):  # the latter has no empty values
+                    check(reader, await clients.read(reader, "topic", 3), seen)
+            line = (await clients.cat("topic"))[0]
+            assert [(one["name"], one.get("value")) for one in line["headers"][:3]] == [
+                ("name", "text"), ("raw", None), ("name", "again"),
+            ]  # fmt: skip
+            assert line["timestamp"].startswith("2023-11-14T22:13:20.123")
 
     asyncio.run(main())

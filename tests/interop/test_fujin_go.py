@@ -18,7 +18,7 @@ from netserver.testing import ServerProcess, Settings, server
 from tests.e2e.test_handover import successor_of
 from tests.interop.original_fujin import NEEDED, ONE_THREAD, built
 
-OFF = {name: {"listen": "off"} for name in ("figg", "reliably", "tank", "blipmq")}
+OFF = {name: {"listen": "off"} for name in ("figg", "reliably", "tank", "blipmq", "kafka")}
 TIMEOUT_S = 120
 LARGE = 1 << 20
 

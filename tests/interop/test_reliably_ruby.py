@@ -18,7 +18,7 @@ from netserver.testing import ServerProcess, server
 from tests.chaos_proxy import ChaosProxy
 
 CLIENT = Path(os.environ.get("QUINTLOG_RELIABLY", "/nowhere")) / "client" / "bin" / "client"
-OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin")}
+OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin", "kafka")}
 
 pytestmark = [
     pytest.mark.skipif(not CLIENT.exists() or shutil.which("ruby") is None, reason="the original's client is not here"),

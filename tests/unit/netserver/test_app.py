@@ -160,7 +160,7 @@ def test_default_configuration_of_the_object() -> None:
     assert server.addresses == {}
 
 
-EVERY_LISTENER = ("figg", "reliably", "tank", "blipmq", "fujin", "admin")
+EVERY_LISTENER = ("figg", "reliably", "tank", "blipmq", "fujin", "kafka", "admin")
 
 
 def test_all_addresses_in_use_are_told_in_one_go(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
 
 def free_listeners() -> tuple[str, ...]:
     """Arguments that put every listener on a free port."""
-    names = ("figg", "reliably", "tank", "blipmq", "fujin", "admin")
+    names = ("figg", "reliably", "tank", "blipmq", "fujin", "kafka", "admin")
     return tuple(part for name in names for part in (f"--{name}", "127.0.0.1:0"))
 
 

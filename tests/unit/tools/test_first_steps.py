@@ -61,7 +61,7 @@ def test_a_start_that_fails_leaves_nothing(tmp_path: Path) -> None:
     there.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = "{}:{}".format(*taken.getsockname())
-        free = [f"--{name}=127.0.0.1:0" for name in ("figg", "reliably", "tank", "blipmq", "fujin")]
+        free = [f"--{name}=127.0.0.1:0" for name in ("figg", "reliably", "tank", "blipmq", "fujin", "kafka")]
         for data_dir in (tmp_path / "new" / "data", there):
             done = start(data_dir, *free, "--admin", address)
             assert done.returncode == 6

@@ -26,7 +26,7 @@ for number, fd in enumerate(sys.argv[1:3], 3):
 os.environ["LISTEN_PID"] = str(os.getpid())
 os.execv(sys.argv[3], sys.argv[3:])
 """
-LISTENERS = ("figg", "reliably", "tank", "blipmq", "fujin")
+LISTENERS = ("figg", "reliably", "tank", "blipmq", "fujin", "kafka")
 
 
 class Manager:

@@ -13,6 +13,7 @@ from netserver.access.table import PUBLIC, REQUESTS, ROUTES, route_of
 from netserver.blipmq.codec import FrameType
 from netserver.figg import codec as figg
 from netserver.fujin.codec import Op
+from netserver.kafka.apis import APIS
 from netserver.reliably.codec import Request as ReliablyRequest
 from netserver.tank.messages import MessageId
 from netserver.tank.requests import REQUEST_IDS
@@ -46,6 +47,7 @@ def test_every_request_of_a_codec_is_in_the_table() -> None:
     assert set(REQUESTS["tank"]) == {MessageId(number).name for number in REQUEST_IDS}
     assert set(REQUESTS["blipmq"]) == {kind.name for kind in FrameType}
     assert set(REQUESTS["fujin"]) == {op.name for op in Op}
+    assert set(REQUESTS["kafka"]) == {api.key.name for api in APIS.values()}
     assert set(REQUESTS["reliably"]) == {kind.__name__ for kind in get_args(ReliablyRequest)}
 
 
@@ -104,6 +106,9 @@ def test_topics_that_somebody_has_no_right_to_are_hidden_from_him(tmp_path: Path
             assert await access_place.tank_topics(here, "elsewhere") == {b"u-1"}
             assert await access_place.tank_topics(here, "only-manage") == {b"t-1"}
             assert await access_place.tank_topics(here, "nothing") == set()
+            for who, seen in (("everything", 3), ("elsewhere", 1), ("only-manage", 1), ("nothing", 0)):
+                assert await access_place.kafka_topics(here, who) == await access_place.tank_topics(here, who)
+                assert len(await access_place.kafka_topics(here, who)) == seen
 
     asyncio.run(test())
 

@@ -18,7 +18,7 @@ from netserver.errors import ConfigError
 from netserver.testing import running
 from tests.echo import run
 
-OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
+OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably", "kafka")}
 
 
 def of_file(tmp_path: Path, text: str) -> ServerConfig:
@@ -122,7 +122,7 @@ def test_the_others_serve_when_a_certificate_is_damaged(tmp_path: Path, caplog: 
 
     async def main() -> None:
         async with running(tmp_path / "data", {"tank": missing}) as server:
-            assert {*server.listeners} == {"figg", "reliably", "blipmq"}
+            assert {*server.listeners} == {"figg", "reliably", "blipmq", "kafka"}
             assert {*server.failed} == {"fujin", "tank"}
             async with figg.connect(str(server.addresses["figg"])) as client:
                 await client.publish("t", b"it serves")

@@ -26,6 +26,7 @@ def test_defaults() -> None:
         "tank": "127.0.0.1:11011",
         "blipmq": "127.0.0.1:5555",
         "fujin": "127.0.0.1:4848",
+        "kafka": "127.0.0.1:9092",
         "admin": "127.0.0.1:9180",
     }
     assert made.engine.topic.durability == "always"

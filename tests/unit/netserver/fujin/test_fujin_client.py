@@ -24,7 +24,7 @@ from tests.echo import run, until
 pytestmark = pytest.mark.whole
 
 Test = Callable[[Server, fujin.Client], Awaitable[None]]
-OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
+OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably", "kafka")}
 BOTH = pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 
 

@@ -21,7 +21,7 @@ from tests.echo import run, until
 from tests.fujin_peer import Peer, Stream, connect
 
 Test = Callable[[Server, Peer], Awaitable[None]]
-ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
+ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably", "kafka")}
 
 
 def serve(test: Test, loop: str = "asyncio", topics: dict[str, Any] | None = None, **settings: Any) -> None:

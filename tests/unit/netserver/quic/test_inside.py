@@ -100,7 +100,7 @@ def test_a_server_says_so_in_one_line(tmp_path: Path) -> None:
     package.mkdir()
     (package / "__init__.py").write_text('__version__ = "1.6.1"\n')
     command = [sys.executable, "-P", "-m", "quintlog", "engine-server", "--data-dir", str(tmp_path / "data")]
-    for name in ("figg", "reliably", "tank", "blipmq", "fujin", "admin"):
+    for name in ("figg", "reliably", "tank", "blipmq", "fujin", "kafka", "admin"):
         command += [f"--{name}", "127.0.0.1:0"]
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)

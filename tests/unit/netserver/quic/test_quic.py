@@ -35,7 +35,7 @@ from tests.fujin_peer import Peer, client_configuration, connect
 pytestmark = pytest.mark.whole
 
 Test = Callable[[Server, FujinListener, tuple[str, int]], Awaitable[None]]
-ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
+ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably", "kafka")}
 
 
 def serve(test: Test, loop: str = "asyncio", data: Path | None = None, **settings: Any) -> None:

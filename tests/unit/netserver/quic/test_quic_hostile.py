@@ -26,7 +26,7 @@ from tests.quic_attacker import Attacker, crypto_frame, packed, stream_frame
 
 pytestmark = pytest.mark.whole
 
-ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
+ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably", "kafka")}
 Test = Callable[[Server, FujinListener, tuple[str, int]], Awaitable[None]]
 
 

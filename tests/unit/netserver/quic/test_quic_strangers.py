@@ -27,7 +27,7 @@ from tests.echo import until
 from tests.fujin_peer import client_configuration, connect
 from tests.quic_attacker import Attacker, number, stream_frame
 
-ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably")}
+ALONE = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "reliably", "kafka")}
 Test = Callable[[Server, FujinListener], Awaitable[None]]
 
 

@@ -20,7 +20,7 @@ from tools.logtool.lib.blipmq_wal import Damage, NotAWal, WalRecord, read_wal
 
 pytestmark = pytest.mark.whole
 
-OFF = {name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably")}
+OFF = {name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably", "kafka")}
 HEADER = b"BLIPWAL\0" + struct.pack("<I", 1) + bytes(20)
 
 

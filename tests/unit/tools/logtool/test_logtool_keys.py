@@ -15,7 +15,7 @@ from tests.unit.conftest import Logtool
 
 pytestmark = pytest.mark.whole
 
-OFF = {name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably")}
+OFF = {name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably", "kafka")}
 
 
 def accepts(address: tuple[str, int], key: str) -> bool:

@@ -73,7 +73,7 @@ LIKE = {
 @pytest.fixture(scope="module")
 def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A server with something of everything in it, of which nothing moves any more."""
-    settings: dict[str, dict[str, Any]] = {name: {"listen": "off"} for name in ("figg", "tank", "fujin")}
+    settings: dict[str, dict[str, Any]] = {name: {"listen": "off"} for name in ("figg", "tank", "fujin", "kafka")}
     settings["reliably"] = {"session_expiry_ms": "1h"}
     settings["blipmq"] = {"retry_backoff_ms": "1h", "retry_backoff_max_ms": "1h"}
     with server(tmp_path_factory.mktemp("rows") / "data", settings) as made:

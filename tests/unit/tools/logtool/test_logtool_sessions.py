@@ -16,7 +16,7 @@ from tests.unit.conftest import Logtool
 
 pytestmark = pytest.mark.whole
 
-OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin")}
+OFF = {name: {"listen": "off"} for name in ("figg", "tank", "blipmq", "fujin", "kafka")}
 
 
 def stream(address: tuple[str, int], request: dict[str, Any], count: int) -> socket.socket:

@@ -20,7 +20,7 @@ from tests.unit.conftest import Logtool
 pytestmark = pytest.mark.whole
 
 SETTINGS = {
-    **{name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably")},
+    **{name: {"listen": "off"} for name in ("figg", "tank", "fujin", "reliably", "kafka")},
     "blipmq": {"max_retries": "1", "retry_backoff_ms": "1", "dead_letter_suffix": ".dead"},
 }
 

@@ -48,7 +48,7 @@ def test_what_happened_between_two_samples(process: ServerProcess) -> None:
     picture = Picture(before, after)
     assert picture.rose("records_published_total") == picture.rose("records_published_total", "http") == 50
     lines = {line["protocol"]: line for line in picture.protocols()}
-    assert list(lines)[:5] == ["figg", "reliably", "tank", "blipmq", "fujin"]
+    assert list(lines)[:6] == ["figg", "reliably", "tank", "blipmq", "fujin", "kafka"]
     assert lines["http"]["published_per_second"] == pytest.approx(50 / picture.seconds, abs=0.1)
     assert lines["figg"] == {"protocol": "figg"} | dict.fromkeys(list(lines["figg"])[1:], 0) | {"ack_mean_ms": None}
     busy, quiet = picture.topics()

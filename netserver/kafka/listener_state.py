@@ -1,0 +1,87 @@
+"""What all Kafka connections of a server share: topics as Kafka sees them, and where clients are sent."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final
+
+from engine.errors import EngineError
+from netserver.config.settings import Address
+
+from .limits import TOPIC_NAME_CHARS_MAX
+
+if TYPE_CHECKING:
+    from engine.partitions.partition import Partition
+    from engine.state.topic_entries import Topic
+    from netserver.shell.connection import Connection, Services
+
+NODE: Final = 1
+"""This server, the only one of its cluster."""
+CLUSTER: Final = "quintlog"
+
+_NAME: Final = re.compile(rb"[A-Za-z0-9._-]{1,%d}" % TOPIC_NAME_CHARS_MAX)
+
+
+def is_new_name(name: bytes) -> bool:
+    """Whether a topic of this name may be made by Kafka's clients: what the original takes."""
+    return _NAME.fullmatch(name) is not None and name not in (b".", b"..")
+
+
+class ListenerState:
+    """Made once for each server; everything in the event loop's thread.
+
+    Attributes:
+        checks: where large requests are read and checked, one after the other.
+        waiting_partitions: those of Fetches that wait.
+    """
+
+    def __init__(self, services: Services) -> None:
+        self.services = services
+        self.log = services.log
+        self.catalog = services.log.catalog
+        self.checks = ThreadPoolExecutor(1, thread_name_prefix="quintlog-kafka")
+        self.waiting_partitions = 0
+
+    def topic(self, name: str) -> Topic | None:
+        """The topic of this name."""
+        topic = self.catalog.get(name.encode())
+        return topic if topic is not None and not topic.deleting else None
+
+    def partition(self, name: str, index: int) -> Partition | None:
+        """A partition, which may have to be opened; None when there is no such one.
+
+        Raises:
+            EngineError: its files cannot be looked for now.
+        """
+        topic = self.topic(name)
+        return self.log.partition(topic, index) if topic is not None and 0 <= index < topic.partition_count else None
+
+    def record_bytes_max(self, name: str) -> int:
+        """The largest record of a topic; of one that is not there what a new one would have. (Any thread.)"""
+        topic = self.topic(name)
+        return (topic.config if topic is not None else self.services.config.engine.topic).record_bytes_max
+
+    def address(self, connection: Connection) -> Address:
+        """Where clients are told that this server is: as configured, else where this one has found it."""
+        advertised = self.services.config.kafka.advertised
+        if advertised:
+            return Address.parse(advertised)
+        host, port, *_ = connection.transport.get_extra_info("sockname")
+        return Address(host, port)
+
+
+async def opened(partition: Partition) -> None:
+    """Wait until a partition is open.
+
+    Raises:
+        EngineError: it cannot be.
+    """
+    if partition.is_open:
+        return
+    done = asyncio.Event()
+    partition.when_open(done.set)
+    await done.wait()
+    if not partition.is_open:
+        raise (partition.error or EngineError(f"{partition.title} cannot be opened")).again()

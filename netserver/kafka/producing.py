@@ -1,0 +1,173 @@
+"""Produce: records into the log, and the answers that wait until they are on disk.
+
+The records of a request are checked first, all of them, by a thread where that may take long; then each partition's are
+appended or refused for itself. An answer goes out when everything of its request is stored or has failed: in the order
+of the requests, as everything on a connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from engine.errors import EngineError
+from netserver.access.table import right_of
+
+from .appending import append_records
+from .checking import Records, check_records
+from .errors import Code
+from .record_errors import RecordsError
+from .schema import Values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from engine.partitions.partition import Partition
+    from netserver.shell.connection import Connection
+    from netserver.shell.outstanding import Outstanding
+
+    from .codec import Head, Request
+    from .listener_state import ListenerState
+
+PUBLISH: Final = right_of("kafka", "PRODUCE")
+ACKS: Final = (-1, 0, 1)
+"""None, or when it is on disk: 1 promises no less than all here, as there is one replica."""
+CODEC_AT: Final = 22
+CODEC_BITS: Final = 7
+"""Where a batch of records says how they are packed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One partition of a request: what was found of its records, and what becomes of them."""
+
+    name: str
+    index: int
+    found: Records | RecordsError | Code
+    result: Values
+
+
+class Prepared(NamedTuple):
+    """A request whose records were looked at.
+
+    Attributes:
+        answer: what it is told, filled in by and by.
+    """
+
+    head: Head
+    acks: int
+    parts: list[Part]
+    answer: Values
+
+
+class Answer(NamedTuple):
+    """Stands behind everything of a request in the queue of answers."""
+
+    prepared: Prepared
+
+
+def prepare(shared: ListenerState, request: Request) -> Prepared:
+    """Check all records of a request; also on a thread."""
+    body = request.body
+    refused: Code | None = None
+    if body["acks"] not in ACKS:
+        refused = Code.INVALID_ACKS
+    elif body["transactional_id"] is not None:  # whose numbers nobody can have got here
+        refused = Code.INVALID_REQUEST
+    parts: list[Part] = []
+    topics: list[Values] = []
+    for topic in body["topics"]:
+        name = topic["name"]
+        record_bytes_max = shared.record_bytes_max(name)
+        results: list[Values] = []
+        for partition in topic["partitions"]:
+            result: Values = {"index": partition["index"], "error": Code.NONE}
+            found = refused or _checked(partition["records"], record_bytes_max)
+            parts.append(Part(name, partition["index"], found, result))
+            results.append(result)
+        topics.append({"name": name, "partitions": results})
+    return Prepared(request.head, body["acks"], parts, {"topics": topics})
+
+
+def _checked(records: memoryview, record_bytes_max: int) -> Records | RecordsError | Code:
+    try:
+        found = check_records(records, record_bytes_max)
+    except RecordsError as error:
+        return error
+    return Code.INVALID_RECORD if found.is_transactional else found
+
+
+def is_large(request: Request, size_bytes: int, at_once_bytes: int, unpacked_at_once_bytes: int) -> bool:
+    """Whether its records are better checked by a thread."""
+    if size_bytes > at_once_bytes:
+        return True
+    if size_bytes <= unpacked_at_once_bytes:
+        return False
+    return any(
+        len(records) > CODEC_AT and records[CODEC_AT] & CODEC_BITS
+        for topic in request.body["topics"]
+        for records in (partition["records"] for partition in topic["partitions"])
+    )
+
+
+class Producer:
+    """The publishing of one connection."""
+
+    def __init__(self, shared: ListenerState, connection: Connection, outstanding: Outstanding) -> None:
+        self._shared = shared
+        self._connection = connection
+        self._outstanding = outstanding
+
+    def closed_partitions(self, prepared: Prepared) -> list[Partition]:
+        """Those that have to be opened first."""
+        found = []
+        for part in prepared.parts:
+            try:
+                partition = self._shared.partition(part.name, part.index)
+            except EngineError:  # which appending meets again
+                continue
+            if partition is not None and not partition.is_open:
+                found.append(partition)
+        return found
+
+    def append(self, prepared: Prepared) -> Iterator[None]:
+        """Append what can be appended, partition by partition; the answer comes through the queue of answers."""
+        for part in prepared.parts:
+            code, text = self._append(part, prepared.acks)
+            if code:
+                part.result.update({"error": code, "message": text})
+            yield
+        self._outstanding.add_done(Answer(prepared))
+
+    def _append(self, part: Part, acks: int) -> tuple[int, str | None]:
+        """Append the records of a partition; else why not."""
+        if not self._connection.visitor.check("PRODUCE", PUBLISH, part.name.encode()):
+            return Code.TOPIC_FORBIDDEN, None
+        found = part.found
+        if isinstance(found, RecordsError):
+            return found.code, found.text
+        if isinstance(found, Code):
+            return found, None
+        try:
+            partition = self._shared.partition(part.name, part.index)
+            if partition is None:
+                return Code.UNKNOWN_TOPIC, None
+            appended = append_records(partition, found, self._outstanding, qos0=not acks)
+        except RecordsError as error:
+            return error.code, error.text
+        except EngineError as error:
+            return Code.STORAGE, str(error)
+        part.result.update({"offset": appended.base_seq, "log_start": partition.log_start})
+        for write_batch, records, size_bytes in appended.write_batches:
+            self._outstanding.add(write_batch, part, size_bytes, records)
+        return Code.NONE, None
+
+
+def failed(part: Part, error: Exception) -> None:
+    """A round has not stored it."""
+    part.result.update({"error": Code.STORAGE, "offset": -1, "log_start": -1, "message": str(error)})
+
+
+def has_failed(prepared: Prepared) -> bool:
+    """Whether anything of a request was not stored."""
+    return any(part.result["error"] for part in prepared.parts)
