@@ -370,11 +370,12 @@ def test_clients_that_do_not_read_cost_little() -> None:
                 here.publish("t", *(b"z" * 1000 for _ in range(1000)))
                 await here.committed()
             peers = [await here.peer(start(uuid=f"u{n}"), limit=4096) for n in range(3)]
-            await asyncio.sleep(0.5)
-            made = [here.sessions.position(f"u{n}")[2] for n in range(3)]
-            await asyncio.sleep(0.3)
-            assert [here.sessions.position(f"u{n}")[2] for n in range(3)] == made
-            assert all(0 < number < 20_000 for number in made), made
+            await here.until(lambda: len(here.shared.sessions) == 3)
+            made: list[int] = []
+            while made != (now := [here.sessions.position(f"u{n}")[2] for n in range(3)]) or not all(now):
+                made = now
+                await asyncio.sleep(0.3)
+            assert all(number < 20_000 for number in made), made
             other = await here.peer(start(uuid="v", offset=39_990))
             await other.lines(10)
             assert len(await peers[0].lines(40_000)) == 40_000
