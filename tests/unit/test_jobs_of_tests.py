@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,15 @@ def test_all_folders_of_tests_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("spark", "code"), [(5, 0), (1, 1), (2, 1)])
 def test_one_that_fails_fails_all(tmp_path: Path, spark: int, code: int) -> None:
     assert run(tmp_path, "large", "tests", spark=spark)[0] == code  # 5: nothing in it is of this size
+
+
+def test_ci_is_told_what_took_most_of_the_processor() -> None:
+    test = f"{Path(__file__).relative_to(ROOT)}::test_one_that_fails_fails_all"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    environment = {**os.environ, "QUINTLOG_CI": "1"}
+    said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=100).stdout
+    assert re.search(r" \d+ s of processor time ", said), said
+    assert len(re.findall(rf"^ +\d\.\d\d s {re.escape(test)}", said, re.MULTILINE)) == 3, said
 
 
 def test_chosen_ones_run_as_they_are_named(tmp_path: Path) -> None:
