@@ -127,6 +127,14 @@ class Publishing:
         )
         self._note(write_batches, partition, len(rows.values), rows.size_bytes)
 
+    async def put(self, partition: Partition, value: bytes) -> None:
+        """Append a value that is not large, as most requests do. Raises EngineError as `append` does."""
+        await self._turn()
+        size_bytes = len(value)
+        while not partition.writer(size_bytes).put(value, 0, size_bytes):
+            pass  # the next writer has room for it
+        self._note([partition.appended(self, size_bytes + RECORD_OVERHEAD_BYTES)], partition, 1, size_bytes)
+
     async def pack(
         self, partition: Partition, pack: Pack, src: bytes | bytearray, position: int, end: int, value_bytes_max: int
     ) -> int:

@@ -121,7 +121,10 @@ class RecordsApi:
         if asked.split == NONE and request.content.is_eof():  # the record has come as a whole
             value = request.content.read_nowait()
             check_size(len(value), topic.config.record_bytes_max)
-            await publishing.append(usual, Rows([value], [asked.key] if asked.key else None))
+            if asked.key or len(value) > HTTP_VALUE_WHOLE_BYTES:
+                await publishing.append(usual, Rows([value], [asked.key] if asked.key else None))
+            else:
+                await publishing.put(usual, value)
             return
         with self.room.share() as hold:
             await self._append_pieces(request.content.iter_any(), asked, topic, usual, publishing, hold)

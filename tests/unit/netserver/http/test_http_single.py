@@ -96,3 +96,29 @@ def test_what_an_address_says_is_the_same_each_time() -> None:
                 assert " 400 " in line
 
     with_place(test)
+
+
+def test_single_records_of_any_size_fill_write_batches() -> None:
+    """Sent without waiting: they share write batches, and none of them is lost where one is full."""
+    sizes = [(number * 7919) % 9000 for number in range(300)]
+
+    async def test(place: Place) -> None:
+        reader, writer = await place.connect()
+        for size in sizes:
+            writer.write(request_of(place, WHOLE, f"Content-Length: {size}\r\n") + b"x" * size)
+        async with asyncio.timeout(20):
+            for number in range(1, len(sizes) + 1):
+                head = await reader.readuntil(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200")
+                length = int(head.lower().partition(b"content-length: ")[2].split()[0])
+                assert json.loads(await reader.readexactly(length))["partitions"][0]["last_offset"] == number
+        writer.write(request_of(place, f"GET /v1/topics/t/records?format=raw&limit={len(sizes)}"))
+        async with asyncio.timeout(20):
+            await reader.readuntil(b"\r\n\r\n")
+            body = b""
+            while chunk := int(await reader.readline(), 16):
+                body += await reader.readexactly(chunk)
+                await reader.readline()
+        assert body == b"".join(size.to_bytes(4, "big") + b"x" * size for size in sizes)
+
+    with_place(test)
