@@ -15,16 +15,15 @@ from typing import Any
 
 from engine.callbacks import call_each
 from engine.commit.target import PartitionCommit
-from engine.config import TopicConfig
 from engine.context import EngineContext
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
-from engine.formats.batch import BatchWriter
-from engine.formats.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
+from engine.formats.batch_header import QOS0_ATTRIBUTE
 from engine.formats.bundle import BundleInfo
 from engine.formats.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from engine.limits import RECORD_OVERHEAD_BYTES, SEQ_RESERVATION, WRITE_BATCH_BYTES_MAX, WRITE_BATCH_BYTES_MIN
 from engine.partitions import reads as reading
 from engine.partitions import retention
+from engine.partitions.appending import CLOSED, DELETED, MAKING, NO_FILES, OPEN, OPENING, Appending
 from engine.partitions.context import PartitionContext
 from engine.partitions.producers import Producers
 from engine.partitions.reservation import Reservation
@@ -37,28 +36,19 @@ from engine.segments.recovery import Recovered
 from engine.segments.watermarks import Owner
 from engine.state.topic_entries import Topic
 
-NO_FILES, MAKING, OPEN, OPENING, CLOSED, DELETED = range(6)  # up to OPEN numbers are known
 
-
-class Partition:
+class Partition(Appending):
     """One partition of a topic, made by `Log.partition` alone. `CommitTarget` documents what rounds need of it."""
 
     __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
-        "__weakref__", "_active", "_append_ms", "_context", "_open_callbacks", "_open_write_batch", "_parts",
-        "_pending", "_phase", "_producers", "_read_state", "_reservation", "_told_failure", "_write_batch_bytes",
-        "committed_end", "committed_s", "committed_seq", "error", "failing", "found_seq", "gap_before_next", "gaps",
-        "index", "last_seq", "log_start", "mark_failed", "marked_log_start", "readers", "sealed", "tail", "topic",
+        "__weakref__", "_open_callbacks", "_pending", "_producers", "_read_state", "_reservation", "_told_failure",
+        "_write_batch_bytes", "committed_end", "committed_s", "committed_seq", "failing", "found_seq",
+        "gap_before_next", "gaps", "index", "mark_failed", "marked_log_start", "readers", "sealed", "tail",
     )  # fmt: skip
 
     def __init__(self, context: EngineContext, parts: PartitionContext, topic: Topic, index: int) -> None:
-        self._context = context
-        self._parts = parts
-        self.topic = topic
+        super().__init__(context, parts, topic)
         self.index = index
-        self.error: EngineError | None = context.error
-        """Why nothing can be stored here (read-only) or, when it is not open, why it could not be opened."""
-        self.log_start = 1  # the first number that may be read
-        self.last_seq = 0  # the last one given out
         self.found_seq = 0  # `last_seq` as it was when the partition was opened; 0 when it was new
         self.committed_seq = 0  # the last one that readers may see
         self.committed_s = 0.0
@@ -78,10 +68,7 @@ class Partition:
         self.readers: dict[Callable[[], None], None] = {}
         self._told_failure = ("", 0)
         self.failing: EngineError | None = None  # why the last round stored nothing; gone with the next that does
-        self._append_ms = 0
         self._reservation = Reservation(context.state, topic.id, index)
-        self._active: ActiveSegment | None = None
-        self._open_write_batch: WriteBatch | None = None
         self._pending: list[WriteBatch] = []  # few; an empty deque takes 600 bytes
         self._write_batch_bytes = WRITE_BATCH_BYTES_MIN
         self._open_callbacks: list[Callable[[], None]] = []
@@ -95,10 +82,6 @@ class Partition:
     @property
     def title(self) -> str:
         return f"topic {self.topic.name.decode('utf-8', 'backslashreplace')!r} partition {self.index}"
-
-    @property
-    def config(self) -> TopicConfig:
-        return self.topic.config
 
     @property
     def is_open(self) -> bool:
@@ -242,25 +225,6 @@ class Partition:
             self._producers = Producers(self._context, self)
         return self._producers
 
-    def writer(self, room_bytes: int = 0, attributes: int = 0) -> BatchWriter:
-        """The open write batch's writer, set to the present time, with room for a record of `room_bytes`.
-
-        Ask again when its put() returned False. After the puts call `appended`.
-
-        Raises:
-            NotStored: nothing can be stored here now (read-only, offline); `ReadOnly` until a restart.
-        """
-        if self.error is not None:
-            raise self.error.again()
-        need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + room_bytes
-        write_batch = self._open_write_batch
-        if write_batch is None or write_batch.writer.size - write_batch.writer.position < need:
-            write_batch = self._open_next_write_batch(need)
-        writer = write_batch.writer
-        self._append_ms = append_ms = max(self._context.now_ms(), self._append_ms)  # never back, whatever the clock
-        writer.begin(append_ms, attributes)
-        return writer
-
     def _open_next_write_batch(self, need: int) -> WriteBatch:
         if self._open_write_batch is not None:
             self._close_write_batch(self._open_write_batch)
@@ -268,30 +232,6 @@ class Partition:
             raise NotStored(f"{self.title} is not open yet")
         buffer = self._context.buffers.take(max(self._write_batch_bytes, need))
         write_batch = self._open_write_batch = WriteBatch(self, buffer, self.last_seq + 1)
-        return write_batch
-
-    def appended(self, waiter: Waiter | None, size_bytes: int) -> WriteBatch:
-        """After puts into the writer: gives out the numbers and registers the write batch for the next round.
-
-        Args:
-            waiter: told when the write batch is committed or has failed.
-            size_bytes: what these records count in the budget of pending bytes.
-        """
-        write_batch = self._open_write_batch
-        assert write_batch is not None, "appended() without writer()"
-        if not self.last_seq:  # the first record ever may bring a number of its own: nothing is below it
-            self.log_start = write_batch.writer.first_seq
-        self.last_seq = write_batch.writer.next_seq - 1
-        write_batch.pending_bytes += size_bytes
-        self._context.backlog.bytes += size_bytes
-        if waiter is not None and (not write_batch.waiters or write_batch.waiters[-1] is not waiter):
-            write_batch.waiters.append(waiter)
-        if not write_batch.is_counted:  # its first records: from then on the committer knows of it
-            self._count(write_batch)
-            if self._active is not None:
-                self._parts.committer.add(self)
-            elif self._phase == NO_FILES:
-                self._make_files()
         return write_batch
 
     def append(self, values: Sequence[bytes], **options: Any) -> WriteBatch:

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """What goes into the log and what comes out of it, write batches and read batches: whole batches back to back."""
 
 from __future__ import annotations

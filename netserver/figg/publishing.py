@@ -64,7 +64,7 @@ class PublishingSession:
             NotStored: nothing can be stored there.
         """
         connection = self.connection
-        limit = partition.config.record_bytes_max
+        limit = partition.topic.config.record_bytes_max
         topic = partition.topic.name
         outstanding = self._outstanding
         room_bytes = 0

@@ -148,7 +148,7 @@ MUTANTS = (
     ),
     Mutant(
         "keep all that was told why nothing can be stored",
-        "engine/partitions/partition.py::Partition.writer",
+        "engine/partitions/appending.py::Appending.writer",
         ".again()",
         "",
         "tests/unit/engine/partitions/test_partition.py -k keeps_nothing_of_those",
