@@ -11,6 +11,7 @@ import pytest
 
 from engine.formats import batch
 from engine.formats.bundle import encode_bundle
+from engine.formats.extension import Marks
 from engine.formats.record import BatchError, BundleError, Record
 from tests.batches import TIME, put_bundle, sealed, writer
 from tools.spark.limits import TIMESTAMP_MS_MAX
@@ -28,6 +29,10 @@ def all_kinds() -> bytes:
     for row in range(20):
         headers = (b"name", b"%d" % row, b"empty", b"") if row % 2 else ()
         assert made.put_record(b"with headers", b"", TIME, headers)
+    made.produce(1, 0, 5)
+    for marks in (Marks(is_null=True), Marks(key=b"long" * 100), Marks(key=b""), Marks(null_headers=(0,))):
+        assert made.put_record(b"", b"", TIME, (b"n", b"") if marks.null_headers else (), marks)
+    made.begin(TIME)
     records = [Record(0, TIME, b"", bytes(300)), Record(0, TIME + 9, b"key", b"x")]
     put_bundle(made, encode_bundle([record.value for record in records], [b"", b"key"], [TIME, TIME + 9], codec=1))
     first = made.next_seq
@@ -69,7 +74,7 @@ def expected(data: bytes, from_seq: int = 0, end_seq: int = 1 << 62) -> list[tup
 def test_all_kinds_of_bundles(codec: ModuleType) -> None:
     data = all_kinds()
     made = codec.Decoder(*EVERYTHING)
-    assert made.add(data, 0, len(data), 0, 1 << 62) == 428
+    assert made.add(data, 0, len(data), 0, 1 << 62) == 432
     assert rows_of(made.take()) == expected(data)
     assert made.rows == 0
 
@@ -89,7 +94,7 @@ def test_batches_are_merged(codec: ModuleType) -> None:
     made = codec.Decoder(*EVERYTHING)
     for _ in range(60):  # more rows and bytes than its first buffers hold
         made.add(data, 0, len(data), 0, 1 << 62)
-    assert made.rows == 60 * 428
+    assert made.rows == 60 * 432
     assert made.value_size == 60 * sum(len(row[3]) for row in expected(data))
     assert rows_of(made.take()) == expected(data) * 60
     for times in (1, 100):  # begins with the room that the last ones took
