@@ -23,7 +23,7 @@ from tests.simulated_files import SimulatedFiles, disk_with
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 CRASHES = int(os.environ.get("QUINTLOG_CRASHES", "200000" if NIGHTLY else "400"))
-BLOCKS = 10
+BLOCKS, QUICK_BLOCKS = 10, 4
 STEPS = 40
 ENDS = 6
 """Tried of each life."""
@@ -109,7 +109,9 @@ def lives(path: Path, seed: int) -> int:
 
 
 @pytest.mark.timeout(60 + CRASHES)
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize(
+    "block", [block if block < QUICK_BLOCKS else pytest.param(block, marks=pytest.mark.slow) for block in range(BLOCKS)]
+)
 def test_what_publishers_and_readers_know_survives_every_crash(block: int) -> None:
     with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as directory:
         seed, crashes = block, 0

@@ -44,6 +44,7 @@ FATES: dict[str, Callable[[], random.Random] | None] = {
     "everything is kept": KeepAll,
     "some is kept": lambda: random.Random(1),
 }
+QUICK = ("kill", "nothing unsynced is kept")
 
 
 class LoopState(SimulatedState):
@@ -270,7 +271,9 @@ async def second_life(data: Path, image: Image, before: Watchers) -> bool:
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("fate", FATES)
+@pytest.mark.parametrize(
+    "fate", [fate if fate in QUICK else pytest.param(fate, marks=pytest.mark.slow) for fate in FATES]
+)
 def test_a_crash_before_each_step_of_a_commit(tmp_path: Path, fate: str) -> None:
     outcomes: dict[str, bool] = {}
 

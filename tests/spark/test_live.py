@@ -126,7 +126,7 @@ def rows_of(reader: Any, partition: Any) -> list[int]:
     return numbers
 
 
-@pytest.mark.parametrize("grace", ["1min", "0"])
+@pytest.mark.parametrize("grace", ["1min", pytest.param("0", marks=pytest.mark.slow)])
 def test_retention_and_sealing_race_driver_and_executors(tmp_path: Path, grace: str) -> None:
     """Within the grace time nothing is missing; without one, what is missing is said, and nothing else is wrong."""
     require_spark()
