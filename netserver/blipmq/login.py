@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from pathlib import Path
 from struct import Struct
 from typing import Any, Final
@@ -15,12 +14,12 @@ from netserver.blipmq.codec_v2 import VERSION as VERSION_2
 from netserver.blipmq.limits import FRAME_LENGTH_MAX, HEADER_BYTES, LENGTH_BYTES
 from netserver.client.base import ClientBase, Link, LinkLike
 from netserver.errors import ProtocolError, Refused
+from netserver.shell.quick_ack import QuickAck
 
 CID_BASE: Final = 1 << 63
 """Ours begin here, so that none looks like a delivery tag."""
 HELLO_CID: Final = (1 << 64) - 1
 AUTH_CID: Final = (1 << 64) - 2
-QUICKACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)
 
 _HEADER = Struct(">IBQ")
 
@@ -32,11 +31,15 @@ class PromptLink(Link):
     for our kernel's delayed acknowledgement, 40 ms a round.
     """
 
+    _quick_ack: QuickAck | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._quick_ack = QuickAck(transport)
+
     def buffer_updated(self, size_bytes: int) -> None:
-        if QUICKACK is not None and self._transport is not None:
-            connection = self._transport.get_extra_info("socket")
-            if connection is not None:
-                connection.setsockopt(socket.IPPROTO_TCP, QUICKACK, 1)
+        if self._quick_ack is not None:
+            self._quick_ack()
         super().buffer_updated(size_bytes)
 
 
