@@ -361,9 +361,6 @@ QUIC_TICK_S: Final = 0.25
 QUIC_CLOSE_S: Final = 0.25
 """At the end of a drain the last packets may take so long to be acknowledged."""
 
-QUIC_WARNED_CLOSE_S: Final = 0.02
-"""The same when another server takes over: everybody waits, and clients have had ``HANDOVER_WARN_S`` to leave."""
-
 SILENT_CLOSES_MAX: Final = 2
 """A client that was never answered ends when so many connections in a row were closed without an answer."""
 RECOGNITION_S: Final = 1.0

@@ -23,7 +23,6 @@ from netserver.limits import (
     PEER_WINDOW_BYTES,
     QUIC_CLOSE_S,
     QUIC_DATAGRAM_BYTES,
-    QUIC_WARNED_CLOSE_S,
     STREAM_WINDOW_BYTES,
 )
 from netserver.quic import certificates
@@ -111,27 +110,25 @@ class FujinListener:
         return self.endpoint.unanswered
 
     async def warn(self, deadline: float) -> None:
-        """See ``Listener``."""
+        """See ``Listener``: all connections end, and the socket stays open for those who dial again."""
+        if self._stopping:
+            return
+        self._stopping = True
         self.endpoint.stop_accepting()
-        if not self._stopping:
-            self._stopping = True
-            for connection in tuple(self._connections.values()):
-                connection.stop()
+        for connection in tuple(self._connections.values()):
+            connection.stop()
         await self._until(lambda: not any(one.streams for one in self._connections.values()), deadline)
-
-    async def finish(self, deadline: float) -> None:
-        """See ``Listener``."""
-        loop = self._services.loop
-        last_s = QUIC_WARNED_CLOSE_S if self._stopping else QUIC_CLOSE_S
-        if not self._stopping:
-            await self.warn(min(loop.time() + self.shared.section.force_terminate_timeout / 1000, deadline))
         for connection in tuple(self._connections.values()):
             connection.end()
-        await self._until(lambda: not any(one.streams for one in self._connections.values()), deadline)
-        at = min(max(deadline, loop.time()), loop.time() + last_s)
+        at = self._services.loop.time() + QUIC_CLOSE_S
         await self._until(lambda: not any(one.is_busy for one in self._connections.values()), at)
         for connection in tuple(self._connections.values()):
             connection.peer.close(NO_ERROR, "")
+
+    async def finish(self, deadline: float) -> None:
+        """See ``Listener``."""
+        force_at = self._services.loop.time() + self.shared.section.force_terminate_timeout / 1000
+        await self.warn(min(force_at, deadline))
         self.endpoint.close()  # what comes now is for who has the socket next
 
     async def drain(self, deadline: float) -> None:
