@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import islice
 
 from engine.commit.committer import Committer
 from engine.commit.rolling import is_aged
@@ -34,9 +33,6 @@ from engine.state.topic_entries import Topic, title
 
 OPENED_PER_PASS = 64
 """Closed partitions that one pass opens to look at their retention."""
-
-PARTITIONS_PER_TURN = 500
-"""Partitions looked at in one turn of the owner's loop: about a millisecond."""
 
 
 class Housekeeping:
@@ -104,9 +100,12 @@ class Housekeeping:
 
     def _turn(self, steps: Iterator[None]) -> None:
         self._passing = False  # whatever happens in this turn, there will be another pass
-        self._passing = sum(1 for _ in islice(steps, PARTITIONS_PER_TURN)) == PARTITIONS_PER_TURN
-        if self._passing:
-            self._context.call_soon_threadsafe(lambda: None if self._stop.is_set() else self._turn(steps))
+        slices = self._context.slices
+        for _ in steps:
+            if slices.is_over():
+                self._passing = True
+                slices.later(lambda: None if self._stop.is_set() else self._turn(steps))
+                return
 
     def _pass(self) -> Iterator[None]:
         context = self._context

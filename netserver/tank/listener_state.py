@@ -115,9 +115,8 @@ class ListenerState:
             partitions = self.log.known_count
         return 1 + partitions // PARTITIONS_PER_REQUEST
 
-    def status(self, request_id: int) -> bytes:
+    def status(self, request_id: int, open_partitions: int) -> bytes:
         """The answer to Status."""
-        open_partitions = sum(partition.is_open for partition in self.log.known_partitions())
         return encode_response(
             StatusResponse(
                 request_id,

@@ -288,7 +288,8 @@ class TankSession:
             case ReloadConfRequest():
                 self.connection.write(self._reload(request))
             case StatusRequest(request_id):
-                self.connection.write(self.shared.status(request_id))
+                self._unanswered += 1
+                self.connection.in_slices(self._status(request_id))
             case DiscoverTopicsRequest(request_id):
                 if visitor.sees_everything:
                     self.connection.write(self.shared.topics(request_id))
@@ -312,6 +313,14 @@ class TankSession:
         else:
             code = ReloadCode.NO_CONFIG_FILE
         return encode_response(ReloadConfResponse(request.request_id, request.topic, request.partition_id, code))
+
+    def _status(self, request_id: int) -> Iterator[None]:
+        """The answer to Status: there may be 200,000 partitions."""
+        count = 0
+        for partition in self.shared.log.known_partitions():
+            count += partition.is_open
+            yield
+        self._write_late(self.shared.status(request_id, count))
 
     def _seen_topics(self, request_id: int) -> Iterator[None]:
         """The answer to DiscoverTopics for somebody who may not know of all of them."""

@@ -311,6 +311,26 @@ def test_partitions_open_on_first_use_after_a_restart(tmp_path: Path) -> None:
     with_server(second, data_dir=tmp_path)
 
 
+def test_very_many_partitions_are_counted_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 40
+
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.create(b"t", count) == 0
+        log = place.server.log
+        partitions = [log.partition(log.catalog.get_or_create(b"t"), index) for index in range(count)]
+        put_off: list[object] = []
+        later = log.slices.later
+        monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+        monkeypatch.setattr(log.slices, "later", lambda work: (put_off.append(work), later(work)))
+        peer.send(messages.StatusRequest(5), messages.StatusRequest(6))
+        answers = [await peer.answer(messages.StatusResponse) for _ in range(2)]
+        assert sorted((one.request_id, one.open_partitions) for one in answers) == [(5, count), (6, count)]
+        assert len(put_off) > len(partitions)
+
+    with_server(test)
+
+
 def test_very_many_partitions_are_opened_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 40
     entries = tuple(messages.ProducePartition(index, bundle(b"x"), 0) for index in range(count))
