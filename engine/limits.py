@@ -241,6 +241,9 @@ were last synced, about a second before."""
 TRANSACTION_BYTES_MAX = 64 << 20
 """A transaction is in memory until its round, which takes it whole."""
 
+TRANSACTION_PARTITIONS_MAX = 512
+"""Its round has all their files open, and settles them in one turn of the owner's loop: 5 ms."""
+
 FILES_CHECKED_MS = 60_000
 """Segments are looked for each second while they have been written to in this time: a look at each of very many idle
 ones would cost more than it tells."""

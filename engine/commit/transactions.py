@@ -21,7 +21,12 @@ from engine.config import TopicConfig
 from engine.context import EngineContext
 from engine.errors import EngineError, NotStored, TooLarge, too_large
 from engine.formats.batch_header import HEADER_BYTES
-from engine.limits import RECORD_OVERHEAD_BYTES, TRANSACTION_BYTES_MAX, WRITE_BATCH_BYTES_MAX
+from engine.limits import (
+    RECORD_OVERHEAD_BYTES,
+    TRANSACTION_BYTES_MAX,
+    TRANSACTION_PARTITIONS_MAX,
+    WRITE_BATCH_BYTES_MAX,
+)
 from engine.segments.batches import COMMITTED, PENDING, WriteBatch
 from engine.state.store import Put
 
@@ -61,9 +66,12 @@ class Transaction:
         """Those that records were added for."""
         return tuple(self._gathered)
 
-    def has_room(self, size_bytes: int) -> bool:
-        """Whether a record of so many bytes (value, key and headers) still fits."""
-        return self.size_bytes + size_bytes + ROW_OVERHEAD_BYTES <= TRANSACTION_BYTES_MAX
+    def has_room(self, partition: CommitTarget, size_bytes: int) -> bool:
+        """Whether a record of so many bytes (value, key and headers) for this partition still fits."""
+        return self._may_take(partition) and self.size_bytes + size_bytes + ROW_OVERHEAD_BYTES <= TRANSACTION_BYTES_MAX
+
+    def _may_take(self, partition: CommitTarget) -> bool:
+        return partition in self._gathered or len(self._gathered) < TRANSACTION_PARTITIONS_MAX
 
     def append(
         self,
@@ -82,8 +90,10 @@ class Transaction:
         """
         size = len(value) + len(key) + sum(map(len, headers))
         check_size(partition.config, size)
-        if not self.has_room(size):
-            raise TooLarge(f"a transaction holds up to {TRANSACTION_BYTES_MAX} bytes", TRANSACTION_BYTES_MAX)
+        if not self.has_room(partition, size):
+            is_full = self._may_take(partition)
+            limit = f"{TRANSACTION_BYTES_MAX} bytes" if is_full else f"{TRANSACTION_PARTITIONS_MAX} partitions"
+            raise TooLarge(f"a transaction holds up to {limit}", TRANSACTION_BYTES_MAX)
         if partition.error is not None:
             raise partition.error.again()
         timestamp_ms = self._context.now_ms() if timestamp_ms is None else timestamp_ms

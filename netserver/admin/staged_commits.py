@@ -267,12 +267,12 @@ class _Commit:
         appended = 0
         async for file, number, rows in self._slices(entry.files, entry.file, entry.row):
             for at, row in enumerate(rows, number):
-                if not transaction.has_room(row.size_bytes) and appended:
+                partition = await self._partition(row, entry.files[file])
+                if not transaction.has_room(partition, row.size_bytes) and appended:
                     if entry.parts == 0:  # nothing may be found wrong once a part of it is in the log
                         await self._check(entry.files, file, at)
                     entry = await self._append(transaction, entry, file, at, appended, is_last=False)
                     transaction, appended = self._begin(), 0
-                partition = await self._partition(row, entry.files[file])
                 transaction.append(
                     partition, row.value, key=row.key, headers=row.headers, timestamp_ms=row.timestamp_ms
                 )

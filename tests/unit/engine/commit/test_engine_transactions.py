@@ -123,6 +123,22 @@ def test_what_is_too_large_is_refused_and_the_rest_goes_on(tmp_path: Path, monke
     assert TRANSACTION_BYTES_MAX == 64 << 20
 
 
+def test_more_partitions_than_a_round_may_have_open_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("engine.commit.transactions.TRANSACTION_PARTITIONS_MAX", 2)
+    with EngineLog(tmp_path / "d") as engine:
+        transaction = engine.log.transaction()
+        for topic in "aab":
+            transaction.append(engine.partition(topic), b"1")
+        assert not transaction.has_room(engine.partition("c"), 1)
+        with pytest.raises(TooLarge, match="a transaction holds up to 2 partitions"):
+            transaction.append(engine.partition("c"), b"1")
+        transaction.append(engine.partition("b"), b"2")
+        assert commit(engine, transaction) is None
+        assert (engine.values("a"), engine.values("b"), engine.values("c")) == ([b"1", b"1"], [b"1", b"2"], [])
+
+
 def test_a_partition_that_takes_nothing_fails_the_whole(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         engine.append([b"1"], topic="a")

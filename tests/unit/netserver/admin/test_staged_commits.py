@@ -78,6 +78,28 @@ def test_rows_go_slice_by_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     with_writer(test)
 
 
+def test_a_batch_of_more_partitions_than_a_round_may_have_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_PARTITIONS_MAX", 2)
+    committed: list[int] = []
+    commit = Transaction.commit
+
+    def watched(self: Transaction, on_done: Any) -> None:
+        committed.append(len(self.partitions))
+        commit(self, on_done)
+
+    monkeypatch.setattr(Transaction, "commit", watched)
+
+    async def test(writer: Writer) -> None:
+        topics = [b"a", b"b", b"a", b"c", b"c", b"a", b"d"]
+        await writer.commit(1, await writer.stage(*(row(b"%d" % at, topic) for at, topic in enumerate(topics))))
+        assert committed == [2, 2, 1]
+        for topic in set(topics):
+            expected = [b"%d" % at for at, one in enumerate(topics) if one == topic]
+            assert values(writer.data_dir, topic) == expected
+
+    with_writer(test)
+
+
 def test_a_batch_is_appended_whole_in_the_order_of_its_files() -> None:
     async def test(writer: Writer) -> None:
         late = await writer.stage(row(b"3", key=b"k", timestamp_ms=77), row(b"4", b"u", headers=[b"name", b"value"]))
