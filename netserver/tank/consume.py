@@ -503,11 +503,9 @@ class ConsumeJob:
         if self.state != READING:
             return
         head = consume_frame_head(self._request.request_id, entries, len(self._topics), self.size_bytes)
-        yield
         yield from self._write(head, pieces)
         if self.state != READING:
             return
-        yield
         counters = self.connection.counters
         records = sum(cut.records for _, cut in pieces)
         counters.records_delivered += records
@@ -523,13 +521,13 @@ class ConsumeJob:
         """Head and chunks, at once: gathered in buffers where batches are small, else as slices of what was read."""
         connection = self.connection
         batches = sum(cut.batches for _, cut in pieces)
-        yield
+        if len(pieces) > PIECES_A_STEP:  # else it is answered at once, before the requests behind it
+            yield
         if self.size_bytes < SLICE_BYTES_MIN * max(batches, 2):
             gathered = []
             at = 0
             while at < len(pieces) or head:
                 end, size_bytes = _run(pieces, at)
-                yield
                 buffer = bytearray(len(head) + size_bytes)
                 buffer[: len(head)] = head
                 position, head = len(head), bytearray()
