@@ -253,6 +253,17 @@ async def kafka_offsets(place: Place, who: str, topic: bytes) -> bool:
     return _is_kafka_done(*kafka_peer.all_errors(await _kafka(place, who, Key.LIST_OFFSETS, body)))
 
 
+async def kafka_commit(place: Place, who: str, topic: bytes) -> bool:
+    body = kafka_peer.by_topic(topic.decode(), [{"index": 0, "offset": 1, "metadata": None}])
+    body |= {"group": f"of {who}", "generation": -1, "member": ""}
+    return _is_kafka_done(*kafka_peer.all_errors(await _kafka(place, who, Key.OFFSET_COMMIT, body)))
+
+
+async def kafka_committed(place: Place, who: str, topic: bytes) -> bool:
+    body = {"group": f"of {who}", "topics": [{"name": topic.decode(), "partitions": [0]}]}
+    return _is_kafka_done(*kafka_peer.all_errors(await _kafka(place, who, Key.OFFSET_FETCH, body)))
+
+
 async def kafka_create(place: Place, who: str, topic: bytes) -> bool:
     found = await _kafka(place, who, Key.CREATE_TOPICS, kafka_peer.new_topic(topic.decode()))
     return _is_kafka_done(found["topics"][0]["error"])
@@ -411,6 +422,8 @@ TRIES: Final[dict[tuple[str, str], Try]] = {
     ("kafka", "PRODUCE"): kafka_produce,
     ("kafka", "FETCH"): kafka_fetch,
     ("kafka", "LIST_OFFSETS"): kafka_offsets,
+    ("kafka", "OFFSET_COMMIT"): kafka_commit,
+    ("kafka", "OFFSET_FETCH"): kafka_committed,
     ("kafka", "CREATE_TOPICS"): kafka_create,
     ("kafka", "DELETE_TOPICS"): kafka_delete,
     ("kafka", "DELETE_RECORDS"): kafka_trim,

@@ -31,6 +31,7 @@ Keys begin with a prefix of their view:
 ``v/`` >Q number        journal of many durable subscriptions                     (engine/cursors/stored_cursors.py)
 ``w/`` hash of name     last batch of a writer whose batches are appended once    (engine/state/writer_ledger.py)
 ``y/`` >Q cursor id     durable subscription that is paused                       (engine/cursors/stored_cursors.py)
+``k/`` hash, >QI        offset that a group of Kafka's has committed                 (netserver/kafka/committed.py)
 ``x/`` >I epoch         markers of transactions                                   (engine/commit/transactions.py)
 ======================  =============================================================================
 

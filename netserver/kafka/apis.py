@@ -7,63 +7,31 @@ in ``docs/kafka.md``.
 
 from __future__ import annotations
 
-from enum import IntEnum
 from functools import cache
-from typing import Final, NamedTuple
+from typing import Final
 
-from .schema import Array, Field, Structure, Type
+from .group_apis import GROUP_APIS
+from .schema import Array, Field, Structure
+from .tables import (
+    BOOL,
+    INT8,
+    INT16,
+    INT32,
+    INT32S,
+    INT64,
+    NO_ID,
+    NO_OPERATIONS,
+    RECORDS,
+    STRING,
+    TEXT,
+    UUID,
+    Api,
+    Key,
+    by_topic,
+    throttle,
+)
 
-BOOL, INT8, INT16, INT32, INT64, UUID = Type.BOOL, Type.INT8, Type.INT16, Type.INT32, Type.INT64, Type.UUID
-STRING, TEXT, RECORDS = Type.STRING, Type.NULLABLE_STRING, Type.RECORDS
-INT32S: Final = Array(INT32)
-NO_ID: Final = bytes(16)
-"""No topic has an id of its own on the wire."""
-NO_OPERATIONS: Final = -(1 << 31)
-"""Stands for operations that were not asked for."""
-
-
-class Key(IntEnum):
-    """Numbers of requests."""
-
-    PRODUCE = 0
-    FETCH = 1
-    LIST_OFFSETS = 2
-    METADATA = 3
-    API_VERSIONS = 18
-    CREATE_TOPICS = 19
-    DELETE_TOPICS = 20
-    DELETE_RECORDS = 21
-    INIT_PRODUCER_ID = 22
-    DESCRIBE_CONFIGS = 32
-    CREATE_PARTITIONS = 37
-    INCREMENTAL_ALTER_CONFIGS = 44
-
-
-class Api(NamedTuple):
-    """A request and its answer.
-
-    Attributes:
-        first, last: versions that are spoken.
-        flexible: first version that is flexible (``netserver.kafka.schema``).
-    """
-
-    key: Key
-    first: int
-    last: int
-    flexible: int
-    request: tuple[Field, ...]
-    response: tuple[Field, ...]
-
-
-def _throttle(since: int = 0) -> Field:
-    return Field("throttle_ms", INT32, since, 0)
-
-
-def _by_topic(*fields: Field) -> Array:
-    """Partitions by topic; each has its number."""
-    partitions = Field("partitions", Array((Field("index", INT32), *fields)))
-    return Array((Field("name", STRING), partitions))
-
+__all__ = ["APIS", "NO_OPERATIONS", "Api", "Key", "request_form", "response_form"]
 
 _API_VERSIONS: Final = Api(
     Key.API_VERSIONS, 0, 3, 3,
@@ -71,7 +39,7 @@ _API_VERSIONS: Final = Api(
     (
         Field("error", INT16),
         Field("apis", Array((Field("key", INT16), Field("first", INT16), Field("last", INT16)))),
-        _throttle(1),
+        throttle(1),
     ),
 )  # fmt: skip
 
@@ -84,7 +52,7 @@ _METADATA: Final = Api(
         Field("topic_operations", BOOL, 8, False),
     ),
     (
-        _throttle(3),
+        throttle(3),
         Field("brokers", Array((
             Field("id", INT32), Field("host", STRING), Field("port", INT32), Field("rack", TEXT, 1),
         ))),
@@ -116,10 +84,10 @@ _PRODUCE: Final = Api(
         Field("transactional_id", TEXT),
         Field("acks", INT16),
         Field("timeout_ms", INT32),
-        Field("topics", _by_topic(Field("records", RECORDS))),
+        Field("topics", by_topic(Field("records", RECORDS))),
     ),
     (
-        Field("topics", _by_topic(
+        Field("topics", by_topic(
             Field("error", INT16),
             Field("offset", INT64, 0, -1),
             Field("append_ms", INT64, 0, -1),
@@ -127,7 +95,7 @@ _PRODUCE: Final = Api(
             Field("record_errors", Array((Field("index", INT32), Field("message", TEXT))), 8, ()),
             Field("message", TEXT, 8),
         )),
-        _throttle(),
+        throttle(),
     ),
 )  # fmt: skip
 
@@ -141,7 +109,7 @@ _FETCH: Final = Api(
         Field("isolation", INT8),
         Field("session", INT32, 7, 0),
         Field("session_epoch", INT32, 7, -1),
-        Field("topics", _by_topic(
+        Field("topics", by_topic(
             Field("leader_epoch", INT32, 9, -1),
             Field("offset", INT64),
             Field("last_epoch", INT32, 12, -1),
@@ -152,10 +120,10 @@ _FETCH: Final = Api(
         Field("rack", STRING, 11, ""),
     ),
     (
-        _throttle(),
+        throttle(),
         Field("error", INT16, 7, 0),
         Field("session", INT32, 7, 0),
-        Field("topics", _by_topic(
+        Field("topics", by_topic(
             Field("error", INT16),
             Field("end", INT64, 0, -1),
             Field("stable_end", INT64, 0, -1),
@@ -172,11 +140,11 @@ _LIST_OFFSETS: Final = Api(
     (
         Field("replica", INT32, 0, -1),
         Field("isolation", INT8, 2, 0),
-        Field("topics", _by_topic(Field("leader_epoch", INT32, 4, -1), Field("timestamp_ms", INT64))),
+        Field("topics", by_topic(Field("leader_epoch", INT32, 4, -1), Field("timestamp_ms", INT64))),
     ),
     (
-        _throttle(2),
-        Field("topics", _by_topic(
+        throttle(2),
+        Field("topics", by_topic(
             Field("error", INT16),
             Field("timestamp_ms", INT64, 0, -1),
             Field("offset", INT64, 0, -1),
@@ -199,7 +167,7 @@ _CREATE_TOPICS: Final = Api(
         Field("validate_only", BOOL),
     ),
     (
-        _throttle(),
+        throttle(),
         Field("topics", Array((Field("name", STRING), Field("error", INT16), Field("message", TEXT)))),
     ),
 )  # fmt: skip
@@ -207,13 +175,13 @@ _CREATE_TOPICS: Final = Api(
 _DELETE_TOPICS: Final = Api(
     Key.DELETE_TOPICS, 1, 3, 4,
     (Field("names", Array(STRING)), Field("timeout_ms", INT32)),
-    (_throttle(), Field("topics", Array((Field("name", STRING), Field("error", INT16))))),
+    (throttle(), Field("topics", Array((Field("name", STRING), Field("error", INT16))))),
 )  # fmt: skip
 
 _DELETE_RECORDS: Final = Api(
     Key.DELETE_RECORDS, 0, 1, 2,
-    (Field("topics", _by_topic(Field("offset", INT64))), Field("timeout_ms", INT32)),
-    (_throttle(), Field("topics", _by_topic(Field("log_start", INT64, 0, -1), Field("error", INT16)))),
+    (Field("topics", by_topic(Field("offset", INT64))), Field("timeout_ms", INT32)),
+    (throttle(), Field("topics", by_topic(Field("log_start", INT64, 0, -1), Field("error", INT16)))),
 )  # fmt: skip
 
 _INIT_PRODUCER_ID: Final = Api(
@@ -224,7 +192,7 @@ _INIT_PRODUCER_ID: Final = Api(
         Field("producer", INT64, 3, -1),
         Field("epoch", INT16, 3, -1),
     ),
-    (_throttle(), Field("error", INT16), Field("producer", INT64, 0, -1), Field("epoch", INT16, 0, -1)),
+    (throttle(), Field("error", INT16), Field("producer", INT64, 0, -1), Field("epoch", INT16, 0, -1)),
 )  # fmt: skip
 
 _RESOURCE: Final = (Field("type", INT8), Field("name", STRING))
@@ -237,7 +205,7 @@ _DESCRIBE_CONFIGS: Final = Api(
         Field("documentation", BOOL, 3, False),
     ),
     (
-        _throttle(),
+        throttle(),
         Field("results", Array((
             Field("error", INT16),
             Field("message", TEXT),
@@ -268,7 +236,7 @@ _CREATE_PARTITIONS: Final = Api(
         Field("validate_only", BOOL),
     ),
     (
-        _throttle(),
+        throttle(),
         Field("topics", Array((Field("name", STRING), Field("error", INT16), Field("message", TEXT)))),
     ),
 )  # fmt: skip
@@ -282,14 +250,14 @@ _INCREMENTAL_ALTER_CONFIGS: Final = Api(
         ))),
         Field("validate_only", BOOL),
     ),
-    (_throttle(), Field("results", Array((Field("error", INT16), Field("message", TEXT), *_RESOURCE)))),
+    (throttle(), Field("results", Array((Field("error", INT16), Field("message", TEXT), *_RESOURCE)))),
 )  # fmt: skip
 
 APIS: Final[dict[int, Api]] = {
     api.key: api
     for api in (
         _PRODUCE, _FETCH, _LIST_OFFSETS, _METADATA, _API_VERSIONS, _CREATE_TOPICS, _DELETE_TOPICS, _DELETE_RECORDS,
-        _INIT_PRODUCER_ID, _DESCRIBE_CONFIGS, _CREATE_PARTITIONS, _INCREMENTAL_ALTER_CONFIGS,
+        _INIT_PRODUCER_ID, _DESCRIBE_CONFIGS, _CREATE_PARTITIONS, _INCREMENTAL_ALTER_CONFIGS, *GROUP_APIS,
     )
 }  # fmt: skip
 """By number, in the order in which they are announced."""

@@ -37,7 +37,7 @@ class Call:
         self.request = request
         self.body = request.body
         self.is_ending = False
-        self.on_ending: Callable[[], None] = nothing
+        self.on_ending: Callable[[], object] = nothing
 
     @property
     def visitor(self) -> Visitor:

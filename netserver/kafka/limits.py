@@ -63,6 +63,43 @@ TOPIC_NAME_CHARS_MAX: Final = 249
 SCAN_BYTES: Final = 256 << 10
 """Read at a time when a record is looked for by its time."""
 
+# --- groups
+
+SESSION_MS_MIN: Final = 6000
+SESSION_MS_MAX: Final = 1_800_000
+"""How long a member may be silent, as in the original."""
+
+JOIN_DELAY_S: Final = 0.5
+"""The first member of a group waits for others, and again after each that comes: else every start of several consumers
+is as many rebalances. The original waits three seconds."""
+
+GROUPS_MAX: Final = 10_000
+"""Groups that somebody is in or was; about 1 KiB each. Those that nobody is in go first."""
+
+MEMBERS_MAX: Final = 20_000
+"""Members of all groups together; about 2 KiB each, and each has a timer."""
+
+PENDING_MEMBERS_MAX: Final = 1000
+"""Ids of a group that were given and not used yet; the oldest goes first."""
+
+MEMBER_BYTES_MAX: Final = 256 << 10
+"""What a member says of itself: consumers send some names of topics, Streams some KiB."""
+
+MEMBERS_BYTES_MAX: Final = 64 << 20
+"""The same of all members together, with what they were told to read."""
+
+COMMIT_METADATA_BYTES_MAX: Final = 4096
+"""Text beside a committed offset, as in the original."""
+
+OFFSETS_MAX: Final = 1_000_000
+"""Committed offsets of all groups; about 300 bytes each, in memory and on disk."""
+
+OFFSETS_KEPT_MS: Final = 7 * 24 * 3_600_000
+"""How long the offsets of a group that nobody is in are kept after its latest commit, as in the original."""
+
+OFFSETS_LOOK_S: Final = 3600.0
+"""Between two looks for such groups."""
+
 # --- records
 
 UNPACKED_BYTES_MAX: Final = 64 << 20

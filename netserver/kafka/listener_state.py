@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final
 from engine.errors import EngineError
 from netserver.config.settings import Address
 
+from .committed import Offsets
+from .coordinator import Groups
 from .limits import TOPIC_NAME_CHARS_MAX
 
 if TYPE_CHECKING:
@@ -35,6 +37,8 @@ class ListenerState:
     Attributes:
         checks: where large requests are read and checked, one after the other.
         waiting_partitions: those of Fetches that wait.
+        groups: who is in them.
+        offsets: what they have committed.
     """
 
     def __init__(self, services: Services) -> None:
@@ -43,6 +47,8 @@ class ListenerState:
         self.catalog = services.log.catalog
         self.checks = ThreadPoolExecutor(1, thread_name_prefix="quintlog-kafka")
         self.waiting_partitions = 0
+        self.groups = Groups(services.loop)
+        self.offsets = Offsets(services.log)
 
     def topic(self, name: str) -> Topic | None:
         """The topic of this name."""
@@ -62,6 +68,13 @@ class ListenerState:
         """The largest record of a topic; of one that is not there what a new one would have. (Any thread.)"""
         topic = self.topic(name)
         return (topic.config if topic is not None else self.services.config.engine.topic).record_bytes_max
+
+    def forget_unused_groups(self) -> None:
+        """Remove offsets that nobody has wanted for long."""
+        for name in self.offsets.unused(self.services.loop.time()):
+            group = self.groups.get(name)
+            if group is None or not group.members:
+                self.offsets.remove(name)
 
     def address(self, connection: Connection) -> Address:
         """Where clients are told that this server is: as configured, else where this one has found it."""

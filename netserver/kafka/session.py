@@ -31,6 +31,18 @@ from .call import Call
 from .codec import Head, Request, decode_request, encode_response, frame_bounds
 from .errors import FormatError
 from .fetching import fetch
+from .group_requests import (
+    delete_groups,
+    describe_groups,
+    find_coordinator,
+    heartbeat,
+    join_group,
+    leave_group,
+    list_groups,
+    offset_commit,
+    offset_fetch,
+    sync_group,
+)
 from .limits import CHECKED_AT_ONCE_BYTES, FRAME_BYTES_MAX, PIPELINED_MAX, UNPACKED_AT_ONCE_BYTES
 from .listener_state import ListenerState, opened
 from .metadata import api_versions, metadata
@@ -58,6 +70,16 @@ ANSWERS: Final[dict[Key, Callable[[Call], Awaitable[Values]]]] = {
     Key.DESCRIBE_CONFIGS: describe_configs,
     Key.CREATE_PARTITIONS: create_partitions,
     Key.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,
+    Key.FIND_COORDINATOR: find_coordinator,
+    Key.JOIN_GROUP: join_group,
+    Key.SYNC_GROUP: sync_group,
+    Key.HEARTBEAT: heartbeat,
+    Key.LEAVE_GROUP: leave_group,
+    Key.OFFSET_COMMIT: offset_commit,
+    Key.OFFSET_FETCH: offset_fetch,
+    Key.LIST_GROUPS: list_groups,
+    Key.DESCRIBE_GROUPS: describe_groups,
+    Key.DELETE_GROUPS: delete_groups,
 }
 """What answers a request; PRODUCE is the session's own."""
 

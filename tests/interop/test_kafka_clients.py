@@ -134,6 +134,49 @@ def test_aiokafka_publishes_and_reads(process: ServerProcess, codec: str | None)
     asyncio.run(asyncio.wait_for(main(), WAIT_S))
 
 
+def test_consumers_of_a_group_share_partitions_and_go_on_where_they_were(process: ServerProcess) -> None:
+    settings = {"bootstrap.servers": address(process)}
+    admin = confluent_admin.AdminClient(settings)
+    admin.create_topics([confluent_admin.NewTopic("shared", 3, 1)])["shared"].result(WAIT_S)
+    producer = confluent.Producer(settings)
+
+    def send(first: int) -> set[bytes]:
+        values = [b"%d" % number for number in range(first, first + 60)]
+        for number, value in enumerate(values):
+            producer.produce("shared", value, partition=number % 3)
+        assert producer.flush(WAIT_S) == 0
+        return set(values)
+
+    def read_by(*consumers: Any, wanted: set[bytes]) -> None:
+        seen: set[bytes] = set()
+        deadline = time.monotonic() + WAIT_S
+        while seen != wanted:
+            assert time.monotonic() < deadline, f"{len(seen)} of {len(wanted)} came"
+            for consumer in consumers:
+                message = consumer.poll(0.05)
+                if message is not None and message.error() is None:
+                    seen.add(message.value())
+
+    joining = {**settings, "group.id": "sharing", "auto.offset.reset": "earliest", "heartbeat.interval.ms": 100}
+    first, second = [confluent.Consumer(joining) for _ in range(2)]
+    first.subscribe(["shared"])
+    read_by(first, wanted=send(0))
+    first.commit(asynchronous=False)
+    second.subscribe(["shared"])
+    deadline = time.monotonic() + WAIT_S
+    while not second.assignment():
+        assert time.monotonic() < deadline
+        first.poll(0.05)
+        second.poll(0.05)
+    read_by(first, second, wanted=send(100))
+    first.close()
+    second.close()
+    third = confluent.Consumer(joining)
+    third.subscribe(["shared"])
+    read_by(third, wanted=send(200))
+    third.close()
+
+
 def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:
     with server(tmp_path / "data") as process:
         settings = {"bootstrap.servers": address(process)}
