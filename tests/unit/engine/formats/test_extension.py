@@ -147,14 +147,16 @@ def test_what_is_no_extension() -> None:
     ):  # fmt: skip
         with pytest.raises(BatchError):
             decode_marks(packed(**bad), 5)
-    for producer in ([1, 2], [1, 2, b""], {}):
+    for data in (packed(p=[1, 2, b""]), packed(p=[1, 2, 3])[1:], b"\x92" + packed(p=[1, 2, 3])[1:], b"\x01\xa1p\x93"):
         with pytest.raises(BatchError):
-            decode_producer(packed(p=producer))
-    for decode in (lambda data: decode_marks(data, 1), decode_producer, lambda data: decode_headers(data, 1)):
+            decode_producer(data)
+    assert [decode_producer(data) for data in (packed(p=[1, 2]), packed(p={}), b"\xc1")] == [None] * 3  # not ours
+    for decode in (lambda data: decode_marks(data, 1), lambda data: decode_headers(data, 1)):
         for data in (b"\xc1", b"\x93", b"\x01"):
             with pytest.raises(BatchError):
                 decode(data)
     assert decode_marks(b"", 1) == {}
     assert decode_producer(b"") is None
     assert decode_producer(packed(h=[None])) is None
+    assert decode_producer(encode_extension([(b"name", b"\xa1p\x93")], {}, None, 1)) is None  # only looks like one
     assert encode_extension([], {}, None, 1) == b"\x80"

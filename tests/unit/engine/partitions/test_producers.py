@@ -110,6 +110,16 @@ def test_epochs(log: EngineLog) -> None:
         stored(log, Producer(1, 3, 7), 1)
 
 
+def test_two_epochs_on_their_way_before_there_are_files(tmp_path: Path) -> None:
+    with EngineLog(tmp_path) as new:
+        send(new, Producer(1, 0, 0), 1)
+        _, (second,) = send(new, Producer(1, 1, 0), 2)
+        plan = new.partition().producers.plan(Producer(1, 1, 1), 2)
+        assert plan == Plan(base_seq=3, missing=[(1, 2)], waiting=[second])
+        assert new.settle(second).state == COMMITTED
+        assert stored(new, Producer(1, 1, 1), 1) == Plan(base_seq=3)
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_what_a_failed_round_left_out_is_stored_when_it_comes_again(
     log: EngineLog, files: HookedFiles, known: bool
