@@ -98,3 +98,4 @@ RUN_BYTES = 256
 """What a run of publishes takes besides its data. With more than `RUNS_FREE` of them outstanding it is charged, so that
 a flood of empty ones, to many topics by turns, reaches the connection's bound too."""
 RUNS_FREE = 64
+"""Runs of publishes that may be outstanding before each is charged ``RUN_BYTES``."""
