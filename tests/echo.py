@@ -140,7 +140,7 @@ def run(loop: str, main: Coroutine[Any, Any, None]) -> None:
         runner.run(asyncio.wait_for(main, 30))
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 10.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Turn the loop until ``condition`` holds."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s

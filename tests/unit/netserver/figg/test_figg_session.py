@@ -205,7 +205,7 @@ def test_empty_and_new_topics() -> None:
 def test_history_becomes_live_without_gap_or_double() -> None:
     async def test(place: Place) -> None:
         publisher = await place.peer()
-        total = 20_000
+        total = 8_000
 
         async def publish() -> None:
             for number in range(0, total, 100):
@@ -217,7 +217,7 @@ def test_history_becomes_live_without_gap_or_double() -> None:
             peer = await place.peer()
             assert await peer.history(b"t", total) == [(n + 1, b"%d" % n) for n in range(total)]
 
-        await asyncio.gather(publish(), *(follow(delay) for delay in (1, 3_000, 11_111, 19_900)))
+        await asyncio.gather(publish(), *(follow(delay) for delay in (1, 1_200, 4_444, 7_900)))
 
     with_server(test)
 
