@@ -8,7 +8,7 @@ A record, within what a batch holds once it is unpacked; varints are zigzag, 32 
     value length:varint (-1 null), value)
 
 No object is made for a record that has a key of at most 255 bytes (or none), a value and no headers. The same source
-runs as plain Python; two functions are C, in the declarations beside it, or those of ``records_pure``.
+runs as plain Python; two functions are C, in the declarations beside it, or those of ``record_bytes``.
 """
 
 # ruff: noqa: F821 - ql_crc32c and ql_copy are C, in the declarations
@@ -20,7 +20,7 @@ from typing import TypeAlias
 from engine.formats.batch import BatchWriter, RecordCursor
 from engine.formats.extension import Marks
 
-from . import records_pure
+from . import record_bytes
 from .limits import FETCHED_BATCH_BYTES, FETCHED_OBJECTS_MAX, HEADERS_MAX
 from .record_errors import INVALID_RECORD, TOO_LARGE, RecordsError
 
@@ -481,4 +481,4 @@ def latest_in(batches: Buffer, from_seq: int) -> tuple[int, int] | None:
 
 
 if not COMPILED:
-    globals().update(ql_copy=records_pure.copy, ql_crc32c=records_pure.crc32c, ql_crc32c_by_tables=records_pure.crc32c)
+    globals().update(ql_copy=record_bytes.copy, ql_crc32c=record_bytes.crc32c, ql_crc32c_by_tables=record_bytes.crc32c)
