@@ -14,6 +14,7 @@ FIGG_CLIENT = "tests/unit/netserver/figg/test_figg_client.py"
 FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
 FUJIN_GROUPS = "tests/unit/netserver/fujin/test_fujin_groups.py"
 FUJIN_READER = "tests/unit/netserver/fujin/test_fujin_reader.py"
+KAFKA_SESSION = "tests/unit/netserver/kafka/test_kafka_session.py"
 QUIC_HOSTILE = "tests/unit/netserver/quic/test_quic_hostile.py"
 QUIC_STRANGERS = "tests/unit/netserver/quic/test_quic_strangers.py"
 QUOTAS = "tests/unit/netserver/access/test_quotas.py"
@@ -270,6 +271,34 @@ MUTANTS = (
         "if not slices.is_over():",
         "if True:",
         "tests/unit/engine/test_slices.py -k frames",
+    ),
+    Mutant(
+        "have a Fetch wait on where its timer came early",
+        "netserver/kafka/fetching.py::Fetching._expire",
+        "self._is_over = True",
+        "self._is_over = self.call.connection.loop.time() < 0",
+        f"{KAFKA_SESSION} -k its_time --timeout 20",
+    ),
+    Mutant(
+        "answer a request before the publishes that came before it",
+        "netserver/kafka/session.py::KafkaSession._begin",
+        "if len(self._outstanding):",
+        "if False:",
+        f"{KAFKA_SESSION} -k order_of_requests --timeout 20",
+    ),
+    Mutant(
+        "let a Fetch take all that is asked for",
+        "netserver/kafka/fetching.py::Fetching.__init__",
+        'min(max(call.body["max_bytes"], 1), ANSWER_BYTES_MAX)',
+        'max(call.body["max_bytes"], 1)',
+        f"{KAFKA_SESSION} -k is_bounded --timeout 20",
+    ),
+    Mutant(
+        "take commits of a generation that is not agreed upon",
+        "netserver/kafka/coordinator.py::Group.may_commit",
+        "if self.state == COMPLETING:",
+        "if False:",
+        "tests/unit/netserver/kafka/test_kafka_groups.py -k one_member",
     ),
     Mutant(
         "close silent connections although there is room",
