@@ -9,7 +9,6 @@ cdef class Outstanding:
     cdef object _on_released
     cdef object _queue
     cdef object _slices
-    cdef bint _ordered
     cdef bint _checking
     cdef readonly Py_ssize_t pending_bytes
 
@@ -18,7 +17,5 @@ cdef class Outstanding:
     @cython.locals(released=list, freed_bytes=Py_ssize_t)
     cpdef _look(self)
     @cython.locals(now=double, freed_bytes=Py_ssize_t, size_bytes=Py_ssize_t, count=Py_ssize_t, since=double, entry=tuple)
-    cdef Py_ssize_t _take_prefix(self, list released) except -1
-    @cython.locals(now=double, freed_bytes=Py_ssize_t, size_bytes=Py_ssize_t, count=Py_ssize_t, since=double)
     cdef Py_ssize_t _take_finished(self, list released) except -1
     cdef object _finished(self, write_batch, Py_ssize_t size_bytes, Py_ssize_t count, double seconds)

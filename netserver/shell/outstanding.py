@@ -62,6 +62,8 @@ class Promise:
 class Outstanding:
     """Queue of answers of one connection; given to the engine as the waiter of its write batches.
 
+    They leave in the order of arrival: a finished one waits for those before it.
+
     ``on_released`` gets all answers that a commit round set free, in one call, so that a session can merge them into
     one write (one cumulative ACK); this class merges nothing. Publish bytes are charged to the connection from ``add``
     until their write batch is stored or has failed, also when the connection is gone in between.
@@ -70,19 +72,14 @@ class Outstanding:
         connection: whose answers; its counters get records, bytes and the time to the acknowledgement.
         on_released: called in the loop; an error in it ends this connection only.
         slices: of the loop; what a turn has no time for waits there.
-        ordered: answers leave in the order of arrival (a finished one waits for those before it); False: as they
-            finish.
     """
 
-    __slots__ = ("_checking", "_connection", "_on_released", "_ordered", "_queue", "_slices", "pending_bytes")
+    __slots__ = ("_checking", "_connection", "_on_released", "_queue", "_slices", "pending_bytes")
 
-    def __init__(
-        self, connection: Owner, on_released: Callable[[Released], object], slices: Slices, *, ordered: bool = True
-    ) -> None:
+    def __init__(self, connection: Owner, on_released: Callable[[Released], object], slices: Slices) -> None:
         self._connection = connection
         self._on_released = on_released
         self._slices = slices
-        self._ordered = ordered
         self._queue: deque[tuple[WriteBatch | Promise | None, object, int, int, float, Exception | None]] = deque()
         self._checking = False
         self.pending_bytes = 0
@@ -113,7 +110,7 @@ class Outstanding:
 
     def add_done(self, token: object, error: EngineError | Exception | None = None) -> None:
         """An answer that waits for nothing but those before it (a PONG, a refusal); with none before it leaves now."""
-        if self._queue and self._ordered:
+        if self._queue:
             self._queue.append((None, token, 0, 0, 0.0, error))
         else:
             self._connection.call(self._on_released, [(token, error)])
@@ -132,14 +129,14 @@ class Outstanding:
     def _look(self) -> None:
         self._checking = False
         released: Released = []
-        freed_bytes = self._take_prefix(released) if self._ordered else self._take_finished(released)
+        freed_bytes = self._take_finished(released)
         if freed_bytes:
             self.pending_bytes -= freed_bytes
             self._connection.discharge(freed_bytes)
         if released and not self._connection.closed:
             self._connection.call(self._on_released, released)
 
-    def _take_prefix(self, released: Released) -> int:
+    def _take_finished(self, released: Released) -> int:
         queue = self._queue
         now = time.monotonic()
         freed_bytes = 0
@@ -156,17 +153,6 @@ class Outstanding:
             queue.popleft()
             freed_bytes += size_bytes
             released.append((token, error))
-        return freed_bytes
-
-    def _take_finished(self, released: Released) -> int:
-        now = time.monotonic()
-        freed_bytes = 0
-        left = deque(entry for entry in self._queue if entry[0] is not None and entry[0].state == PENDING)
-        for write_batch, token, size_bytes, count, since, _error in self._queue:
-            if write_batch is not None and write_batch.state != PENDING:
-                freed_bytes += size_bytes
-                released.append((token, self._finished(write_batch, size_bytes, count, now - since)))
-        self._queue = left
         return freed_bytes
 
     def _finished(

@@ -70,25 +70,6 @@ def test_answers_leave_in_the_order_of_arrival() -> None:
     with_connection(test)
 
 
-def test_unordered_answers_leave_as_they_finish() -> None:
-    async def test(server: Server, connection: Connection) -> None:
-        calls: list[Released] = []
-        outstanding = Outstanding(connection, calls.append, server.log.slices, ordered=False)
-        first, second = write_batches(server, 2)
-        outstanding.add(first, "first", 10)
-        outstanding.add(second, "second", 20)
-        outstanding.add_done("pong")
-        settle(second)
-        outstanding.round_done()
-        assert calls == [[("pong", None)], [("second", None)]]
-        assert connection.charged == 10
-        settle(first)
-        outstanding.round_done()
-        assert calls[2:] == [[("first", None)]]
-
-    with_connection(test)
-
-
 def test_failures_carry_their_error_and_are_not_counted_as_stored() -> None:
     async def test(server: Server, connection: Connection) -> None:
         calls: list[Released] = []
