@@ -162,9 +162,13 @@ class Fetch:
         else:
             self._fail(ConsumeCode.SYSTEM_ERROR)
 
+    def _done(self) -> None:
+        self.state = DONE
+        self.job.is_found = True
+
     def _fail(self, code: ConsumeCode) -> None:
         self.code = code
-        self.state = DONE
+        self._done()
 
     def _begin(self, partition: Partition | Unwritten) -> bool:
         """Find out where to read from; False when the number asked for is not there."""
@@ -195,13 +199,18 @@ class Fetch:
                     return
                 break
             if read_batch is None:
-                self.state = DONE if self.pieces else PENDING
-                return
+                if not self.pieces:
+                    self.state = PENDING
+                    return
+                break
             job.connection.counters.skipped["damaged"] += partition.gaps.most(read_batch.lost)
             if self._take(read_batch):
-                self.state = DONE
+                self._done()
                 return
-        self.state = DONE if self.pieces else AT_END
+        if self.pieces:
+            self._done()
+        else:
+            self.state = AT_END
 
     def _take(self, read_batch: ReadBatch) -> bool:
         """Add the records of a read batch; True when the chunk is full or ends here."""
@@ -318,6 +327,7 @@ class ConsumeJob:
     """One request of a session on its way to its answer.
 
     Attributes:
+        is_found: some partition is DONE.
         topics: those that it reads.
     """
 
@@ -327,6 +337,7 @@ class ConsumeJob:
         self.connection = session.connection
         self.state = READING
         self.is_last = False
+        self.is_found = False
         self.size_bytes = 0
         self.fetches: list[Fetch] = []
         self._request = request
@@ -343,6 +354,7 @@ class ConsumeJob:
         if self.state != READING:
             return
         self.size_bytes = 0
+        self.is_found = False
         self._pending = 1  # this pass itself, until it has been through all partitions
         self.connection.in_slices(self._read_all())
 
@@ -390,7 +402,7 @@ class ConsumeJob:
         self._pending -= 1
         if self._pending or self.state != READING:
             return
-        if any(fetch.state == DONE for fetch in self.fetches) or not self._may_wait():
+        if self.is_found or not self._may_wait():
             yield from self._answer()
         else:
             yield from self._wait()
@@ -492,6 +504,7 @@ class ConsumeJob:
             return
         entries: list[bytes] = []
         pieces: list[tuple[ReadBatch, ChunkCut]] = []
+        batches = records = 0
         for (name, partitions), fetches in zip(self._request.topics, self._topics, strict=True):
             if fetches is None:
                 entries.append(unknown_topic_entry(name, len(partitions)))
@@ -499,15 +512,16 @@ class ConsumeJob:
                 entries.append(b"".join([topic_head(name, len(fetches)), *(fetch.entry() for fetch in fetches)]))
                 for fetch in fetches:
                     pieces += fetch.pieces
+                    batches += sum(cut.batches for _, cut in fetch.pieces)
+                    records += sum(cut.records for _, cut in fetch.pieces)
             yield
         if self.state != READING:
             return
         head = consume_frame_head(self._request.request_id, entries, len(self._topics), self.size_bytes)
-        yield from self._write(head, pieces)
+        yield from self._write(head, pieces, batches)
         if self.state != READING:
             return
         counters = self.connection.counters
-        records = sum(cut.records for _, cut in pieces)
         counters.records_delivered += records
         self.connection.delivered(records)
         counters.delivered_bytes += self.size_bytes
@@ -517,12 +531,9 @@ class ConsumeJob:
             del pieces[-PIECES_A_STEP:]
             yield
 
-    def _write(self, head: bytearray, pieces: list[tuple[ReadBatch, ChunkCut]]) -> Iterator[None]:
+    def _write(self, head: bytearray, pieces: list[tuple[ReadBatch, ChunkCut]], batches: int) -> Iterator[None]:
         """Head and chunks, at once: gathered in buffers where batches are small, else as slices of what was read."""
         connection = self.connection
-        batches = sum(cut.batches for _, cut in pieces)
-        if len(pieces) > PIECES_A_STEP:  # else it is answered at once, before the requests behind it
-            yield
         if self.size_bytes < SLICE_BYTES_MIN * max(batches, 2):
             gathered = []
             at = 0
@@ -533,9 +544,10 @@ class ConsumeJob:
                 position, head = len(head), bytearray()
                 for read_batch, cut in pieces[at:end]:
                     position = cut.copy_to(read_batch.buffer, buffer, position)
-                    yield
                 gathered.append(buffer)
                 at = end
+                if at < len(pieces):  # one buffer is written at once, before the answers to the requests behind it
+                    yield
             for buffer in gathered:
                 connection.write(buffer)
             return
@@ -548,9 +560,10 @@ class ConsumeJob:
 def _run(pieces: list[tuple[ReadBatch, ChunkCut]], start: int) -> tuple[int, int]:
     """Where the pieces end that one buffer takes from ``start`` on, at least one; their bytes."""
     size_bytes = 0
-    for at in range(start, len(pieces)):
+    end = min(start + PIECES_A_STEP, len(pieces))
+    for at in range(start, end):
         piece_bytes = pieces[at][1].size_bytes
         if size_bytes and size_bytes + piece_bytes > GATHERED_BYTES:
             return at, size_bytes
         size_bytes += piece_bytes
-    return len(pieces), size_bytes
+    return end, size_bytes

@@ -70,7 +70,7 @@ SHARE_BYTES_MIN: Final = 4 << 10
 """Least part of an answer that a partition gets when very many are asked for at once."""
 
 PIECES_A_STEP: Final = 256
-"""Chunks of an answer that was sent, of which memory is given back between two looks at the clock."""
+"""Chunks of an answer that are gathered, or of which memory is given back, between two looks at the clock."""
 
 SLICE_BYTES_MIN: Final = 16 << 10
 """Stored batches that are smaller on the average are gathered into one buffer: a write of its own costs more than

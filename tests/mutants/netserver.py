@@ -329,6 +329,13 @@ MUTANTS = (
         "tests/unit/netserver/tank/test_tank_session.py -k is_bounded",
     ),
     Mutant(
+        "cut all pieces of an answer into runs at once",
+        "netserver/tank/consume.py::_run",
+        "min(start + PIECES_A_STEP, len(pieces))",
+        "len(pieces)",
+        "tests/unit/netserver/tank/test_tank_session.py -k gathered_in_steps",
+    ),
+    Mutant(
         "take as many messages in a bundle as it has room for",
         "netserver/tank/produce.py::_check",
         "limit_bytes, BUNDLE_RECORDS_MAX",

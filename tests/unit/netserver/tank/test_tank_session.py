@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.limits import READ_BYTES_MIN
 from engine.partitions.partition import Partition
 from netserver.tank import codec, listener_state, messages, session, wire
+from netserver.tank.consume import ConsumeJob
 from netserver.tank.limits import CHUNK_BYTES_TARGET, SILENT_CONNECTIONS_MAX
 from netserver.tank.messages import SEQ_END, PartitionRange
 from tests.echo import LOOPS, until
@@ -561,6 +563,32 @@ def test_an_answer_is_bounded_and_gathered_in_several_buffers(
         assert 2000 < sum(len(one.chunk) for one in found) <= 3000
         (nothing,) = await peer.consume(b"t", (0, 3))
         assert (nothing.code, nothing.high_water_mark, values(nothing)) == (0, 2, [])
+
+    with_server(test)
+
+
+def test_an_answer_of_very_many_pieces_is_gathered_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a few is written at once, before the answers to the requests behind it."""
+    monkeypatch.setattr("netserver.tank.consume.PIECES_A_STEP", 8)
+    steps: list[int] = []
+    write = ConsumeJob._write
+
+    def counted(self: ConsumeJob, *arguments: Any) -> Iterator[None]:
+        steps.append(0)
+        for _ in write(self, *arguments):
+            steps[-1] += 1
+            yield
+
+    monkeypatch.setattr(ConsumeJob, "_write", counted)
+
+    async def test(place: Place) -> None:
+        peer = await place.peer()
+        assert await peer.create(b"t") == 0
+        assert await peer.produce(b"t", bundle(b"x")) == b"\0"
+        for count in (40, 8):
+            found = await peer.consume(b"t", *[(0, 1, 1000)] * count)
+            assert [values(one) for one in found] == [[bundle(b"x")]] * count
+        assert steps == [4, 0]
 
     with_server(test)
 
