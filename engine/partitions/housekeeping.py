@@ -109,7 +109,8 @@ class Housekeeping:
 
     def _pass(self) -> Iterator[None]:
         context = self._context
-        self._look_at_clock()
+        context.clock.look()
+        context.clock.save(context.state)
         now_ms = context.now_ms()
         failing = {partition.title: why for partition, why in self._removal.failing.items()}
         opened = 0
@@ -148,14 +149,6 @@ class Housekeeping:
         if text not in told | self._told:
             report(f"{what}: {text}; it is tried again")
         told.add(text)
-
-    def _look_at_clock(self) -> None:
-        clock = self._context.clock
-        excess_ms = clock.look()
-        if excess_ms:
-            for partition in self._partitions.all():
-                partition.make_younger(excess_ms, clock.started_ms)
-        clock.save(self._context.state)
 
     def _has_work_at(self, topic: Topic, index: int, used: Partition | None) -> bool:
         """Whether a closed partition has to be opened: for its retention, or because its start was raised once, and a

@@ -41,8 +41,8 @@ class Partition(Appending):
     """One partition of a topic, made by `Log.partition` alone. `CommitTarget` documents what rounds need of it."""
 
     __slots__ = (  # there may be 100,000; one that was used stays, with what would have to be read from its files again
-        "__weakref__", "_open_callbacks", "_pending", "_producers", "_read_state", "_reservation", "_told_failure",
-        "_write_batch_bytes", "committed_end", "committed_s", "committed_seq", "failing", "found_seq",
+        "__weakref__", "_excess_ms", "_open_callbacks", "_pending", "_producers", "_read_state", "_reservation",
+        "_told_failure", "_write_batch_bytes", "committed_end", "committed_s", "committed_seq", "failing", "found_seq",
         "gap_before_next", "gaps", "index", "mark_failed", "marked_log_start", "readers", "sealed", "tail",
     )  # fmt: skip
 
@@ -59,6 +59,8 @@ class Partition(Appending):
         self.gap_before_next = False
         """Numbers before the next record were reserved, but not given out: a new segment begins with it, so that they
         are no part of any, and damage beside them is not told as their loss."""
+        self._excess_ms = 0
+        """Of the clock, as it was known when the segments were dated."""
         self.mark_failed = False
         """Its watermark could not be written; housekeeping has it tried again."""
         self.marked_log_start = 1  # as its watermark says: files below it may go
@@ -456,15 +458,19 @@ class Partition(Appending):
 
     def set_segment_ages(self) -> None:
         """Dates the segments found at the opening by the steady clock."""
+        self._excess_ms = self._context.clock.excess_ms
         retention.set_segment_ages(self._segments, self._context.clock, self._context.steady_ms())
 
-    def make_younger(self, by_ms: int, before_ms: int) -> None:
-        """The clock that segments from before a time (by the steady clock) were dated by was ahead."""
-        if self.has_files:
-            retention.make_younger(self._segments, by_ms, before_ms)
+    def _make_younger(self) -> None:
+        """When the clock that the segments were dated by has turned out to be ahead."""
+        clock = self._context.clock
+        if self._excess_ms != clock.excess_ms:
+            retention.make_younger(self._segments, clock.excess_ms - self._excess_ms, clock.started_ms)
+            self._excess_ms = clock.excess_ms
 
     def apply_retention(self, steady_ms: int) -> int:
         """Raises the start of the log past the segments that are due; returns how many these are."""
+        self._make_younger()
         due = retention.due_segments(self.config, self.sealed, self.active_segment, self.committed_end, steady_ms)
         if due:
             self.trim(self.sealed[due - 1].last_seq + 1)

@@ -76,6 +76,7 @@ class DoubtedClock:
     Attributes:
         started_ms: when this was made, by the steady clock.
         held_ms: time between the last process and this one that is not counted yet.
+        excess_ms: by how much `likely_age_ms` of what was stamped before the start was too large, all in all.
         leap_ms: what was stamped before counts from then on.
     """
 
@@ -89,6 +90,7 @@ class DoubtedClock:
         self._doubt_ms = doubt_ms
         self.started_ms = steady_ms()
         self.held_ms = 0
+        self.excess_ms = 0
         self.leap_ms = 0
         self._doubted: _Doubted | None = None
         self._is_lost = False
@@ -132,12 +134,8 @@ class DoubtedClock:
         before_ms = self.now_ms() - self.held_ms - age_ms
         return before_ms if before_ms >= self.leap_ms else 0
 
-    def look(self) -> int:
-        """Looks at the system's clock; to be called every few seconds.
-
-        Returns:
-            By how much `likely_age_ms` of what was stamped before the start was too large so far.
-        """
+    def look(self) -> None:
+        """Looks at the system's clock; to be called every few seconds."""
         steady_now_ms = steady_ms()
         offset_ms = wall_ms() - steady_now_ms
         jump_ms = offset_ms - self._offset_ms
@@ -151,9 +149,9 @@ class DoubtedClock:
             self._offset_ms = offset_ms
         elif -self.held_ms <= jump_ms < 0:
             self.held_ms += jump_ms
+            self.excess_ms -= jump_ms
             self._report(f"the system's clock was {-jump_ms // 1000} s ahead at the start; it was set back")
             self._believe(offset_ms, steady_now_ms)
-            return -jump_ms
         elif self._is_found_by(jump_ms):
             self._believe(offset_ms, steady_now_ms)
         elif self._doubted is None or abs(offset_ms - self._doubted.offset_ms) > CLOCK_SLEW_MS:
@@ -165,7 +163,6 @@ class DoubtedClock:
                 )
         elif steady_now_ms - self._doubted.since_ms >= self._doubt_ms:
             self._believe(offset_ms, steady_now_ms)
-        return 0
 
     def _is_found_by(self, jump_ms: int) -> bool:
         """Whether a jump leads from a time that is not likely to one that is."""

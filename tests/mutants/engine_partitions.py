@@ -325,6 +325,13 @@ MUTANTS = (
         f"{CLOCK} -k between_two",
     ),
     Mutant(
+        "leave segments as old as a clock said that was ahead",
+        "engine/partitions/partition.py::Partition.apply_retention",
+        "self._make_younger()",
+        "pass",
+        f"{CLOCK} -k ends_nothing_early",
+    ),
+    Mutant(
         "do not sync the directory of a new partition",
         "engine/partitions/creation.py::PartitionCreator.make",
         "problems |= _problems([*changed], self._each([*changed], self._sync_dir))",
