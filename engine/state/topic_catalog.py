@@ -83,6 +83,11 @@ class Catalog:
     def __len__(self) -> int:
         return len(self._topics)
 
+    @property
+    def partition_total(self) -> int:
+        """Partitions of all topics."""
+        return self._partition_total
+
     def listen(self, listener: Listener) -> None:
         """`listener(topic, change)` is called after a topic was made, given another configuration, or deleted."""
         self._listeners.append(listener)

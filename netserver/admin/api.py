@@ -108,7 +108,7 @@ class Api:
             "connections": {name: counters.connections for name, counters in server.counters.items()},
             "connections_max": server.gate.connections_max,
             "topics": len(engine.catalog),
-            "partitions": sum(topic.partition_count for topic in engine.catalog),
+            "partitions": engine.catalog.partition_total,
             "pending_bytes": engine.pending_bytes,
             "records_published": sum(one.records_published for one in (*server.counters.values(), server.http)),
             "disk_free_bytes": disk.f_bavail * disk.f_frsize,

@@ -34,7 +34,7 @@ class InspectionApi:
             "version": product_version(),
             "ready": not self._api.not_ready_reason(),
             "topics": len(log.catalog),
-            "partitions": sum(topic.partition_count for topic in log.catalog),
+            "partitions": log.catalog.partition_total,
             "subscriptions": len(log.cursors),
         }
 

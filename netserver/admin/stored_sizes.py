@@ -72,7 +72,7 @@ class StoredSizes:
         if unknown:
             closed |= await asyncio.to_thread(look, unknown)
         self._closed = closed
-        self.partitions = sum(topic.partition_count for topic in topics)
+        self.partitions = log.catalog.partition_total
         self.read_only = read_only
         self.unopened = unopened
         self.segments = segments + sum(sizes[0] for sizes in closed.values())
