@@ -10,6 +10,7 @@ import json
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, TypeAlias
@@ -158,7 +159,11 @@ class FileWorker:
         self._jobs.put(lambda: self._answer(done, attempt(checked)))
 
     def _answer(self, done: Callable[[Any], None], result: object) -> None:
-        self._context.call_soon_threadsafe(lambda: None if self._context.is_closed else done(result))
+        self._context.call_soon_threadsafe(partial(self._tell, done, result))
+
+    def _tell(self, done: Callable[[Any], None], result: object) -> None:
+        if not self._context.is_closed:
+            done(result)
 
     def stop(self) -> None:
         """Ends the thread after the jobs so far; blocking."""
@@ -195,14 +200,18 @@ class FileWorker:
             return self._creator.make([making.job for making in waiting])
 
         made = attempt(make)
+        found: list[_Making] = []
+        answers: list[Callable[[], None]] = []
         for at, making in enumerate(waiting):
             active = made if isinstance(made, EngineError) else made[at]
-            if active is None:
-                self._answer(making.done, attempt(lambda job=making.job: self._recover(job)))  # type: ignore[misc]
-            elif isinstance(active, EngineError):
-                self._answer(making.done, active)
+            if active is None:  # there are files of it already
+                found.append(making)
             else:
-                self._answer(making.done, Recovered([], active, 1, 0, 1, Report()))
+                result = active if isinstance(active, EngineError) else Recovered([], active, 1, 0, 1, Report())
+                answers.append(partial(self._tell, making.done, result))
+        self._context.call_soon_threadsafe(partial(self._context.slices.call_each, "the making of files", answers))
+        for making in found:
+            self._answer(making.done, attempt(partial(self._recover, making.job)))
 
     def _recover(self, job: Job) -> Recovered:
         context, location, number = self._context, job.location, job.location.number

@@ -332,6 +332,13 @@ MUTANTS = (
         f"{CLOCK} -k ends_nothing_early",
     ),
     Mutant(
+        "tell all new partitions of their files at once",
+        "engine/partitions/file_worker.py::FileWorker._make",
+        'partial(self._context.slices.call_each, "the making of files", answers)',
+        "lambda: [answer() for answer in answers]",
+        "tests/unit/engine/partitions/test_creation.py -k told_in_slices",
+    ),
+    Mutant(
         "do not sync the directory of a new partition",
         "engine/partitions/creation.py::PartitionCreator.make",
         "problems |= _problems([*changed], self._each([*changed], self._sync_dir))",

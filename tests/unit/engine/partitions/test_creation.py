@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import ReadOnly
+from engine.errors import EngineError, ReadOnly
+from engine.partitions.partition import Partition
 from engine.segments.batches import COMMITTED, FAILED, WriteBatch
+from engine.segments.recovery import Recovered
 from tests.engine_log import EngineLog, delete, segments
 from tests.hooked_files import HookedFiles, held
 
@@ -66,6 +68,26 @@ def test_more_than_are_made_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("engine.partitions.file_worker.PARTITIONS_MADE_TOGETHER", 3)
     with EngineLog(tmp_path / "d") as engine:
         assert [engine.settle(write_batch).state for write_batch in burst(engine, 20)] == [COMMITTED] * 20
+
+
+def test_very_many_new_partitions_are_told_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    told: Counter[int] = Counter()
+    files = HookedFiles()
+    files_made = Partition.files_made
+    with EngineLog(tmp_path / "d", files=files) as engine:
+
+        def watched(self: Partition, result: Recovered | EngineError) -> None:
+            told[engine.log.slices.turn_of()] += 1
+            files_made(self, result)
+
+        monkeypatch.setattr(Partition, "files_made", watched)
+        with held(files, "sync_dir", "/topics/1/0") as reached:
+            write_batches = burst(engine, 40)  # all but the first wait for it
+            engine.inbox.run_until(reached.is_set)
+            engine.inbox.run_until(lambda: engine.log.state.pending_bytes == 0)
+        assert [engine.settle(write_batch).state for write_batch in write_batches] == [COMMITTED] * 40
+    assert max(told.values()) <= 2
 
 
 @pytest.mark.parametrize(
