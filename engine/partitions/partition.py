@@ -17,7 +17,7 @@ from engine.callbacks import call_each
 from engine.commit.target import PartitionCommit
 from engine.context import EngineContext
 from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
-from engine.formats.batch_header import QOS0_ATTRIBUTE
+from engine.formats.batch_header import HEADER_BYTES, QOS0_ATTRIBUTE
 from engine.formats.bundle import BundleInfo
 from engine.formats.segment import HEADER_BYTES as SEGMENT_HEADER_BYTES
 from engine.limits import RECORD_OVERHEAD_BYTES, SEQ_RESERVATION, WRITE_BATCH_BYTES_MAX, WRITE_BATCH_BYTES_MIN
@@ -122,8 +122,9 @@ class Partition(Appending):
             return True
         if self._reservation.bound - self.last_seq < SEQ_RESERVATION // 2:
             self._reservation.extend(self.last_seq + SEQ_RESERVATION, self._reserved)
-        write_batch = self._pending[0] if self._pending else self._open_write_batch
-        return write_batch is None or write_batch.writer.next_seq <= self._reservation.bound
+        if self._pending:
+            return self._pending[0].last_seq < self._reservation.bound
+        return self._open_write_batch is None or self._open_write_batch.writer.next_seq <= self._reservation.bound
 
     def _reserved(self, error: EngineError | None) -> None:
         if error is not None:
@@ -280,7 +281,13 @@ class Partition(Appending):
         write_batches.append(self.appended(waiter, size))
         return write_batches
 
-    def append_apart(self, write_batches: list[WriteBatch], group: WriteBatchGroup) -> None:
+    def write_batch_apart(self, first_seq: int, room_bytes: int) -> WriteBatch:
+        """A write batch for `append_apart`, whose writer has room for a record of `room_bytes`. It belongs to nobody:
+        who lets go of it has appended nothing."""
+        need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + room_bytes
+        return WriteBatch(self, self._context.buffers.take(max(WRITE_BATCH_BYTES_MAX, need)), first_seq)
+
+    def append_apart(self, write_batches: list[WriteBatch], group: WriteBatchGroup | None = None) -> None:
         if self._open_write_batch is not None:
             self._close_write_batch(self._open_write_batch)
         self._append_ms = max(self._context.now_ms(), self._append_ms)
@@ -294,6 +301,8 @@ class Partition(Appending):
         self._pending += write_batches
         if self._phase == NO_FILES:
             self._make_files()
+        elif group is None and self._active is not None:
+            self._parts.committer.add(self)
 
     def is_next(self, group: WriteBatchGroup) -> bool:
         return bool(self._pending) and self._pending[0].transaction is group

@@ -15,7 +15,8 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from .compression import NONE, unpacked
-from .record_errors import CORRUPT, INVALID_RECORD, RecordsError
+from .limits import CHECKED_RECORDS, RECORDS_MAX
+from .record_errors import CORRUPT, INVALID_RECORD, TOO_LARGE, RecordsError
 from .records import RecordWalk, check_walk, crc32c
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -36,6 +37,7 @@ class Records:
     Attributes:
         count: at least 1.
         size_bytes: of the records, unpacked.
+        work_us: about the time that appending them takes.
         producer_id, producer_epoch, first_sequence: -1: the producer does not number its records.
     """
 
@@ -49,6 +51,7 @@ class Records:
         "producer_epoch",
         "producer_id",
         "size_bytes",
+        "work_us",
     )
 
     def __init__(self, data: Buffer, start: int, base_timestamp_ms: int, count: int) -> None:
@@ -57,6 +60,7 @@ class Records:
         self._base_timestamp_ms = base_timestamp_ms
         self.count = count
         self.size_bytes = len(data) - start
+        self.work_us = 0
         self.producer_id = self.producer_epoch = self.first_sequence = -1
         self.is_transactional = False
 
@@ -83,6 +87,8 @@ def check_records(records: Buffer, record_bytes_max: int) -> Records:
         raise RecordsError(INVALID_RECORD, f"base offset {offset}, not 0")
     if attributes & _CONTROL:
         raise RecordsError(INVALID_RECORD, "a control batch")
+    if count > RECORDS_MAX:
+        raise RecordsError(TOO_LARGE, f"{count} records in one batch, more than {RECORDS_MAX}")
     if count < 1 or last_delta != count - 1:
         raise RecordsError(INVALID_RECORD, f"{count} records, and the last offset delta is {last_delta}")
     if producer_id >= 0 and sequence < 0:
@@ -93,7 +99,10 @@ def check_records(records: Buffer, record_bytes_max: int) -> Records:
     if producer_id >= 0:
         found.producer_id, found.producer_epoch, found.first_sequence = producer_id, epoch, sequence
     found.is_transactional = bool(attributes & _TRANSACTIONAL)
-    check_walk(found.walk(), record_bytes_max)
+    walk = found.walk()
+    while check_walk(walk, record_bytes_max, CHECKED_RECORDS):
+        pass
+    found.work_us = 2 * walk.objects + (count >> 3) + (found.size_bytes >> 10)
     return found
 
 

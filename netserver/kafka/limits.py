@@ -116,6 +116,21 @@ UNPACKED_GUESS_BYTES_MIN: Final = 16 << 10
 HEADERS_MAX: Final = 10_000
 """Headers of one record: each becomes two objects of some 40 bytes, out of 2 on the wire."""
 
+RECORDS_MAX: Final = 1_000_000
+"""Records of one batch: giving them their numbers is one step, 1.5 us for each 255. Clients halve a larger batch."""
+
+CHECKED_RECORDS: Final = 10_000
+"""Looked at in one go, 1 ms: in between the loop gets the interpreter."""
+
+PACKED_RECORDS: Final = 4096
+"""Put into the log's form in one step, at most, 0.5 ms."""
+
+PACKED_OBJECTS_MAX: Final = 500
+"""The same for headers, and records that messages have no place for: 2 us each. One record has all of its own."""
+
+APPENDED_AT_ONCE_US: Final = 2000
+"""Records of a request whose appending takes longer are appended in steps."""
+
 FETCHED_BATCH_BYTES: Final = 64 << 10
 """A batch of a Fetch answer is ended at about this size, as those of the log are: clients verify whole ones."""
 

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from engine.errors import EngineError
 from netserver.access.table import right_of
 
-from .appending import append_records
+from .appending import append_in_steps, append_records
 from .checking import Records, check_records
 from .errors import Code
+from .limits import APPENDED_AT_ONCE_US
 from .record_errors import RecordsError
 from .schema import Values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from engine.partitions.partition import Partition
     from netserver.shell.connection import Connection
@@ -131,15 +132,15 @@ class Producer:
         return found
 
     def append(self, prepared: Prepared) -> Iterator[None]:
-        """Append what can be appended, partition by partition; the answer comes through the queue of answers."""
+        """Append what can be appended, step by step; the answer comes through the queue of answers."""
         for part in prepared.parts:
-            code, text = self._append(part, prepared.acks)
+            code, text = yield from self._append(part, prepared.acks)
             if code:
                 part.result.update({"error": code, "message": text})
             yield
         self._outstanding.add_done(Answer(prepared))
 
-    def _append(self, part: Part, acks: int) -> tuple[int, str | None]:
+    def _append(self, part: Part, acks: int) -> Generator[None, None, tuple[int, str | None]]:
         """Append the records of a partition; else why not."""
         if not self._connection.visitor.check("PRODUCE", PUBLISH, part.name.encode()):
             return Code.TOPIC_FORBIDDEN, None
@@ -152,7 +153,10 @@ class Producer:
             partition = self._shared.partition(part.name, part.index)
             if partition is None:
                 return Code.UNKNOWN_TOPIC, None
-            appended = append_records(partition, found, self._outstanding, qos0=not acks)
+            if found.work_us <= APPENDED_AT_ONCE_US:
+                appended = append_records(partition, found, self._outstanding, qos0=not acks)
+            else:
+                appended = yield from append_in_steps(partition, found, self._outstanding, qos0=not acks)
         except RecordsError as error:
             return error.code, error.text
         except EngineError as error:
@@ -161,6 +165,11 @@ class Producer:
         for write_batch, records, size_bytes in appended.write_batches:
             self._outstanding.add(write_batch, part, size_bytes, records)
         return Code.NONE, None
+
+
+def takes_long(prepared: Prepared) -> bool:
+    """Whether appending it all in one turn would make others wait."""
+    return sum(part.found.work_us for part in prepared.parts if isinstance(part.found, Records)) > APPENDED_AT_ONCE_US
 
 
 def failed(part: Part, error: Exception) -> None:

@@ -82,6 +82,7 @@ cdef u64 _NO_TIME
 cdef long long _HEADERS_MAX
 cdef Py_ssize_t _BATCH_BYTES
 cdef Py_ssize_t _OBJECTS_MAX
+cdef long long _PACKED_OBJECTS
 cdef Py_ssize_t _RECORD_ROOM
 cdef u64 _OFFSETS_MAX
 
@@ -97,6 +98,7 @@ cdef class RecordWalk:
     cdef u64 base_timestamp
     cdef readonly long long index
     cdef public bint held
+    cdef readonly long long objects
     cdef readonly Py_ssize_t key_start
     cdef readonly long long key_size
     cdef readonly Py_ssize_t value_start
@@ -124,9 +126,12 @@ cdef class RecordWalk:
     @cython.locals(size="long long", index="long long", flat=list, nulls=list)
     cdef tuple header_list(self)
 
-cpdef check_walk(RecordWalk walk, Py_ssize_t record_bytes_max)
-@cython.locals(count=Py_ssize_t, total=Py_ssize_t, timestamp=u64, key_size=Py_ssize_t)
-cpdef tuple pack_records(RecordWalk walk, BatchWriter writer, long long stop)
+@cython.locals(stop="long long")
+cpdef bint check_walk(RecordWalk walk, Py_ssize_t record_bytes_max, long long records_max) except -1
+@cython.locals(
+    count=Py_ssize_t, total=Py_ssize_t, timestamp=u64, key_size=Py_ssize_t, objects="long long",
+)
+cpdef tuple pack_records(RecordWalk walk, BatchWriter writer, long long stop, u64 now_ms)
 cdef bint put_marked(RecordWalk walk, BatchWriter writer, u64 timestamp_ms) except -1
 
 @cython.final

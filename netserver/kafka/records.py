@@ -21,7 +21,7 @@ from engine.formats.batch import BatchWriter, RecordCursor
 from engine.formats.extension import Marks
 
 from . import record_bytes
-from .limits import FETCHED_BATCH_BYTES, FETCHED_OBJECTS_MAX, HEADERS_MAX
+from .limits import FETCHED_BATCH_BYTES, FETCHED_OBJECTS_MAX, HEADERS_MAX, PACKED_OBJECTS_MAX
 from .record_errors import INVALID_RECORD, TOO_LARGE, RecordsError
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -33,6 +33,7 @@ _NO_TIME = 1 << 63  # a negative timestamp: there is none, or none that the log 
 _HEADERS_MAX = HEADERS_MAX
 _BATCH_BYTES = FETCHED_BATCH_BYTES
 _OBJECTS_MAX = FETCHED_OBJECTS_MAX
+_PACKED_OBJECTS = PACKED_OBJECTS_MAX
 _RECORD_ROOM = 46  # of a record on the wire but key, value and headers: length, and seven varints
 _OFFSETS_MAX = (1 << 31) - 2
 
@@ -58,6 +59,7 @@ class RecordWalk:
         timestamp: its time in ms, as a u64; from 2^63 on there is none.
         headers_start, headers: where its headers begin, and how many.
         held: the current one is still to be taken.
+        objects: headers, and records that a message has no place for, as far as `check_walk` has come.
     """
 
     def __init__(self, data: Buffer, start: int, end: int, count: int, base_timestamp_ms: int) -> None:
@@ -71,6 +73,7 @@ class RecordWalk:
         self.base_timestamp = base_timestamp_ms & 0xFFFF_FFFF_FFFF_FFFF
         self.index = 0
         self.held = False
+        self.objects = 0
         self.key_start = 0
         self.key_size = 0
         self.value_start = 0
@@ -194,29 +197,36 @@ class RecordWalk:
         return tuple(flat), tuple(nulls)
 
 
-def check_walk(walk: RecordWalk, record_bytes_max: int) -> None:
-    """Walks to the end. Raises RecordsError: a record is not valid, or larger than that."""
-    while walk.next():
+def check_walk(walk: RecordWalk, record_bytes_max: int, records_max: int) -> bool:
+    """Walks on by so many records: whether there may be more. Raises RecordsError: one is not valid, or larger."""
+    stop = walk.index + records_max
+    while walk.index < stop:
+        if not walk.next():
+            return False
         if walk.stored_size() > record_bytes_max:
             raise RecordsError(TOO_LARGE, f"a record of more than {record_bytes_max} bytes")
+        if not walk.is_plain():
+            walk.objects += 1 + walk.headers
+    return True
 
 
-def pack_records(walk: RecordWalk, writer: BatchWriter, stop: int) -> tuple[int, int, bool]:
-    """Puts records into ``writer`` until ``stop`` of the batch were reached, or there is no room.
+def pack_records(walk: RecordWalk, writer: BatchWriter, stop: int, now_ms: int) -> tuple[int, int, bool]:
+    """Puts records into ``writer`` until ``stop`` of the batch were reached, or there is no room, or it takes long.
 
-    One for which there is no room is held; the next call begins with it.
+    One for which there is no room is held; the next call begins with it. Those without a time get ``now_ms``.
 
     Returns:
         (records taken, bytes of their keys and values, whether the writer had no room).
     """
     count = 0
     total = 0
+    objects = 0
     while walk.held or walk.index < stop:
         if not walk.held:
             walk.next()
         timestamp = walk.timestamp
         if timestamp >= _NO_TIME:
-            timestamp = writer.append_time_ms
+            timestamp = now_ms
         walk.held = True
         key_size = walk.key_size if walk.key_size > 0 else 0
         if walk.is_plain():
@@ -229,8 +239,12 @@ def pack_records(walk: RecordWalk, writer: BatchWriter, stop: int) -> tuple[int,
                 timestamp,
             ):
                 return count, total, True
+        elif objects > _PACKED_OBJECTS:
+            break
         elif not put_marked(walk, writer, timestamp):
             return count, total, True
+        else:
+            objects += 1 + walk.headers
         walk.held = False
         total += key_size + walk.stored_size()
         count += 1

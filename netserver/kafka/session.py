@@ -48,7 +48,7 @@ from .listener_state import ListenerState, opened
 from .metadata import api_versions, metadata
 from .offsets import list_offsets
 from .producer_ids import init_producer_id
-from .producing import Answer, Part, Prepared, Producer, failed, has_failed, is_large, prepare
+from .producing import Answer, Part, Prepared, Producer, failed, has_failed, is_large, prepare, takes_long
 from .schema import Values
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class KafkaSession:
             self._later(self._check_and_append(request))
             return True
         prepared = prepare(self._shared, request)
-        if self._producer.closed_partitions(prepared):
+        if self._producer.closed_partitions(prepared) or takes_long(prepared):
             self._later(self._open_and_append(prepared))
             return True
         for _ in self._producer.append(prepared):

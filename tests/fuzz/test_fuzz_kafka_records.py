@@ -55,10 +55,12 @@ def walked(module: ModuleType, data: bytes, count: int) -> object:
     writer = BatchWriter(bytearray(4 * len(data) + 4096), 1)
     writer.begin(1_700_000_000_000)
     try:
-        module.check_walk(module.RecordWalk(data, 0, len(data), count, 1_700_000_000_000), 1 << 20)
+        module.check_walk(module.RecordWalk(data, 0, len(data), count, 1_700_000_000_000), 1 << 20, 1 << 30)
     except RecordsError as error:
         return error.code, error.text
-    taken = module.pack_records(module.RecordWalk(data, 0, len(data), count, 1_700_000_000_000), writer, count)
+    taken = module.pack_records(
+        module.RecordWalk(data, 0, len(data), count, 1_700_000_000_000), writer, count, writer.append_time_ms
+    )
     writer.close_batch()
     log = bytes(writer.buffer[: writer.position])
     answer, next_seq, records_taken = module.build_records(log, 1, 1 << 20)
@@ -80,7 +82,7 @@ def test_damaged_batches_are_records_or_the_peers_error() -> None:
         codes.add(0)
         writer = BatchWriter(bytearray(4 * found.size_bytes + 4096), 1)
         writer.begin(1)
-        assert records.pack_records(found.walk(), writer, found.count)[0] == found.count
+        assert records.pack_records(found.walk(), writer, found.count, writer.append_time_ms)[0] == found.count
     assert codes - {10} == {0, 2, 76, 87}
 
 

@@ -14,6 +14,7 @@ FIGG_CLIENT = "tests/unit/netserver/figg/test_figg_client.py"
 FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
 FUJIN_GROUPS = "tests/unit/netserver/fujin/test_fujin_groups.py"
 FUJIN_READER = "tests/unit/netserver/fujin/test_fujin_reader.py"
+KAFKA_STEPS = "tests/unit/netserver/kafka/test_kafka_steps.py"
 KAFKA_SESSION = "tests/unit/netserver/kafka/test_kafka_session.py"
 QUIC_HOSTILE = "tests/unit/netserver/quic/test_quic_hostile.py"
 QUIC_STRANGERS = "tests/unit/netserver/quic/test_quic_strangers.py"
@@ -43,10 +44,38 @@ MUTANTS = (
     ),
     Mutant(
         "count the rest of a batch from its beginning",
-        "netserver/kafka/appending.py::_append",
-        "producer.first_sequence + place & SEQUENCE_MASK",
-        "producer.first_sequence",
+        "netserver/kafka/appending.py::_producer_at",
+        "records.first_sequence + place & SEQUENCE_MASK",
+        "records.first_sequence",
         "tests/unit/netserver/kafka/test_kafka_sequences.py -k no_write_batch",
+    ),
+    Mutant(
+        "append the largest Kafka batch in one turn",
+        "netserver/kafka/producing.py::Producer._append",
+        "if found.work_us <= APPENDED_AT_ONCE_US:",
+        "if True:",
+        f"{KAFKA_STEPS} -k tombstones",
+    ),
+    Mutant(
+        "put all records of a Kafka batch into the log's form in one step",
+        "netserver/kafka/appending.py::_pack",
+        "min(place + PACKED_RECORDS, stop)",
+        "stop",
+        f"{KAFKA_STEPS} -k no_step",
+    ),
+    Mutant(
+        "store what came again while it was put into the log's form",
+        "netserver/kafka/appending.py::append_in_steps",
+        "while (plan := _plan(partition, records)).missing != missing:",
+        "for plan in [_plan(partition, records)]:",
+        f"{KAFKA_STEPS} -k meanwhile",
+    ),
+    Mutant(
+        "show records that got their numbers late before these are reserved",
+        "engine/partitions/partition.py::Partition.may_commit",
+        "self._pending[0].last_seq <",
+        "0 * self._pending[0].last_seq <=",
+        f"{KAFKA_STEPS} -k reserved",
     ),
     Mutant(
         "take every certificate over QUIC",

@@ -58,7 +58,7 @@ def count_of(data: bytes) -> int:
 def stored(module: ModuleType, data: bytes, next_seq: int = 1) -> bytes:
     """Batches of the log with the records of a batch."""
     made = writer(log_batch, 2 * len(data) + 10_000, next_seq)
-    count, _, is_full = module.pack_records(walked(module, data), made, count_of(data))
+    count, _, is_full = module.pack_records(walked(module, data), made, count_of(data), made.append_time_ms)
     assert (count, is_full) == (count_of(data), False)
     made.close_batch()
     return bytes(made.buffer[: made.position])
@@ -79,7 +79,7 @@ def test_what_clients_sent(row: dict[str, object]) -> None:
     assert [found.producer_id, found.producer_epoch, found.first_sequence] == numbered
     assert found.is_transactional == bool(data[22] & 16)
     made = writer(log_batch)
-    assert records.pack_records(found.walk(), made, found.count)[0] == found.count
+    assert records.pack_records(found.walk(), made, found.count, made.append_time_ms)[0] == found.count
     made.close_batch()
     answer, next_seq, count = records.build_records(bytes(made.buffer[: made.position]), 1, 1 << 20)
     wanted = [
@@ -128,7 +128,7 @@ def test_every_compression_is_taken(how: str) -> None:
     found = check_records(packed(data, how), 1 << 20)
     assert found.size_bytes == len(data) - 61
     made = writer(log_batch)
-    assert records.pack_records(found.walk(), made, found.count)[0] == found.count
+    assert records.pack_records(found.walk(), made, found.count, made.append_time_ms)[0] == found.count
     made.close_batch()
     assert bytes(made.buffer[: made.position]) == stored(records, data)
 
@@ -161,7 +161,7 @@ def test_times_that_the_log_cannot_hold() -> None:
         ({"count": -1}, 87),
         ({"count": 3, "last": 2}, 87),
         ({"count": 1, "last": 0}, 87),
-        ({"count": 1 << 30, "last": (1 << 30) - 1}, 87),
+        ({"count": 1 << 30, "last": (1 << 30) - 1}, 10),
         ({"last": 2}, 87),
         ({"producer_id": 5}, 87),
         ({"producer_id": 5, "epoch": 0, "sequence": 0}, 0),
@@ -189,7 +189,7 @@ def test_records_that_are_refused(module: ModuleType) -> None:
 
     def refused(body: bytes, count: int = 1) -> bool:
         try:
-            module.check_walk(module.RecordWalk(body, 0, len(body), count, TIME), 100)
+            module.check_walk(module.RecordWalk(body, 0, len(body), count, TIME), 100, 1 << 30)
         except RecordsError as error:
             return error.code == 87
         return False
@@ -228,7 +228,7 @@ def test_records_above_the_limit(module: ModuleType) -> None:
     def code(message: Message) -> int:
         data = batch([Message(b""), message])
         try:
-            module.check_walk(walked(module, data), 300)
+            module.check_walk(walked(module, data), 300, 1 << 30)
         except RecordsError as error:
             return error.code
         return 0
@@ -253,7 +253,7 @@ def test_a_writer_without_room_gets_the_rest_later(module: ModuleType) -> None:
     while taken < len(messages):
         made = BatchWriter(bytearray(room), seq)
         made.begin(TIME)
-        count, size_bytes, is_full = module.pack_records(walk, made, len(messages))
+        count, size_bytes, is_full = module.pack_records(walk, made, len(messages), made.append_time_ms)
         made.close_batch()
         taken, seq = taken + count, made.next_seq
         found += made.buffer[: made.position]
@@ -270,8 +270,8 @@ def test_it_stops_where_it_is_told_to(module: ModuleType) -> None:
     made = writer(log_batch)
     while walk.index < 4:
         assert walk.next()
-    assert module.pack_records(walk, made, 7) == (3, 3, False)
-    assert module.pack_records(walk, made, 9) == (2, 2, False)
+    assert module.pack_records(walk, made, 7, made.append_time_ms) == (3, 3, False)
+    assert module.pack_records(walk, made, 9, made.append_time_ms) == (2, 2, False)
     made.close_batch()
     assert [record.value for record in log_batch.records(made.buffer, 0, made.position)] == [
         b"4",

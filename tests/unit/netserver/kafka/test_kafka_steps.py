@@ -1,0 +1,173 @@
+"""Produce requests of very many records, or headers: appended in short steps, all one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.config import TopicConfig
+from engine.errors import NotStored
+from engine.partitions.partition import Partition
+from engine.segments.batches import PENDING
+from netserver.app import Server
+from netserver.kafka import appending
+from netserver.kafka.apis import Key
+from netserver.kafka.appending import Appended, append_in_steps, append_records
+from netserver.kafka.checking import Records, check_records
+from netserver.kafka.limits import APPENDED_AT_ONCE_US, PACKED_OBJECTS_MAX, PACKED_RECORDS, RECORDS_MAX
+from netserver.kafka.record_errors import RecordsError
+from tests.engine_log import EngineLog
+from tests.kafka_peer import Peer, Record, batch, crc32c, produce, records_of, result_of, with_server
+
+HEADERS = (("h", b"x"), ("n", None))
+Steps = Generator[None, None, Appended]
+
+
+class Waiter:
+    """Is told, and does nothing."""
+
+    def round_done(self) -> None:
+        """See the class."""
+
+
+WAITER = Waiter()
+
+
+def checked(*records: Record | bytes, **options: Any) -> Records:
+    return check_records(batch(*records, **options), 1 << 20)
+
+
+def outcome(steps: Steps) -> Appended:
+    """Goes through all that is left."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            found: Appended = stop.value
+            return found
+
+
+def settled(log: EngineLog, appended: Appended) -> None:
+    for write_batch, _, _ in appended.write_batches:
+        log.inbox.run_until(lambda write_batch=write_batch: write_batch.state != PENDING)
+
+
+def watch_packing(monkeypatch: pytest.MonkeyPatch, told: Callable[[int], object]) -> None:
+    """Has each call that puts records into the log's form tell how many they were."""
+
+    def watched(walk: Any, writer: Any, stop: int, now_ms: int) -> tuple[int, int, bool]:
+        found = pack(walk, writer, stop, now_ms)
+        told(found[0])
+        return found
+
+    pack: Callable[..., tuple[int, int, bool]] = appending.pack_records
+    monkeypatch.setattr(appending, "pack_records", watched)
+
+
+def test_no_step_puts_more_than_a_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put: list[int] = []
+    watch_packing(monkeypatch, put.append)
+    rich = checked(*[Record(b"v", b"k", headers=HEADERS)] * 2000)
+    plain = checked(*[b"v"] * 3 * PACKED_RECORDS)
+    with EngineLog(tmp_path) as log:
+        for records, most in ((rich, PACKED_OBJECTS_MAX // 3 + 1), (plain, PACKED_RECORDS)):
+            put.clear()
+            steps, turns = append_in_steps(log.partition(), records, WAITER), 0
+            for _ in steps:
+                turns += 1
+                assert len(put) <= turns, "one call a step"
+            assert turns >= records.count // most
+            assert max(put) <= most
+            assert sum(put) == records.count
+
+
+def test_records_of_others_come_before_or_behind(tmp_path: Path) -> None:
+    messages = [Record(b"%d" % index, b"k", headers=HEADERS) for index in range(1500)]
+    with EngineLog(tmp_path) as log:
+        partition = log.partition()
+        steps = append_in_steps(partition, checked(*messages), WAITER)
+        for _ in range(3):
+            next(steps)
+        other = append_records(partition, checked(b"other"), WAITER)
+        appended = outcome(steps)
+        behind = append_records(partition, checked(b"behind"), WAITER)
+        assert (other.base_seq, appended.base_seq, behind.base_seq) == (1, 2, 1502)
+        settled(log, appended)
+        settled(log, behind)
+        stored = log.read()
+        assert [record.value for record in stored] == [b"other", *(message.value for message in messages), b"behind"]
+        assert stored[1].headers == (b"h", b"x", b"n", b"")
+
+
+@pytest.mark.parametrize("first", [0, 700], ids=["all", "the end"])
+def test_what_came_again_meanwhile_is_stored_once(tmp_path: Path, first: int) -> None:
+    messages = [Record(b"%d" % index, headers=HEADERS) for index in range(1500)]
+    with EngineLog(tmp_path) as log:
+        partition = log.partition()
+        if first:
+            append_records(partition, checked(*messages[:first], producer=(7, 0, 0)), WAITER)
+        steps = append_in_steps(partition, checked(*messages, producer=(7, 0, 0)), WAITER)
+        for _ in range(3):
+            next(steps)
+        again = append_records(partition, checked(*messages, producer=(7, 0, 0)), WAITER)
+        appended = outcome(steps)
+        assert appended.base_seq == again.base_seq == 1
+        settled(log, appended)
+        assert [record.value for record in log.read()] == [message.value for message in messages]
+        once_more = outcome(append_in_steps(partition, checked(*messages, producer=(7, 0, 0)), WAITER))
+        assert once_more == Appended(1, [])
+
+
+def test_what_was_packed_is_not_appended_where_nothing_can_be_stored(tmp_path: Path) -> None:
+    with EngineLog(tmp_path) as log:
+        partition = log.partition()
+        steps = append_in_steps(partition, checked(*[Record(None)] * 1500), WAITER)
+        next(steps)
+        partition.removed(NotStored("deleted"))
+        with pytest.raises(NotStored, match="deleted"):
+            outcome(steps)
+        assert partition.last_seq == 0
+
+
+def test_numbers_are_reserved_before_anybody_sees_them(tmp_path: Path) -> None:
+    """Write batches that were numbered late, of a topic whose records are seen before they are on disk."""
+    with EngineLog(tmp_path, topic=TopicConfig(durability="interval")) as log:
+        partition: Partition = log.partition()
+        appended = outcome(append_in_steps(partition, checked(*[Record(None)] * 1500), WAITER))
+        assert not partition.may_commit()
+        settled(log, appended)
+        assert partition.committed_seq == 1500
+
+
+def test_more_records_than_are_numbered_at_once_are_too_large() -> None:
+    data = bytearray(batch(b"v"))
+    data[23:27] = RECORDS_MAX.to_bytes(4, "big")
+    data[57:61] = (RECORDS_MAX + 1).to_bytes(4, "big")
+    data[17:21] = crc32c(bytes(data[21:])).to_bytes(4, "big")
+    with pytest.raises(RecordsError) as raised:
+        check_records(data, 1 << 20)
+    assert raised.value.code == 10
+
+
+def test_a_short_request_of_many_tombstones_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is below what a thread checks, and was appended in one turn of 20 ms. No time is left in any turn here."""
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    sent = [Record(None, b"k", headers=HEADERS)] * 1800
+
+    async def test(server: Server) -> None:
+        peer = await Peer.open(server.addresses["kafka"])
+        assert await peer.make("t") == 0
+        await peer.produce("t", b"first")
+        turns: set[int] = set()
+        watch_packing(monkeypatch, lambda _records: turns.add(server.log.slices.turn_of()))
+        answer = result_of(await peer.ask(Key.PRODUCE, produce("t", batch(*sent))))
+        assert (answer["error"], answer["offset"]) == (0, 2)
+        assert len(turns) > 5
+        assert checked(*sent).work_us > APPENDED_AT_ONCE_US
+        found = await peer.fetch("t", 1800)
+        assert [record.value for record in records_of(bytes(found["records"]))][-2:] == [None, None]
+
+    with_server(test)
