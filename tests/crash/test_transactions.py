@@ -28,7 +28,7 @@ from engine.state.store import OnDone, Op
 from netserver import blipmq, errors, figg, fujin, reliably, tank
 from netserver.app import Server
 from netserver.config import loading as config_reading
-from netserver.config.sections import ServerConfig
+from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
 from tests.crash.world import NoIndex
 from tests.echo import until
 from tests.simulated_files import KeepAll, LoseAll, SimulatedFiles, disk_with
@@ -129,7 +129,7 @@ class Watchers:
 
 @asynccontextmanager
 async def serving(data: Path, image: Image) -> AsyncIterator[SimulatedServer]:
-    listeners = {name: {"listen": "127.0.0.1:0"} for name in ("figg", "tank", "blipmq", "fujin", "reliably")}
+    listeners = {name: {"listen": "127.0.0.1:0"} for name in PROTOCOL_SECTIONS}
     off = {"admin": {"listen": "off"}}
     config = config_reading.build(("test", {"server": {"data_dir": str(data)}, **listeners, **off}))
     quintlog = SimulatedServer(config, image.files, image.state)

@@ -50,7 +50,7 @@ def test_the_service_manager_hears_of_each_step(tmp_path: Path) -> None:
     manager = Manager(tmp_path / "notify")
     watched = {"NOTIFY_SOCKET": str(manager.path), "WATCHDOG_USEC": "1000000"}
     with manager.listening, server(environment=watched) as process:
-        assert manager.wait("READY")["STATUS"].startswith("0 connections on figg, reliably, tank, blipmq, fujin, admin")
+        assert manager.wait("READY")["STATUS"].startswith("0 connections on figg, reliably, tank, blipmq, fujin, kafka")
         assert manager.wait("WATCHDOG")["WATCHDOG"] == "1"
         os.kill(process.pid, signal.SIGHUP)
         assert int(manager.wait("RELOADING")["MONOTONIC_USEC"]) > 0

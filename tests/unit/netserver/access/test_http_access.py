@@ -13,6 +13,7 @@ import aiohttp
 import pytest
 
 from netserver.access.rights import Right
+from netserver.http.limits import HTTP_RECORDS_FRAMED
 from netserver.limits import (
     ADMIN_CONNECTIONS_MAX,
     QUOTA_BURST_S,
@@ -174,13 +175,13 @@ def test_who_comes_again_at_once_is_answered_later_and_nobody_else(tmp_path: Pat
 def test_a_body_that_flows_is_read_at_the_rate(tmp_path: Path, form: str) -> None:
     async def test() -> None:
         shapes = {"?split=lines": b"x\n", "?split=length": b"\0\0\0\1x", "?split=jsonl": b'{"value":"x"}\n'}
-        async with place(tmp_path, {"slow": EVERYTHING | {"quotas": {"records_in_per_s": 5000}}}) as here:
+        async with place(tmp_path, {"slow": EVERYTHING | {"quotas": {"records_in_per_s": 20_000}}}) as here:
             async with aiohttp.ClientSession(headers=bearer("slow")) as http:
                 began = time.monotonic()
-                async with http.post(url(here, RECORDS + form), data=shapes[form] * 3000) as answer:
-                    assert (await answer.json())["records"] == 3000
+                async with http.post(url(here, RECORDS + form), data=shapes[form] * 12_000) as answer:
+                    assert (await answer.json())["records"] == 12_000
                 taken_s = time.monotonic() - began
-            assert taken_s >= (3000 - 512) / 5000 - QUOTA_BURST_S
+            assert taken_s >= (12_000 - HTTP_RECORDS_FRAMED) / 20_000 - QUOTA_BURST_S
 
     asyncio.run(test())
 
