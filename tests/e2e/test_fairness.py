@@ -38,6 +38,8 @@ SCALE = 5 if NIGHTLY else 1
 TURN_S = 0.1
 """The aim is 0.02; the processor's caches are shared with whatever else runs. It has to be a bound of the histogram."""
 
+pytestmark = pytest.mark.timeout(900 if NIGHTLY else 120)  # the last one removes 10,000 topics' files, too
+
 QUIET_PROBES = 1000 if NIGHTLY else 50
 Load = Callable[[ServerProcess], None]
 
