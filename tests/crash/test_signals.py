@@ -54,7 +54,9 @@ class Command:
     def _wait_for(self, condition: object) -> None:
         deadline = time.monotonic() + 60
         while not condition() and self.process.poll() is None:  # type: ignore[operator]
-            assert time.monotonic() < deadline, self.said
+            if time.monotonic() > deadline:
+                self.process.kill()
+                raise AssertionError(self.said)
             threading.Event().wait(0.001)
 
     @property

@@ -21,6 +21,7 @@ from engine.state.store import Delete, Op, Put, StateStore
 from engine.state.topic_catalog import Catalog
 from tests.crash.sim_state import MemoryState
 from tests.lmdb_state import opened
+from tests.processes import Started
 
 ROOT = str(Path(__file__).resolve().parents[2])
 
@@ -324,7 +325,7 @@ def test_the_real_store_killed_in_mid_load(tmp_path: Path) -> None:
     """What the simulation promises, seen on the real one: answered = there, and every submission whole."""
     arguments = [sys.executable, "-c", textwrap.dedent(KILLED), str(tmp_path / "state"), ROOT]
     for _ in range(4):
-        with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as process:
+        with Started(arguments, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
             for _ in range(random.Random().randrange(50, 500)):
                 answered = int(process.stdout.readline())

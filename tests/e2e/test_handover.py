@@ -162,30 +162,35 @@ async def until(is_true: Any, tasks: list[asyncio.Task[None]]) -> None:
         await asyncio.sleep(0.02)
 
 
+def successors_of(process: ServerProcess) -> list[int]:
+    """The process that has followed; none when nobody has."""
+    return [int(pid) for pid in re.findall(r"process (\d+) takes over", process.log_text)]
+
+
 @contextlib.contextmanager
-def successor_of(process: ServerProcess) -> Iterator[int]:
-    """The process that has followed; ended at the end."""
-    pid = int(re.findall(r"process (\d+) takes over", process.log_text)[-1])
+def ending_successors(process: ServerProcess) -> Iterator[None]:
+    """Whoever follows is ended at the end, also when the test fails before it has looked."""
     try:
-        yield pid
+        yield
     finally:
-        os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + WAIT_S
-        while Path(f"/proc/{pid}/stat").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        for pid in successors_of(process):
+            os.kill(pid, signal.SIGTERM)
+            deadline = time.monotonic() + WAIT_S
+            while Path(f"/proc/{pid}/stat").exists() and ") Z " not in Path(f"/proc/{pid}/stat").read_text():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
 
 
 def test_clients_of_five_protocols_see_a_pause_and_no_refusal() -> None:
-    with server() as process:
+    with server() as process, ending_successors(process):
         process.admin("POST", "/v1/topics", {"name": "t"})
         traffic = Traffic(process)
         pauses = asyncio.run(over(process, traffic))
-        with successor_of(process) as pid:
-            document = json.loads((process.data_dir / "server.json").read_text())
-            assert (document["pid"], document["admin"]) == (pid, process.admin_url), "the same addresses"
-            [(away_s, cpu_s)] = re.findall(r"served for ([\d.]+) s, ([\d.]+) s of it on a processor", process.log_text)
-            asyncio.run(asyncio.wait_for(traffic.all_are_there(), WAIT_S))
+        document = json.loads((process.data_dir / "server.json").read_text())
+        assert [document["pid"]] == successors_of(process)
+        assert document["admin"] == process.admin_url, "the same addresses"
+        [(away_s, cpu_s)] = re.findall(r"served for ([\d.]+) s, ([\d.]+) s of it on a processor", process.log_text)
+        asyncio.run(asyncio.wait_for(traffic.all_are_there(), WAIT_S))
     assert traffic.refused == 0
     found = {name: f"{pause.wall_s:.3f} s ({pause.cpu_s:.3f} s of CPU here)" for name, pause in pauses.items()}
     print(f"server away: {away_s} s ({cpu_s} s of CPU); clients: {found}", file=sys.stderr)

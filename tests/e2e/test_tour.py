@@ -16,6 +16,7 @@ from engine.errors import EngineError
 from engine.reader import DirectoryReader
 from netserver.testing import ServerProcess, server
 from tests.figg_peer import FiggPeer
+from tests.processes import Started
 from tests.shell_blocks import Shell, matches, steps
 
 README = Path(__file__).resolve().parents[2] / "README.md"
@@ -150,7 +151,7 @@ def publish_and_kill(process: ServerProcess, path: Path, first: int, after: int)
         rest = file.read()
     command = [*LOGTOOL, "--data-dir", str(process.data_dir), "publish", "requests", "--window", "1000"]
     before = committed(process.data_dir) if first else 0
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as publisher:
+    with Started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as publisher:
         assert publisher.stdin is not None
         assert publisher.stderr is not None
         feeder = threading.Thread(target=feed, args=(publisher.stdin, rest))

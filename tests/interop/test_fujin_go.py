@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from netserver.testing import ServerProcess, Settings, server
-from tests.e2e.test_handover import successor_of
+from tests.e2e.test_handover import ending_successors
 from tests.interop.original_fujin import NEEDED, ONE_THREAD, built
+from tests.processes import Started
 
 OFF = {name: {"listen": "off"} for name in ("figg", "reliably", "tank", "blipmq", "kafka")}
 TIMEOUT_S = 120
@@ -134,7 +135,7 @@ def acknowledged_until(program: Path, process: ServerProcess, number: signal.Sig
     answered: it does not run into the client's timeout of 10 s."""
     host, port = process.address("fujin")
     command = [str(program), f"{host}:{port}", "stopped", "stopped"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD) as client:
+    with Started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ONE_THREAD) as client:
         assert client.stdout is not None
         assert client.stderr is not None
         assert client.stdout.readline() == "begun\n"
@@ -146,10 +147,9 @@ def acknowledged_until(program: Path, process: ServerProcess, number: signal.Sig
 
 
 def test_another_server_takes_over(program: Path) -> None:
-    with server(settings=OFF) as process:
+    with server(settings=OFF) as process, ending_successors(process):
         count = acknowledged_until(program, process, signal.SIGUSR2)
-        with successor_of(process):
-            assert fetched(program, process, "stopped", count) == [f"{i:06}" for i in range(count)]
+        assert fetched(program, process, "stopped", count) == [f"{i:06}" for i in range(count)]
 
 
 def test_stop_of_the_server(program: Path) -> None:

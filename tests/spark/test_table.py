@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 import quintlog
+from tests.processes import Started
 from tests.spark.test_manifest import bucket, refusing
 from tests.stored_log import NOW_MS, StoredPartition, example, make_directory
 
@@ -123,7 +124,7 @@ def test_each_record_once_though_runs_are_killed(tmp_path: Path) -> None:
     log = place / "_delta_log"
     for kill in range(1, KILLS + 1):
         words = command(tmp_path / "log", place, "--commit-bytes", "64k")
-        with subprocess.Popen(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        with Started(words, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
             deadline = time.monotonic() + 100
             begun = len(list(log.glob("*.json"))) if kill > 1 else 0
             while process.poll() is None and len(list(log.glob("*.json"))) < begun + 2:

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import Started
+
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = os.environ.get("CC", "cc")
 SOURCES = {
@@ -136,7 +138,7 @@ def test_without_a_compiler(checkout: Checkout) -> None:
 def test_the_server_starts_at_once_and_the_next_one_compiled(checkout: Checkout) -> None:
     tree = checkout("tree")
     waiting = "import os, sys; print(os.environ['QUINTLOG_PURE'], flush=True); sys.stdin.read()"
-    with subprocess.Popen(
+    with Started(
         [sys.executable, ".ci/serve", sys.executable, "-c", waiting],
         cwd=tree.root,
         env=tree.environment,
@@ -168,7 +170,7 @@ def test_compiling_ends_with_the_server(checkout: Checkout, tmp_path: Path, numb
     compiler.write_text('#!/bin/sh\ncase "$*" in *" -E "*) exit 0 ;; esac\necho >"$STARTED"\nexec sleep 1000\n')
     compiler.chmod(0o755)
     environment = tree.environment | {"CC": str(compiler), "STARTED": str(started), "TMPDIR": str(temporary)}
-    with subprocess.Popen(
+    with Started(
         [sys.executable, ".ci/serve", sys.executable, "-c", "import sys; sys.stdin.read()"],
         cwd=tree.root,
         env=environment,

@@ -12,6 +12,7 @@ import pytest
 
 from netserver.config.sections import PROTOCOL_SECTIONS, ServerConfig
 from netserver.testing import ServerProcess, server
+from tests.processes import Started
 
 pytestmark = pytest.mark.whole
 
@@ -52,7 +53,7 @@ def test_python_blocks(code: str, process: ServerProcess, tmp_path: Path) -> Non
     endless = '"offset": "earliest"}' in code  # a stream that waits for further records for ever
     command = [sys.executable, "-u", "-W", "error", str(path)]
     root = str(DOCS.parent)
-    with subprocess.Popen(
+    with Started(
         command, cwd=tmp_path, env={"PYTHONPATH": root}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     ) as program:
         assert program.stdout is not None

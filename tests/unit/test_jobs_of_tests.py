@@ -1,15 +1,18 @@
 """`make test` runs folders of tests beside each other: one that fails fails all, and nothing is in none or in two. What
-`make` starts keeps its bytecode."""
+`make` starts keeps its bytecode. A test that fails leaves no program."""
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import Started
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTEST = """#!/bin/sh
@@ -72,3 +75,12 @@ def test_what_make_starts_keeps_bytecode() -> None:
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_program_goes_with_the_test_that_fails() -> None:
+    with pytest.raises(ZeroDivisionError), Started(["sleep", "1000"]) as program:
+        print(1 / 0)
+    assert program.returncode == -signal.SIGKILL
+    with Started(["sleep", "0"]) as program:
+        pass
+    assert program.returncode == 0

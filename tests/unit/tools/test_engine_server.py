@@ -21,6 +21,7 @@ from netserver.errors import ConfigError
 from netserver.limits import FLUSH_S
 from netserver.testing import ServerProcess, server
 from tests.certificates import self_signed
+from tests.processes import Started
 
 pytestmark = pytest.mark.whole
 
@@ -158,32 +159,21 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
 
 
 def test_json_log_and_closed_stdout(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "tools.engine_server",
-            f"--data-dir={tmp_path / 'd'}",
-            "--log-format=json",
-            *free_listeners(),
-        ],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline().startswith("quintlog")
-    process.stdout.close()
-    deadline = time.monotonic() + 20
-    while not (tmp_path / "d" / "server.json").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
-    assert process.stderr is not None
-    lines = [json.loads(line) for line in process.stderr.read().splitlines()]
-    process.stderr.close()
+    command = [sys.executable, "-m", "tools.engine_server", f"--data-dir={tmp_path / 'd'}", "--log-format=json"]
+    with Started(
+        [*command, *free_listeners()], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("quintlog")
+        process.stdout.close()
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "d" / "server.json").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert process.stderr is not None
+        lines = [json.loads(line) for line in process.stderr.read().splitlines()]
     assert lines[-1]["message"].startswith("stopped after")
 
 

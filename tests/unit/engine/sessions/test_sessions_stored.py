@@ -17,6 +17,7 @@ from engine.sessions.records import BLOCK, FORMAT, HEAD, block_key, read_session
 from engine.sessions.store import Sessions
 from engine.sessions.types import OutOfOrderAck
 from engine.state.store import LmdbState, Put
+from tests.processes import Started
 from tests.unit.engine.sessions.test_sessions import Bench, Texts, one
 
 ROOT = Path(__file__).parents[4]
@@ -219,7 +220,7 @@ def test_kill_minus_nine(tmp_path: Path) -> None:
     told = {"a": 0, "b": 0, "c": 0}
     for round_number in range(8):
         command = [sys.executable, "-c", CHILD, str(tmp_path / "state")]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
+        with Started(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as child:
             assert child.stdout is not None
             for _ in range(20 + 7 * round_number):
                 uuid, last = child.stdout.readline().split()

@@ -29,6 +29,7 @@ from engine.errors import (
 )
 from engine.files.system import FILE_MODE, SystemFiles
 from engine.state.environment import DATA_FILE, IN_USE_FILE, LOCK_FILE, Environment, ReadOnlyEnvironment, move_aside
+from tests.processes import Started
 
 FILES = SystemFiles()
 ROOT = str(Path(__file__).resolve().parents[4])
@@ -341,7 +342,7 @@ def test_a_reader_follows_growth_by_another_process(tmp_path: Path) -> None:
     """
     path = tmp_path / "env"
     arguments = [sys.executable, "-c", textwrap.dedent(code), str(path), ROOT]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with Started(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         reader = None
         for count in (10, 20_000):
             process.stdin.write(f"{count}\n")

@@ -29,6 +29,7 @@ from engine.state.store import (
     unpack_value,
 )
 from tests.lmdb_state import data_file_replaced, opened, writing_held_up
+from tests.processes import Started
 
 
 def test_put_get_delete_and_reopen(tmp_path: Path) -> None:
@@ -372,7 +373,7 @@ def test_a_reader_beside_the_writer_sees_what_is_committed(tmp_path: Path) -> No
     with opened(tmp_path / "state", map_bytes=64 << 10) as owner:
         assert owner.submit(Put(b"a", 1)) is None
         arguments = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "state"), root]
-        with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        with Started(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdin is not None
             assert process.stdout is not None
 

@@ -15,6 +15,7 @@ import pytest
 
 from netserver.testing import ServerProcess, server
 from tests.blipmq_peer import Peer
+from tests.processes import Started
 from tests.unit.conftest import Logtool
 from tools.logtool.lib.loads import Times, different
 
@@ -135,7 +136,7 @@ def test_interrupted(process: ServerProcess, number: int, expected: int) -> None
     """The topic goes, and Ctrl-C reports as far as it came."""
     command = [sys.executable, "-m", "tools.logtool", "--data-dir", str(process.data_dir), "-o", "json"]
     words = ["bench", "latency", "--records", "100000000", "--durability", "never"]
-    with subprocess.Popen([*command, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
+    with Started([*command, *words], cwd=ROOT, stdout=subprocess.PIPE, text=True) as run:
         while not any(item["next_offset"] > 5 for item in partitions(process)):
             assert run.poll() is None
             time.sleep(0.02)

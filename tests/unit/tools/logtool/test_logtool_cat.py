@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from netserver.testing import ServerProcess, server
+from tests.processes import Started
 from tests.unit.conftest import Logtool
 
 PARTITIONS = 3
@@ -89,7 +90,7 @@ def test_tail_prints_each_new_record_of_every_partition(by: str, process: Server
         "server": ["--server", process.admin_url, "--token-file", str(process.data_dir / "admin.token")],
     }[by]
     command = [sys.executable, "-m", "tools.logtool", *address, "tail", topic, "--limit", "4"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+    with Started(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "old\n"
         for n in range(3):

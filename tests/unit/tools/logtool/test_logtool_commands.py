@@ -20,6 +20,7 @@ import lmdb
 import pytest
 
 from tests.engine_log import EngineLog
+from tests.processes import Started
 from tests.stored_log import NOW_MS, StoredPartition, example
 from tools.logtool.run import run
 
@@ -155,7 +156,7 @@ def test_cat_goes_on_where_retention_left_something(stored: StoredPartition) -> 
             stored.write([b"x" * 5000] * 2)
     stored.mark()
     command = [*COMMAND, "--data-dir", str(stored.data_dir), "cat", "orders", "--format", r"%o\n%v\n"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with Started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         while process.stdout.readline() != b"92\n":  # in the first of the new ones; the pipe holds less than it
             pass
@@ -176,7 +177,7 @@ def test_cat_goes_on_where_retention_left_something(stored: StoredPartition) -> 
 def test_tail_says_what_was_removed_in_front_of_it(stored: StoredPartition) -> None:
     """Retention overtakes it while it waits for more."""
     command = [*COMMAND, "--data-dir", str(stored.data_dir), "tail", "orders", "--from", "-1", "--limit", "3"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with Started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"value 90\n"
         for _ in range(2):
@@ -198,9 +199,7 @@ def test_tail_with_an_end(logtool: Logtool) -> None:
 
 def test_tail_follows_until_interrupted(stored: StoredPartition) -> None:
     environment = {**os.environ, "QUINTLOG_DATA_DIR": str(stored.data_dir)}
-    with subprocess.Popen(
-        [*COMMAND, "tail", "orders", "--from", "90"], stdout=subprocess.PIPE, env=environment
-    ) as process:
+    with Started([*COMMAND, "tail", "orders", "--from", "90"], stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"value 90\n"
         stored.write([b"value 91"])
@@ -484,7 +483,7 @@ def test_a_closed_pipe_is_quiet(stored: StoredPartition) -> None:
         stored.write([b"x" * 5000] * 20)
     stored.mark()
     command = [*COMMAND, "--data-dir", str(stored.data_dir), "cat", "orders"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with Started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         assert process.stdout.readline() == b"value 1\n"

@@ -19,6 +19,7 @@ import pytest
 from netserver.client.partitioning import partition_of
 from netserver.testing import ServerProcess, server
 from tests.disks import fill, tmpfs
+from tests.processes import Started
 from tools.logtool.lib.output import count_text
 from tools.logtool.run import run
 
@@ -130,7 +131,7 @@ def test_a_record_that_is_too_large(logtool: Logtool) -> None:
 
 def test_interrupted_it_says_how_far_it_got(process: ServerProcess) -> None:
     command = [*COMMAND, "--data-dir", str(process.data_dir), "publish", "interrupted"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as publisher:
+    with Started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as publisher:
         assert publisher.stdin is not None
         assert publisher.stdout is not None
         assert publisher.stderr is not None
@@ -152,9 +153,7 @@ def test_interrupted_it_says_how_far_it_got(process: ServerProcess) -> None:
 def test_a_server_that_dies_in_mid_load(tmp_path: Path) -> None:
     with server(tmp_path / "data") as dying:
         command = [*COMMAND, "--data-dir", str(dying.data_dir), "publish", "topic"]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as publisher:
+        with Started(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as publisher:
             assert publisher.stdin is not None
             publisher.stdin.write(b"x\n" * 1000)
             publisher.stdin.flush()
@@ -222,7 +221,7 @@ def test_nobody_listens(logtool: Logtool) -> None:
 def test_sigterm_says_how_far_it_came(process: ServerProcess) -> None:
     environment = os.environ | {"QUINTLOG_DATA_DIR": str(process.data_dir)}
     command = [*COMMAND, "publish", "terminated"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as publisher:
+    with Started(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as publisher:
         assert publisher.stdin is not None
         publisher.stdin.write(b"one\ntwo\n")
         publisher.stdin.flush()

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from netserver.testing import ServerProcess, server
+from tests.processes import Started
 from tests.unit.conftest import Logtool
 
 pytestmark = pytest.mark.whole
@@ -137,7 +138,7 @@ def test_a_topic_without_records(shared_server: ServerProcess, logtool: Logtool)
     assert logtool(*place, "cat", "empty") == (0, "", "")
     assert logtool(*place, "tail", "empty", "--to", "latest") == (0, "", "")
     command = [sys.executable, "-m", "tools.logtool", *place, "tail", "empty", "--limit", "1"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with Started(command, stdout=subprocess.PIPE) as process:
         publish(shared_server, "empty", ["first"])
         assert process.communicate(timeout=20)[0] == b"first\n"
 

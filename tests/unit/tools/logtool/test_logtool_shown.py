@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from click.shell_completion import CompletionItem
 
 from netserver.testing import ServerProcess, server
+from tests.processes import Started
 from tests.unit.conftest import Logtool
 from tests.unit.tools.logtool.test_logtool_sessions import stream
 from tools.logtool.lib.completing import complete_protocol, complete_setting
@@ -42,7 +42,7 @@ def on_a_terminal(*words: str) -> str:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "dumb"}
     command = [sys.executable, "-m", "tools.logtool", *words]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=ROOT) as run:
+    with Started(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=ROOT) as run:
         os.close(theirs)
         content = b""
         while True:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from netserver.testing import ServerProcess, server
+from tests.processes import Started
 from tests.unit.conftest import Logtool
 from tools.logtool.lib.address import Admin
 from tools.logtool.top import TOPICS_SHOWN, Picture, Sample
@@ -93,7 +94,7 @@ def test_what_is_refused(tmp_path: Path, process: ServerProcess, logtool: Logtoo
 
 
 def test_in_a_pipe_one_follows_the_other(process: ServerProcess) -> None:
-    with subprocess.Popen(command(process, "-o", "jsonl"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as top:
+    with Started(command(process, "-o", "jsonl"), cwd=ROOT, stdout=subprocess.PIPE, text=True) as top:
         assert top.stdout is not None
         for _ in range(2):
             assert json.loads(top.stdout.readline())["seconds"] > 0
@@ -104,7 +105,7 @@ def test_in_a_pipe_one_follows_the_other(process: ServerProcess) -> None:
 def test_on_a_terminal_until_ctrl_c(process: ServerProcess) -> None:
     ours, theirs = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    with subprocess.Popen(command(process), cwd=ROOT, stdout=theirs, env=environment) as top:
+    with Started(command(process), cwd=ROOT, stdout=theirs, env=environment) as top:
         os.close(theirs)
         seen = b""
         while seen.count(b"PROTOCOL") < 2:
