@@ -134,10 +134,10 @@ def _append(partition: Partition, records: Records, waiter: Waiter, attributes: 
             if producer is not None:
                 partition.producers.appended(producer, count, first_seq, write_batch)
             place += count
-        if is_full:
-            writer = partition.writer(walk.room(), attributes)
-        elif place == stop:
+        if place == stop:
             return Appended(base_seq, found)
+        # a round may have begun, and have taken the write batch
+        writer = partition.writer(walk.room() if is_full else 0, attributes)
 
 
 def _pack(

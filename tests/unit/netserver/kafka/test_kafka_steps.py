@@ -84,6 +84,23 @@ def test_no_step_puts_more_than_a_little(tmp_path: Path, monkeypatch: pytest.Mon
             assert sum(put) == records.count
 
 
+@pytest.mark.parametrize("producer", [(-1, -1, -1), (7, 0, 0)], ids=["plain", "idempotent"])
+def test_records_that_are_appended_at_once_go_on_in_another_write_batch(
+    tmp_path: Path, producer: tuple[int, int, int]
+) -> None:
+    """A round may begin with the first of them, which ends the write batch that they were in."""
+    messages = [Record(b"%d" % index, headers=HEADERS[:1]) for index in range(450)]
+    with EngineLog(tmp_path) as log:
+        partition = log.partition()
+        large = append_records(partition, checked(*[b"x" * 1000] * 1000), WAITER)
+        settled(log, large)  # from now on there is room for all in one write batch
+        records = checked(*messages, producer=producer)
+        assert 2 * len(messages) > PACKED_OBJECTS_MAX
+        assert records.work_us <= APPENDED_AT_ONCE_US
+        settled(log, append_records(partition, records, WAITER))
+        assert [record.value for record in log.read(start=1001)] == [message.value for message in messages]
+
+
 def test_records_of_others_come_before_or_behind(tmp_path: Path) -> None:
     messages = [Record(b"%d" % index, b"k", headers=HEADERS) for index in range(1500)]
     with EngineLog(tmp_path) as log:
