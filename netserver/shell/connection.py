@@ -398,6 +398,8 @@ class Connection(OutputBound, Receiving, asyncio.BufferedProtocol):
     def _resume(self) -> None:
         """Parse the kept rest, then read on, unless something stops it again."""
         self._resuming = False
+        if not self.writable:
+            self.hold_when_full()  # what was read before may have been answered since
         if self._holds or self.closed or self._input_ended:
             return
         if self._own is not None:

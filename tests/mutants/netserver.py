@@ -295,6 +295,13 @@ MUTANTS = (
         "tests/unit/netserver/reliably/test_reliably_topics.py -k newer_than_the_log --timeout 20",
     ),
     Mutant(
+        "answer on and on whoever does not read",
+        "netserver/shell/connection.py::Connection._resume",
+        "self.hold_when_full()",
+        "pass",
+        "tests/unit/netserver/kafka/test_kafka_output.py",
+    ),
+    Mutant(
         "parse all frames of a read in one turn",
         "netserver/shell/connection.py::Connection.has_turn",
         "if not slices.is_over():",
