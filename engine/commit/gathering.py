@@ -86,8 +86,10 @@ class Gathering:
                 part.roll = True
             if write_batch is not None:
                 part.roll = part.roll or partition.gap_before_next
+            while write_batch is not None:
                 part.add(write_batch)
                 bytes_left -= write_batch.end
+                write_batch = self._next_of(partition, 0, first=True)[1] if write_batch.is_continued else None
             if partition.has_pending:
                 self._enter(partition)
             else:

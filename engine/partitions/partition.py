@@ -233,6 +233,8 @@ class Partition(Appending):
             self._close_write_batch(self._open_write_batch)
         if not self.is_open:
             raise NotStored(f"{self.title} is not open yet")
+        if need <= WRITE_BATCH_BYTES_MAX:
+            need = 1 << (need - 1).bit_length()  # a size that is used again
         buffer = self._context.buffers.take(max(self._write_batch_bytes, need))
         write_batch = self._open_write_batch = WriteBatch(self, buffer, self.last_seq + 1)
         return write_batch
@@ -388,6 +390,8 @@ class Partition(Appending):
                 self.committed_end = SEGMENT_HEADER_BYTES
             self.failing = part.error
             self._told_failure = report_seldom(str(part.error), self._told_failure, self._context.now_ms())
+            if any(write_batch.produced for write_batch in part.write_batches):
+                self._fail_numbered(part.error)
             return
         self.failing = None
         if part.write_batches and self.tail is NO_TAIL:
@@ -425,6 +429,21 @@ class Partition(Appending):
                 write_batch.transaction.fail(error)
             else:
                 self.settle(write_batch, FAILED, error)
+        for waiter in waiters:
+            self._context.call_soon_threadsafe(waiter.round_done)
+
+    def _fail_numbered(self, error: EngineError) -> None:
+        """Fails what numbered producers have behind a failed round: what has failed comes again, and goes first."""
+        if self._open_write_batch is not None:
+            self._close_write_batch(self._open_write_batch)
+        pending, self._pending = self._pending, []
+        waiters: dict[Waiter, None] = {}
+        for write_batch in pending:
+            if write_batch.produced:
+                waiters.update(dict.fromkeys(write_batch.waiters))
+                self.settle(write_batch, FAILED, error)
+            else:
+                self._pending.append(write_batch)
         for waiter in waiters:
             self._context.call_soon_threadsafe(waiter.round_done)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from engine.context import EngineContext
+from engine.errors import NotStored
 from engine.formats.extension import Producer
 from engine.segments.batches import FAILED, PENDING, WriteBatch
 from engine.segments.producers import Run, StoredProducer, StoredProducers, nearest
@@ -72,6 +73,7 @@ class Producers:
         """What to do with ``count`` records of a producer.
 
         Raises:
+            NotStored: they follow records that came before them and could not be stored: those have to come first.
             SequenceGap: they do not follow, or are so old that nobody knows any more whether they are stored.
             OldEpoch: the producer's epoch is over.
         """
@@ -91,7 +93,11 @@ class Producers:
                 first = nearest(item.producer.first_sequence, expected)
                 pieces.append(Piece(Run(first, first + item.records, item.first_seq), item.write_batch))
                 expected = max(expected, first + item.records)
-        return _planned(nearest(producer.first_sequence, expected), count, known.floor, expected, pieces)
+        first = nearest(producer.first_sequence, expected)
+        if expected < first <= known.failed_end:
+            known.failed_end = max(known.failed_end, first + count)
+            raise NotStored(f"producer {producer.id}: records before count {first} were not stored: send them first")
+        return _planned(first, count, known.floor, expected, pieces)
 
     def appended(self, producer: Producer, count: int, first_seq: int, write_batch: WriteBatch) -> None:
         """Records of a producer were appended, and are stored with a write batch."""
@@ -112,7 +118,7 @@ class Producers:
             return waiting
         for item in waiting:
             if item.write_batch.state == FAILED:
-                self._stored.missed(item.producer, self._context.now_ms())
+                self._stored.missed(item.producer, item.records, self._context.now_ms())
         left = [item for item in waiting if item.write_batch.state == PENDING]
         if left:
             self._waiting[producer_id] = left

@@ -17,6 +17,7 @@ cdef class WriteBatch:
     cdef public object transaction_id
     cdef public Py_ssize_t pending_bytes
     cdef public bint is_counted
+    cdef public bint is_continued
     cdef public int state
     cdef public object error
     cdef public list waiters

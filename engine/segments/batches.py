@@ -52,6 +52,7 @@ class WriteBatch:
         "error",
         "file_position",
         "first_seq",
+        "is_continued",
         "is_counted",
         "last_seq",
         "max_timestamp_ms",
@@ -84,6 +85,7 @@ class WriteBatch:
         self.transaction_id = 0
         self.pending_bytes = 0
         self.is_counted = False
+        self.is_continued = False  # the next one of the partition goes into the same round
         self.state = PENDING
         self.error: EngineError | None = None
         self.waiters: list[Waiter] = []

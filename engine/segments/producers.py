@@ -43,6 +43,8 @@ class StoredProducer:
     """When something was stored last."""
     runs: list[Run] = field(default_factory=list)
     """As they were stored."""
+    failed_end: int = 0
+    """Up to this count records came behind some that could not be stored. Not for the footer."""
 
     @property
     def next(self) -> int:
@@ -86,13 +88,16 @@ class StoredProducers:
                 known.floor = max(known.floor, runs.pop(0).end)
         self._forget_one()
 
-    def missed(self, producer: Producer, time_ms: int) -> None:
+    def missed(self, producer: Producer, count: int, time_ms: int) -> None:
         """The first of a producer's records, or what followed, could not be stored: they are expected to come again."""
-        known = self._producers.setdefault(
-            producer.id, StoredProducer(producer.epoch, producer.first_sequence, time_ms)
-        )
-        if known.epoch == producer.epoch and len(known.runs) < PRODUCER_RUNS_MAX:  # nothing older was forgotten
-            known.floor = min(known.floor, nearest(producer.first_sequence, known.next))
+        known = self._producers.get(producer.id)
+        if known is None or known.epoch < producer.epoch:
+            known = self._producers[producer.id] = StoredProducer(producer.epoch, producer.first_sequence, time_ms)
+        if known.epoch == producer.epoch:
+            first = nearest(producer.first_sequence, known.next)
+            known.failed_end = max(known.failed_end, first + count)
+            if len(known.runs) < PRODUCER_RUNS_MAX:  # nothing older was forgotten
+                known.floor = min(known.floor, first)
         self._forget_one()
 
     def _forget_one(self) -> None:

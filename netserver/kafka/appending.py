@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from engine.commit.transactions import NOT_YET_MS
 from engine.formats.batch_header import QOS0_ATTRIBUTE
 from engine.formats.extension import SEQUENCE_MASK, Producer
+from engine.limits import WRITE_BATCH_BYTES_MAX
 from engine.partitions.producers import OldEpoch, Plan, SequenceGap
 
-from .limits import PACKED_RECORDS
+from .limits import BATCH_MORE_BYTES, JOINED_BYTES_MAX, PACKED_OBJECTS_MAX, PACKED_RECORDS, RECORD_MORE_BYTES
 from .record_errors import OLD_EPOCH, OUT_OF_SEQUENCE, RecordsError
 from .records import pack_records
 
@@ -46,6 +47,14 @@ def append_records(partition: Partition, records: Records, waiter: Waiter, *, qo
         RecordsError: OUT_OF_SEQUENCE or OLD_EPOCH, by the producer's count.
         EngineError: nothing can be stored in the partition now; nothing was appended.
     """
+    if _room_bytes(records) > WRITE_BATCH_BYTES_MAX or 2 * records.objects > PACKED_OBJECTS_MAX:  # not one write batch
+        steps = append_in_steps(partition, records, waiter, qos0=qos0)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                appended: Appended = end.value
+                return appended
     plan = _plan(partition, records)
     base_seq, found = plan.base_seq, _wait_for(plan, waiter)
     for span in plan.missing:
@@ -76,6 +85,7 @@ def append_in_steps(
     for (place, _), write_batches in zip(missing, packed, strict=True):
         for write_batch in write_batches:
             write_batch.waiters.append(waiter)
+        _join(write_batches, records)
         partition.append_apart(write_batches)
         base_seq = base_seq or write_batches[0].first_seq
         for write_batch in write_batches:
@@ -85,6 +95,18 @@ def append_in_steps(
                 partition.producers.appended(producer, count, write_batch.first_seq, write_batch)
             place += count
     return Appended(base_seq, found)
+
+
+def _room_bytes(records: Records) -> int:
+    """What a write batch needs for all of them: one round stores them, or none."""
+    return records.size_bytes + RECORD_MORE_BYTES * (records.count + records.objects) + BATCH_MORE_BYTES
+
+
+def _join(write_batches: list[WriteBatch], records: Records) -> None:
+    """Has one round store them or none: clients count the numbers of a batch from its first record on."""
+    if records.size_bytes <= JOINED_BYTES_MAX:
+        for write_batch in write_batches[:-1]:
+            write_batch.is_continued = True
 
 
 def _plan(partition: Partition, records: Records) -> Plan:
@@ -120,7 +142,7 @@ def _append(partition: Partition, records: Records, waiter: Waiter, attributes: 
     place, stop = span
     while walk.index < place:
         walk.next()
-    writer = partition.writer(0, attributes)
+    writer = partition.writer(_room_bytes(records), attributes)
     base_seq, found = writer.next_seq, []
     while True:
         producer = _producer_at(records, place)

@@ -37,6 +37,7 @@ class Records:
     Attributes:
         count: at least 1.
         size_bytes: of the records, unpacked.
+        objects: of records that have headers, or that messages have no place for.
         work_us: about the time that appending them takes.
         producer_id, producer_epoch, first_sequence: -1: the producer does not number its records.
     """
@@ -48,6 +49,7 @@ class Records:
         "count",
         "first_sequence",
         "is_transactional",
+        "objects",
         "producer_epoch",
         "producer_id",
         "size_bytes",
@@ -60,7 +62,7 @@ class Records:
         self._base_timestamp_ms = base_timestamp_ms
         self.count = count
         self.size_bytes = len(data) - start
-        self.work_us = 0
+        self.objects = self.work_us = 0
         self.producer_id = self.producer_epoch = self.first_sequence = -1
         self.is_transactional = False
 
@@ -102,6 +104,7 @@ def check_records(records: Buffer, record_bytes_max: int) -> Records:
     walk = found.walk()
     while check_walk(walk, record_bytes_max, CHECKED_RECORDS):
         pass
+    found.objects = walk.objects
     found.work_us = 2 * walk.objects + (count >> 3) + (found.size_bytes >> 10)
     return found
 

@@ -125,6 +125,17 @@ CHECKED_RECORDS: Final = 10_000
 PACKED_RECORDS: Final = 4096
 """Put into the log's form in one step, at most, 0.5 ms."""
 
+JOINED_BYTES_MAX: Final = 16 << 20
+"""Records of one batch that one round stores, or none: as much as the largest single record. Clients send a MiB at
+most, unless they are told otherwise."""
+
+RECORD_MORE_BYTES: Final = 16
+"""What a record takes in the log beyond what it takes in a client's batch: 13 bytes of time, flags and lengths instead
+of at least 7, and its part of a batch's head. As much again for a header or a mark."""
+
+BATCH_MORE_BYTES: Final = 256
+"""What the heads of a batch take."""
+
 PACKED_OBJECTS_MAX: Final = 500
 """The same for headers, and records that messages have no place for: 2 us each. One record has all of its own."""
 

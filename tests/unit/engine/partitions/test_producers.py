@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from engine.config import TopicConfig
+from engine.errors import NotStored
 from engine.formats.extension import SEQUENCE_MASK, Producer
 from engine.limits import PRODUCER_KEEP_MS, PRODUCER_RUNS_MAX, PRODUCERS_MAX
 from engine.partitions.producers import OldEpoch, Plan, SequenceGap
@@ -58,6 +61,24 @@ def stored(log: EngineLog, producer: Producer, count: int) -> Plan:
     for write_batch in write_batches:
         assert log.settle(write_batch).state == COMMITTED
     return plan
+
+
+@contextmanager
+def failing_at_the_end(files: HookedFiles) -> Iterator[None]:
+    """The next write of records waits until the block ends, and fails."""
+    go_on = threading.Event()
+
+    def hook(made: str, path: Path) -> None:
+        if made == "write" and path.suffix == ".log":
+            files.hook = lambda call, path: None
+            assert go_on.wait(30)
+            raise OSError(errno.ENOSPC, "full")
+
+    files.hook = hook
+    try:
+        yield
+    finally:
+        go_on.set()
 
 
 def test_records_are_stored_once(log: EngineLog) -> None:
@@ -131,30 +152,55 @@ def test_what_a_failed_round_left_out_is_stored_when_it_comes_again(
     _, (failed,) = send(log, first, 3)
     log.settle(failed)
     assert failed.state == FAILED
+    for behind in (Producer(1, 0, 13), Producer(1, 0, 15)):  # on their way when it failed: they come again, too
+        with pytest.raises(NotStored, match="send them first"):
+            stored(log, behind, 2)
     with pytest.raises(SequenceGap):
-        stored(log, Producer(1, 0, 13), 2)
+        stored(log, Producer(1, 0, 18), 2)
     assert stored(log, first, 3).missing == [(0, 3)]
     assert stored(log, first, 3).missing == []
     with pytest.raises(SequenceGap):
         stored(log, Producer(1, 0, 9 if not known else SEQUENCE_MASK), 1)
 
 
-def test_a_hole_that_a_failed_round_left_between_others(log: EngineLog, files: HookedFiles) -> None:
-    """The second write batch fails while the third is on its way already; both are stored in the end, once."""
+def test_what_follows_a_failed_round_is_not_stored_before_it(log: EngineLog, files: HookedFiles) -> None:
+    """Also where the one behind has been appended already; who numbers nothing goes on."""
+    stored(log, Producer(1, 0, 0), 2)
+    told: list[str] = []
+
+    class Told:
+        def round_done(self) -> None:
+            told.append("told")
+
+    with failing_at_the_end(files):
+        _, (failed,) = send(log, Producer(1, 0, 2), 2)
+        _, (second,) = send(log, Producer(1, 0, 4), 2)
+        second.waiters.append(Told())
+        log.partition().writer(len(second.buffer))  # the next one is a write batch of its own
+        other = log.partition().append([b"other"])
+    log.settle(failed)
+    log.settle(other)
+    log.inbox.run_until(lambda: bool(told))
+    assert (failed.state, second.state, other.state) == (FAILED, FAILED, COMMITTED)
+    with pytest.raises(NotStored):
+        stored(log, Producer(1, 0, 4), 2)
+    stored(log, Producer(1, 0, 2), 2)
+    stored(log, Producer(1, 0, 4), 2)
+    assert log.values()[1:] == [b"0", b"1", b"other", b"2", b"3", b"4", b"5"]
+
+
+def test_a_new_epoch_whose_first_records_fail(log: EngineLog, files: HookedFiles) -> None:
     stored(log, Producer(1, 0, 0), 2)
     files.failing_once("write", ".log", errno.ENOSPC)
-    _, (failed,) = send(log, Producer(1, 0, 2), 2)
-    third = put(log, Producer(1, 0, 4), 2) if failed.state == FAILED else None
+    _, (failed,) = send(log, Producer(1, 1, 0), 2)
     log.settle(failed)
-    if third is None:
-        third = put(log, Producer(1, 0, 4), 2)
-    log.settle(third)
-    assert (failed.state, third.state) == (FAILED, COMMITTED)
-    plan = log.partition().producers.plan(Producer(1, 0, 1), 6)
-    assert (plan.base_seq, plan.missing) == (3, [(1, 3), (5, 6)])
-    stored(log, Producer(1, 0, 1), 6)
-    assert stored(log, Producer(1, 0, 0), 7).missing == []
-    assert sorted(log.values()[1:]) == [b"0", b"1", b"2", b"3", b"4", b"5", b"6"]
+    with pytest.raises(NotStored):
+        stored(log, Producer(1, 1, 2), 2)
+    with pytest.raises(OldEpoch):
+        stored(log, Producer(1, 0, 2), 1)
+    stored(log, Producer(1, 1, 0), 2)
+    stored(log, Producer(1, 1, 2), 2)
+    assert log.values()[1:] == [b"0", b"1", b"0", b"1", b"2", b"3"]
 
 
 # --- the table
@@ -170,7 +216,7 @@ def test_runs_are_joined_and_the_oldest_forgotten() -> None:
     for index in range(PRODUCER_RUNS_MAX):
         table.note(Producer(1, 0, 50 + index), 1, 200 + 2 * index, TIME)
     assert (found.runs[0], len(found.runs), found.floor) == (Run(50, 51, 200), PRODUCER_RUNS_MAX, 50)
-    table.missed(Producer(1, 0, 0), TIME)  # too late: something older is forgotten
+    table.missed(Producer(1, 0, 0), 1, TIME)  # too late: something older is forgotten
     assert found.floor == 50
 
 
@@ -203,7 +249,7 @@ def test_of_too_many_the_most_silent_is_forgotten() -> None:
         table.note(Producer(id_, 0, 0), 1, 1 + id_, TIME)
     table.note(Producer(0, 0, 1), 1, PRODUCERS_MAX + 1, TIME)
     table.note(Producer(PRODUCERS_MAX, 0, 0), 1, PRODUCERS_MAX + 2, TIME)
-    table.missed(Producer(PRODUCERS_MAX + 1, 0, 0), TIME)
+    table.missed(Producer(PRODUCERS_MAX + 1, 0, 0), 1, TIME)
     assert len(table) == PRODUCERS_MAX
     assert [table.get(id_, TIME) is None for id_ in (0, 1, 2, 3)] == [False, True, True, False]
 
