@@ -71,7 +71,15 @@ def test_chosen_ones_run_as_they_are_named(tmp_path: Path) -> None:
 
 
 def test_what_make_starts_keeps_bytecode() -> None:
-    words = ["make", "-f", ROOT / "Makefile", "--eval", "shown: ; @echo [$$PYTHONDONTWRITEBYTECODE]", "shown"]
+    words = [
+        "make",
+        "--no-print-directory",
+        "-f",
+        ROOT / "Makefile",
+        "--eval",
+        "shown: ; @echo [$$PYTHONDONTWRITEBYTECODE]",
+        "shown",
+    ]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=100)
     assert done.stdout == "[]\n", done.stderr

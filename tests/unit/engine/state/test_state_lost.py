@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import re
 import shutil
 from pathlib import Path
 
@@ -223,7 +224,7 @@ def test_a_transaction_whose_marker_is_damaged_counts_as_committed(
         changes.put(key, value[:-1] + bytes([value[-1] ^ 1]))
     with caplog.at_level(logging.ERROR), EngineLog(crashed) as engine:
         assert engine.values("a") == engine.values("b") == [b"both"]
-    assert "checksum of the value of key b'x/" in caplog.text
+    assert re.search("checksum of the value of key b['\"]x/", caplog.text)  # the quotes are those that the key has not
 
 
 def test_epochs_of_transactions_are_never_counted_on(tmp_path: Path) -> None:
