@@ -142,6 +142,9 @@ PACKED_OBJECTS_MAX: Final = 500
 APPENDED_AT_ONCE_US: Final = 2000
 """Records of a request whose appending takes longer are appended in steps."""
 
+APPENDED_AT_ONCE_PARTS: Final = 100
+"""The same for a request of more partitions: each is looked up, 10 us with its rights."""
+
 FETCHED_BATCH_BYTES: Final = 64 << 10
 """A batch of a Fetch answer is ended at about this size, as those of the log are: clients verify whole ones."""
 

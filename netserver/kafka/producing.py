@@ -16,7 +16,7 @@ from netserver.access.table import right_of
 from .appending import append_in_steps, append_records
 from .checking import Records, check_records
 from .errors import Code
-from .limits import APPENDED_AT_ONCE_US
+from .limits import APPENDED_AT_ONCE_PARTS, APPENDED_AT_ONCE_US
 from .record_errors import RecordsError
 from .schema import Values
 
@@ -119,17 +119,13 @@ class Producer:
         self._connection = connection
         self._outstanding = outstanding
 
-    def closed_partitions(self, prepared: Prepared) -> list[Partition]:
-        """Those that have to be opened first."""
-        found = []
-        for part in prepared.parts:
-            try:
-                partition = self._shared.partition(part.name, part.index)
-            except EngineError:  # which appending meets again
-                continue
-            if partition is not None and not partition.is_open:
-                found.append(partition)
-        return found
+    def closed_partition(self, part: Part) -> Partition | None:
+        """Its partition, if that has to be opened first."""
+        try:
+            partition = self._shared.partition(part.name, part.index)
+        except EngineError:  # which appending meets again
+            return None
+        return None if partition is None or partition.is_open else partition
 
     def append(self, prepared: Prepared) -> Iterator[None]:
         """Append what can be appended, step by step; the answer comes through the queue of answers."""
@@ -169,7 +165,10 @@ class Producer:
 
 def takes_long(prepared: Prepared) -> bool:
     """Whether appending it all in one turn would make others wait."""
-    return sum(part.found.work_us for part in prepared.parts if isinstance(part.found, Records)) > APPENDED_AT_ONCE_US
+    return (
+        len(prepared.parts) > APPENDED_AT_ONCE_PARTS
+        or sum(part.found.work_us for part in prepared.parts if isinstance(part.found, Records)) > APPENDED_AT_ONCE_US
+    )
 
 
 def failed(part: Part, error: Exception) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from netserver.errors import ProtocolError
 from netserver.limits import READ_BUFFER_BYTES
+from netserver.shell.connection import ANSWERING
 from netserver.shell.outstanding import Outstanding, Released
 
 from .administration import (
@@ -54,7 +55,6 @@ from .schema import Values
 if TYPE_CHECKING:
     from netserver.shell.connection import Connection, Services, Session
 
-BUSY: Final = "a request is being answered"
 BEHIND: Final = "a request waits for earlier publishes"
 PIPELINED: Final = "publishes wait for the disk"
 
@@ -171,7 +171,7 @@ class KafkaSession:
             self._later(self._check_and_append(request))
             return True
         prepared = prepare(self._shared, request)
-        if self._producer.closed_partitions(prepared) or takes_long(prepared):
+        if takes_long(prepared) or any(map(self._producer.closed_partition, prepared.parts)):
             self._later(self._open_and_append(prepared))
             return True
         for _ in self._producer.append(prepared):
@@ -192,9 +192,10 @@ class KafkaSession:
 
     async def _open_and_append(self, prepared: Prepared) -> None:
         """Append, in several turns if there is much of it. Who has lost its rights meanwhile is closed by then."""
-        for partition in self._producer.closed_partitions(prepared):
-            await asyncio.gather(opened(partition), return_exceptions=True)
         call = Call(self._shared, self._connection, Request(prepared.head, "", {}))
+        async for part in call.each(prepared.parts):
+            if (partition := self._producer.closed_partition(part)) is not None:
+                await asyncio.gather(opened(partition), return_exceptions=True)
         async for _ in call.each(self._producer.append(prepared)):
             pass
 
@@ -223,7 +224,7 @@ class KafkaSession:
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
         """Do this, and read nothing more until it is done."""
-        self._connection.hold(BUSY)
+        self._connection.hold(ANSWERING)
         self._task = self._connection.loop.create_task(work)
         self._task.add_done_callback(self._was_done)
 
@@ -232,7 +233,7 @@ class KafkaSession:
         if task.cancelled():
             return
         self._connection.call(self._look_at, task)
-        self._connection.release(BUSY)
+        self._connection.release(ANSWERING)
         self._settled()
 
     def _look_at(self, task: asyncio.Task[None]) -> None:

@@ -51,6 +51,8 @@ log = logging.getLogger(__name__)
 Args = ParamSpec("Args")
 
 DRAIN: Final = "drain"
+ANSWERING: Final = "a request is being answered"
+"""And nothing behind it is wanted before: also one that waits for records, so it is nobody's being slow."""
 TURN: Final = "others have their turn"
 
 
@@ -130,7 +132,7 @@ class Connection(OutputBound, Receiving, asyncio.BufferedProtocol):
         since = self._holds.pop(reason, None)
         if since is None:
             return
-        if reason not in (OUTPUT, DRAIN):
+        if reason not in (OUTPUT, DRAIN, ANSWERING):
             self.counters.backpressure_s += time.monotonic() - since
         if not self._holds and not self._parsing:
             self._resume_soon()

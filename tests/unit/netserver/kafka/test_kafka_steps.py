@@ -17,10 +17,28 @@ from netserver.kafka import appending
 from netserver.kafka.apis import Key
 from netserver.kafka.appending import Appended, append_in_steps, append_records
 from netserver.kafka.checking import Records, check_records
-from netserver.kafka.limits import APPENDED_AT_ONCE_US, PACKED_OBJECTS_MAX, PACKED_RECORDS, RECORDS_MAX
+from netserver.kafka.limits import (
+    APPENDED_AT_ONCE_PARTS,
+    APPENDED_AT_ONCE_US,
+    PACKED_OBJECTS_MAX,
+    PACKED_RECORDS,
+    RECORDS_MAX,
+)
+from netserver.kafka.producing import Part, Producer
 from netserver.kafka.record_errors import RecordsError
 from tests.engine_log import EngineLog
-from tests.kafka_peer import Peer, Record, batch, crc32c, produce, records_of, result_of, with_server
+from tests.kafka_peer import (
+    Peer,
+    Record,
+    all_errors,
+    batch,
+    by_topic,
+    crc32c,
+    produce,
+    records_of,
+    result_of,
+    with_server,
+)
 
 HEADERS = (("h", b"x"), ("n", None))
 Steps = Generator[None, None, Appended]
@@ -186,5 +204,28 @@ def test_a_short_request_of_many_tombstones_gives_way_to_others(monkeypatch: pyt
         assert checked(*sent).work_us > APPENDED_AT_ONCE_US
         found = await peer.fetch("t", 1800)
         assert [record.value for record in records_of(bytes(found["records"]))][-2:] == [None, None]
+
+    with_server(test)
+
+
+def test_a_request_to_many_partitions_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.slices.SLICES_S", 0.0)
+    count = 2 * APPENDED_AT_ONCE_PARTS
+
+    async def test(server: Server) -> None:
+        peer = await Peer.open(server.addresses["kafka"])
+        assert await peer.make("t") == 0
+        turns: set[int] = set()
+        closed_partition = Producer.closed_partition
+
+        def watched(self: Producer, part: Part) -> Partition | None:
+            turns.add(server.log.slices.turn_of())
+            return closed_partition(self, part)
+
+        monkeypatch.setattr(Producer, "closed_partition", watched)
+        partitions = [{"index": index, "records": batch(b"x")} for index in range(count)]
+        answer = await peer.ask(Key.PRODUCE, by_topic("t", partitions, acks=-1, timeout_ms=1000))
+        assert all_errors(answer) == [0] + [3] * (count - 1)
+        assert len(turns) > count // 4
 
     with_server(test)
