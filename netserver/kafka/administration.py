@@ -104,6 +104,7 @@ async def create_topics(call: Call) -> Values:
         call.visitor.make_topic("CREATE_TOPICS", data, count)
         make = partial(call.shared.catalog.create, data, partition_count=count, settings=settings)
         await durable(lambda done: make(on_durable=done, maker=call.connection.maker))
+        call.visitor.changed("CREATE_TOPICS", data)
 
     return {"topics": await _each(call, "topics", call.body["topics"], create)}
 
@@ -155,6 +156,7 @@ async def _trim(call: Call, name: str, item: Values, result: Values) -> None:
         raise Refused(Code.OUT_OF_RANGE, f"{item['offset']} is none of {partition.log_start} to {end}")
     partition.trim(end if item["offset"] == ALL_RECORDS else item["offset"])
     result["log_start"] = partition.log_start
+    call.visitor.changed("DELETE_RECORDS", partition.topic.name)
 
 
 async def describe_configs(call: Call) -> Values:

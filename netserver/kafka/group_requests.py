@@ -37,8 +37,8 @@ async def find_coordinator(call: Call) -> Values:
     """This server, for every group."""
     where = call.shared.address(call.connection)
     if call.body["kind"] != GROUP_KIND:
-        text = "transactions are not offered"
-        return {"error": Code.INVALID_REQUEST, "message": text, "node": -1, "host": "", "port": -1}
+        text = "transactions are not offered"  # with a code after which no client asks again
+        return {"error": Code.TRANSACTION_FORBIDDEN, "message": text, "node": -1, "host": "", "port": -1}
     return {"error": Code.NONE, "node": NODE, "host": where.host, "port": where.port}
 
 

@@ -101,7 +101,7 @@ def test_one_member_joins_reads_and_leaves() -> None:
             found = await member.peer.ask(Key.FIND_COORDINATOR, {"key": GROUP, "kind": kind}, version)
             assert (found["error"], found["node"], found["port"]) == (0, 1, server.addresses["kafka"].port)
         found = await member.peer.ask(Key.FIND_COORDINATOR, {"key": "t", "kind": 1})
-        assert found["error"] == Code.INVALID_REQUEST
+        assert found["error"] == Code.TRANSACTION_FORBIDDEN
         joined = await member.join()
         assert joined["generation"] == 1
         assert joined["leader"] == joined["member"] == member.id
