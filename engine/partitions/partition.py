@@ -295,6 +295,7 @@ class Partition(Appending):
         self._append_ms = max(self._context.now_ms(), self._append_ms)
         behind_seq = self.last_seq
         for write_batch in write_batches:
+            assert write_batch.records, "a reader takes an empty one for the records behind it"
             write_batch.renumber(behind_seq, self._append_ms)
             write_batch.transaction = group
             self.last_seq = write_batch.last_seq

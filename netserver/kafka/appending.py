@@ -189,6 +189,8 @@ def _pack(
             write_batch.pending_bytes += size_bytes
             yield
         room_bytes = walk.room()
+        if write_batch.is_empty:
+            continue  # the first record needs a larger one
         write_batch.close()
         made.append(write_batch)
         next_seq = write_batch.last_seq + 1

@@ -10,6 +10,8 @@ import pytest
 
 from engine.config import TopicConfig
 from engine.errors import NotStored
+from engine.formats.batch import RecordCursor
+from engine.limits import WRITE_BATCH_BYTES_MAX
 from engine.partitions.partition import Partition
 from engine.segments.batches import PENDING
 from netserver.app import Server
@@ -206,6 +208,26 @@ def test_a_short_request_of_many_tombstones_gives_way_to_others(monkeypatch: pyt
         assert [record.value for record in records_of(bytes(found["records"]))][-2:] == [None, None]
 
     with_server(test)
+
+
+def test_a_record_larger_than_a_write_batch_is_in_one_and_is_read(tmp_path: Path) -> None:
+    with EngineLog(tmp_path) as log:
+        for size in (100, WRITE_BATCH_BYTES_MAX - 1000, WRITE_BATCH_BYTES_MAX, WRITE_BATCH_BYTES_MAX + 1):
+            appended = append_records(log.partition(), checked(bytes(size), b"next"), WAITER)
+            settled(log, appended)
+            assert all(count for _, count, _ in appended.write_batches)
+            records = RecordCursor(*whole(log, appended.base_seq), appended.base_seq)
+            assert records.next()
+            assert records.value_end - records.value_start == size
+
+
+def whole(log: EngineLog, seq: int) -> tuple[memoryview, int, int]:
+    """What a reader of the partition gets."""
+    found: list[bool] = []
+    while (read_batch := log.partition().read(seq, 1 << 16, lambda: found.append(True))) is None:
+        log.inbox.run_until(lambda: bool(found))
+        found.clear()
+    return read_batch.buffer, 0, len(read_batch.buffer)
 
 
 def test_a_request_to_many_partitions_gives_way_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
