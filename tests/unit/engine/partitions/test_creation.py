@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from collections import Counter
 from pathlib import Path
 
@@ -101,9 +102,12 @@ def test_descriptors_that_others_give_back_are_waited_for(
     files = HookedFiles()
     left = failures
     about = Path("/topics/3", suffix)
+    all_wait = threading.Event()
 
     def hook(call: str, path: Path) -> None:
         nonlocal left
+        if "/topics/2/" in str(path):  # the first one: the others are made together after it
+            assert all_wait.wait(30)
         if call == made and str(path).endswith(str(about)) and left:
             left -= 1
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
@@ -112,6 +116,7 @@ def test_descriptors_that_others_give_back_are_waited_for(
         engine.partition("first")
         files.hook = hook
         write_batches = burst(engine, 6)
+        all_wait.set()
         states = [engine.settle(write_batch).state for write_batch in write_batches]
         assert states == [COMMITTED, FAILED if left else COMMITTED, *[COMMITTED] * 4]
         assert (left == 0) == (failures == 3)
