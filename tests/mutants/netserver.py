@@ -362,14 +362,14 @@ MUTANTS = (
         "netserver/tank/consume.py::Fetch._take",
         "job.size_bytes + cut.size_bytes > ANSWER_BYTES_MAX",
         "False",
-        "tests/unit/netserver/tank/test_tank_session.py -k is_bounded",
+        "tests/unit/netserver/tank/test_tank_many_partitions.py -k is_bounded",
     ),
     Mutant(
         "cut all pieces of an answer into runs at once",
         "netserver/tank/consume.py::_run",
         "min(start + PIECES_A_STEP, len(pieces))",
         "len(pieces)",
-        "tests/unit/netserver/tank/test_tank_session.py -k gathered_in_steps",
+        "tests/unit/netserver/tank/test_tank_many_partitions.py -k gathered_in_steps",
     ),
     Mutant(
         "take as many messages in a bundle as it has room for",
