@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -94,6 +95,23 @@ def with_writer(
 ROWS = [row(b"%d" % number + b"." * 100) for number in range(40)]
 
 
+@contextmanager
+def stopping_after_two_parts() -> Iterator[None]:
+    """A commit ends when two of its parts are in the log."""
+    append, calls = staged_commits._Commit._append, 0
+
+    async def stop_after_two(self: Any, *args: Any, **named: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise staged_commits.NotStored("stopped")
+        return await append(self, *args, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(staged_commits._Commit, "_append", stop_after_two)
+        yield
+
+
 def partly(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Batch 4 of two files, of which two parts are in the log; the names of the files."""
     monkeypatch.setattr(engine.commit.transactions, "TRANSACTION_BYTES_MAX", 2000)
@@ -101,18 +119,8 @@ def partly(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     async def test(writer: Writer) -> None:
         kept.extend([await writer.stage(*ROWS[:20], batch=4), await writer.stage(*ROWS[20:], batch=4)])
-        append, calls = staged_commits._Commit._append, 0
-
-        async def stop_after_two(self: Any, *args: Any, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == 3:
-                raise staged_commits.NotStored("stopped")
-            return await append(self, *args, **named)
-
-        monkeypatch.setattr(staged_commits._Commit, "_append", stop_after_two)
-        assert (await writer.try_commit(4, *kept))[0] == 503
-        monkeypatch.setattr(staged_commits._Commit, "_append", append)
+        with stopping_after_two_parts():
+            assert (await writer.try_commit(4, *kept))[0] == 503
 
     with_writer(test, path=path)
     return kept

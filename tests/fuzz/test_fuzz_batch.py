@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -18,6 +18,7 @@ from engine.commit.round_writer import COMPILED
 from engine.formats import batch, batch_pure, bundle, bundle_pure
 from engine.formats.bundle_encode import encode_bundle
 from engine.formats.record import BatchError, BundleError
+from tests import fuzz_variants
 
 pytestmark = pytest.mark.checked
 
@@ -26,6 +27,7 @@ ROUNDS = int(os.environ.get("QUINTLOG_FUZZ_ROUNDS", 1_600_000 if NIGHTLY else 80
 SEED = int.from_bytes(os.urandom(4)) if NIGHTLY else 0
 TIME = 1_700_000_000_000
 INTERESTING = (0, 1, 2, 4, 5, 7, 8, 15, 16, 0x3F, 0x40, 0x44, 0x45, 0x7F, 0x80, 0x81, 0xFE, 0xFF)
+damaged = partial(fuzz_variants.damaged, interesting=INTERESTING, distances=(10, 50, 1000))
 
 
 def some_bundle(rng: random.Random, first_seq: int) -> tuple[bytes, int]:
@@ -67,28 +69,6 @@ def some_batches(rng: random.Random) -> bytes:
     return bytes(made.buffer[: made.position])
 
 
-def damaged(rng: random.Random, data: bytes, spans: int) -> Iterator[bytes]:
-    """Variants of ``data``: bytes changed, cut, repeated, taken out; mostly near the beginning."""
-    for _ in range(spans):
-        found = bytearray(data)
-        for _ in range(rng.randint(1, 3)):
-            position = min(int(rng.expovariate(rng.choice((0.1, 0.02, 0.001)))), len(found) - 1)
-            action = rng.random()
-            if action < 0.6:
-                found[position] = rng.choice(INTERESTING)
-            elif action < 0.75:
-                found[position] ^= 1 << rng.randrange(8)
-            elif action < 0.85:
-                del found[position + 1 :]
-            elif action < 0.92:
-                del found[position : position + rng.randint(1, 3)]
-            else:
-                found[position:position] = found[position : position + rng.randint(1, 9)]
-            if not found:
-                break
-        yield bytes(found)
-
-
 def decoded(codec: ModuleType, data: bytes) -> Any:
     try:
         info = codec.check_bundle(data, 0, len(data))
@@ -115,7 +95,7 @@ def test_bundles(seed: int) -> None:
     refused = valid = 0
     for _ in range(ROUNDS // 10):
         data, _ = some_bundle(rng, rng.choice((1, 1000, 1 << 63)))
-        for variant in damaged(rng, data, 10):
+        for variant in (damaged(rng, data) for _ in range(10)):
             result = decoded(bundle, variant)
             assert decoded(bundle_pure, variant) == result, variant.hex()
             refused += result is None
@@ -134,7 +114,7 @@ def test_batches(seed: int) -> None:
         whole = read(batch, data, 0)
         assert read(batch_pure, data, 0) == whole
         assert None not in whole
-        for variant in damaged(rng, data, 5):
+        for variant in (damaged(rng, data) for _ in range(5)):
             from_seq = rng.choice((0, 0, 1, 2, 50, 300))
             result = read(batch, variant, from_seq)
             assert read(batch_pure, variant, from_seq) == result, variant.hex()

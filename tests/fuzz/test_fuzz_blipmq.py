@@ -12,6 +12,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from netserver.blipmq import codec, codec_v2, frames, frames_pure
 from netserver.blipmq.codec import CodecError, Decoder, Frame, FrameType, FramingError, PayloadError
 from netserver.blipmq.limits import FRAME_LENGTH_MAX
 from netserver.testing import running
+from tests import fuzz_variants
 from tests.blipmq_peer import KEY, AsyncPeer
 from tests.echo import ALONE
 
@@ -30,6 +32,7 @@ pytestmark = pytest.mark.checked
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROUNDS = 500_000 if NIGHTLY else 15_000
 INTERESTING = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0x10, 0x7F, 0x80, 0xFF)
+damaged = partial(fuzz_variants.damaged, interesting=INTERESTING)
 VECTORS = Path(__file__).parents[1] / "data" / "blipmq.jsonl"
 ROWS = [json.loads(line) for line in VECTORS.read_text().splitlines()][1:]
 CORPUS = sorted({bytes.fromhex(row["hex"]) for row in ROWS if row["hex"]})
@@ -48,27 +51,6 @@ VERSION_2 = [
     codec_v2.subscribe(5, b"a.b", 1, b"group", 0), codec_v2.subscribe(6, b"a.b", 0, b"", 3), codec.ack(1, 1),
     codec_v2.subscribe(7, b">", 0), codec.ping(8), codec.poll(9, 1), codec_v2.deliver(3, 1, b"a.b", b"body"),
 ]  # fmt: skip
-
-
-def damaged(rng: random.Random, data: bytes) -> bytes:
-    """A variant: bytes changed, cut, repeated, taken out; mostly near the beginning of some frame."""
-    found = bytearray(data)
-    for _ in range(rng.randint(1, 3)):
-        if not found:
-            break
-        position = min(int(rng.expovariate(rng.choice((0.1, 0.02, 0.004)))), len(found) - 1)
-        action = rng.random()
-        if action < 0.6:
-            found[position] = rng.choice(INTERESTING)
-        elif action < 0.75:
-            found[position] ^= 1 << rng.randrange(8)
-        elif action < 0.85:
-            del found[position + 1 :]
-        elif action < 0.92:
-            del found[position : position + rng.randint(1, 3)]
-        else:
-            found[position:position] = found[position : position + rng.randint(1, 9)]
-    return bytes(found)
 
 
 def cut_anywhere(rng: random.Random, data: bytes) -> Iterator[bytes]:

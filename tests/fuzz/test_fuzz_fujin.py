@@ -11,6 +11,7 @@ import json
 import os
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from netserver.fujin import frames as frames_compiled
 from netserver.fujin.codec import Decoder, FujinError, Op, Options, Write
 from netserver.fujin.codec_answers import AnswerDecoder, Fetched, Message
 from netserver.testing import running
+from tests import fuzz_variants
 from tests.fujin_peer import Peer, connect
 
 pytestmark = pytest.mark.checked
@@ -30,6 +32,7 @@ NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROUNDS = 500_000 if NIGHTLY else 12_500
 TWINS = [frames_pure, *([frames_compiled] if frames_compiled.COMPILED else [])]
 INTERESTING = (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 0x40, 0x63, 0x7F, 0x80, 0xFE, 0xFF)
+damaged = partial(fuzz_variants.damaged, interesting=INTERESTING, distances=(5, 25, 100))
 VECTORS = Path(__file__).parents[1] / "data" / "fujin.jsonl"
 ROWS = [json.loads(line) for line in VECTORS.read_text().splitlines()][1:]
 LIMIT = 2000
@@ -46,27 +49,6 @@ def corpus(direction: str) -> list[bytes]:
 
 
 CORPUS = {"c2s": corpus("c2s"), "s2c": corpus("s2c")}
-
-
-def damaged(rng: random.Random, data: bytes) -> bytes:
-    """A variant: bytes changed, cut, repeated, taken out; mostly near the beginning."""
-    found = bytearray(data)
-    for _ in range(rng.randint(1, 3)):
-        if not found:
-            break
-        position = min(int(rng.expovariate(rng.choice((0.2, 0.04, 0.01)))), len(found) - 1)
-        action = rng.random()
-        if action < 0.6:
-            found[position] = rng.choice(INTERESTING)
-        elif action < 0.75:
-            found[position] ^= 1 << rng.randrange(8)
-        elif action < 0.82:
-            del found[position + 1 :]
-        elif action < 0.91:
-            del found[position : position + rng.randint(1, 3)]
-        else:
-            found[position:position] = found[position : position + rng.randint(1, 9)]
-    return bytes(found)
 
 
 def events(decoder: Decoder | AnswerDecoder, pieces: Iterator[bytes]) -> list[Any]:

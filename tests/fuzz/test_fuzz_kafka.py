@@ -18,6 +18,7 @@ from netserver.app import Server
 from netserver.kafka.apis import Key
 from netserver.kafka.codec import Head, encode_request
 from netserver.kafka.limits import REQUEST_BYTES_MAX
+from tests import fuzz_variants
 from tests.kafka_peer import Peer, Record, batch, crc32c, fetch, produce, result_of, with_server
 
 NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
@@ -30,21 +31,10 @@ GZIP = 1
 
 
 def damaged(rng: random.Random, frame: bytes) -> bytes:
-    """A variant: bytes changed, cut, repeated, taken out; the length in front is nearly always made right again."""
-    found = bytearray(frame)
-    for _ in range(rng.randint(1, 3)):
-        position = min(4 + int(rng.expovariate(rng.choice((0.1, 0.02, 0.004)))), len(found) - 1)
-        action = rng.random()
-        if action < 0.6:
-            found[position] = rng.choice(INTERESTING)
-        elif action < 0.8:
-            found[position] ^= 1 << rng.randrange(8)
-        elif action < 0.9:
-            del found[position : position + rng.randint(1, 3)]
-        else:
-            found[position:position] = found[position : position + rng.randint(1, 9)]
+    """A variant whose length in front is nearly always made right again."""
+    found = bytearray(fuzz_variants.damaged(rng, frame, INTERESTING, first=4))
     if rng.random() < 0.95:
-        found[:4] = (len(found) - 4).to_bytes(4, "big")
+        found[:4] = (len(found) - 4).to_bytes(4, "big", signed=True)
     return bytes(found)
 
 

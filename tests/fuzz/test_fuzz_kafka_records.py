@@ -16,8 +16,9 @@ import pytest
 
 from engine.formats.batch import BatchWriter
 from netserver.kafka import records
-from netserver.kafka.checking import check_records
+from netserver.kafka.checking import HEADER_BYTES, check_records
 from netserver.kafka.record_errors import RecordsError
+from tests import fuzz_variants
 from tests.kafka_batches import PACKERS, SOURCE, resealed
 
 pytestmark = pytest.mark.checked
@@ -32,22 +33,9 @@ MODULES = [SOURCE, records]
 
 
 def damaged(rng: random.Random, data: bytes) -> bytes:
-    """A variant: bytes changed, cut, repeated, taken out; mostly in the records, as the header has few forms."""
-    found = bytearray(data)
-    for _ in range(rng.randint(1, 3)):
-        at = rng.randrange(len(found)) if rng.random() < 0.3 or len(found) <= 61 else rng.randrange(61, len(found))
-        action = rng.random()
-        if action < 0.7:
-            found[at] = rng.choice(INTERESTING)
-        elif action < 0.8:
-            found[at] ^= 1 << rng.randrange(8)
-        elif action < 0.9:
-            del found[at : at + rng.randint(1, 3)]
-        else:
-            found[at:at] = found[at : at + rng.randint(1, 9)]
-        if not found:
-            break
-    return bytes(found)
+    """A variant; mostly in the records, as the header has few forms."""
+    first = 0 if rng.random() < 0.3 else HEADER_BYTES
+    return fuzz_variants.damaged(rng, data, INTERESTING, first=first)
 
 
 def walked(module: ModuleType, data: bytes, count: int) -> object:

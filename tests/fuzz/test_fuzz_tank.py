@@ -11,6 +11,7 @@ import json
 import os
 import random
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from netserver.tank import codec, frames_pure, messages, wire
 from netserver.tank import frames as frames_compiled
 from netserver.tank.errors import FormatError
 from netserver.testing import running
+from tests import fuzz_variants
 from tests.tank_peer import Peer, bundle, consume, produce, sparse
 
 pytestmark = pytest.mark.checked
@@ -30,6 +32,7 @@ NIGHTLY = os.environ.get("QUINTLOG_NIGHTLY") == "1"
 ROUNDS = 500_000 if NIGHTLY else 12_500
 TWINS = [frames_pure, *([frames_compiled] if frames_compiled.COMPILED else [])]
 INTERESTING = (0, 1, 2, 3, 4, 5, 8, 10, 12, 13, 16, 0x40, 0x44, 0x7F, 0x80, 0x81, 0xFB, 0xFC, 0xFD, 0xFE, 0xFF)
+damaged = partial(fuzz_variants.damaged, interesting=INTERESTING)
 VECTORS = Path(__file__).parents[1] / "data" / "tank.jsonl"
 ROWS = [json.loads(line) for line in VECTORS.read_text().splitlines()][1:]
 CORPUS = {
@@ -37,27 +40,6 @@ CORPUS = {
     for direction in ("c2s", "s2c")
 }
 MAKERS: dict[str, Callable[[], codec.Decoder[Any]]] = {"c2s": codec.request_decoder, "s2c": codec.response_decoder}
-
-
-def damaged(rng: random.Random, data: bytes) -> bytes:
-    """A variant: bytes changed, cut, repeated, taken out; mostly near the beginning of some frame."""
-    found = bytearray(data)
-    for _ in range(rng.randint(1, 3)):
-        if not found:
-            break
-        position = min(int(rng.expovariate(rng.choice((0.1, 0.02, 0.004)))), len(found) - 1)
-        action = rng.random()
-        if action < 0.6:
-            found[position] = rng.choice(INTERESTING)
-        elif action < 0.75:
-            found[position] ^= 1 << rng.randrange(8)
-        elif action < 0.85:
-            del found[position + 1 :]
-        elif action < 0.92:
-            del found[position : position + rng.randint(1, 3)]
-        else:
-            found[position:position] = found[position : position + rng.randint(1, 9)]
-    return bytes(found)
 
 
 def events(decoder: codec.Decoder[Any], pieces: Iterator[bytes]) -> tuple[list[Any], bool]:

@@ -23,7 +23,18 @@ from netserver.admin.api import Api
 from netserver.testing import server
 from tests.echo import ALONE
 from tests.lmdb_state import data_file_replaced
-from tests.staged_writer import ROWS, Writer, commit_of, packed, partly, row, stored, values, with_writer
+from tests.staged_writer import (
+    ROWS,
+    Writer,
+    commit_of,
+    packed,
+    partly,
+    row,
+    stopping_after_two_parts,
+    stored,
+    values,
+    with_writer,
+)
 from tests.unit.conftest import Logtool
 from tools.spark.sink.client import RETRIED
 
@@ -206,18 +217,8 @@ def test_a_batch_that_is_partly_there_is_finished_with_its_first_files(
 
     async def first(writer: Writer) -> None:
         kept.extend([await writer.stage(*rows[:30]), await writer.stage(*rows[30:])])
-        append, calls = staged_commits._Commit._append, 0
-
-        async def stop_after_two(self: Any, *args: Any, **named: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls == 3:
-                raise staged_commits.NotStored("stopped")
-            return await append(self, *args, **named)
-
-        monkeypatch.setattr(staged_commits._Commit, "_append", stop_after_two)
-        assert (await writer.try_commit(4, *kept))[0] == 503
-        monkeypatch.setattr(staged_commits._Commit, "_append", append)
+        with stopping_after_two_parts():
+            assert (await writer.try_commit(4, *kept))[0] == 503
 
     async def second(writer: Writer) -> None:
         there = values(writer.data_dir)
