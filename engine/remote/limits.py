@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from engine.limits import STATE_VALUE_BYTES_MAX
+
 HEAD_BYTES_MAX = 256 << 10
 """The head is written whole with each commit: at 40 commits a second 256 KiB are 10 MiB/s."""
 
@@ -23,6 +25,12 @@ PIECE_SECTIONS_MAX = 1 << 16
 
 PIECE_CHANGES_MAX = 1 << 20
 """Changes of the state in one piece: as many small ones as its size can hold."""
+
+STATE_BLOCK_BYTES = 1 << 20
+"""A block of a copy of the state is closed at this size: large enough for the compression, small enough for memory."""
+
+STATE_BLOCK_BYTES_MAX = (1 << 20) + STATE_VALUE_BYTES_MAX + (1 << 10)
+"""What a block may hold: it was smaller than the size above when the largest key and value were added."""
 
 PROBE_RACERS = 8
 """Writers at once of which one has to win: stores that cannot do it show it with fewer."""

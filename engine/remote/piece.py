@@ -21,7 +21,7 @@ last part, and last = first - 1 in the others.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -101,7 +101,7 @@ class Piece:
 
 def pack_piece(piece: Piece) -> bytes:
     """The object's content. Raises TooLarge; ValueError: bytes and sections do not fit."""
-    changes = b"".join(_packed(piece.changes))
+    changes = b"".join(packed_changes(piece.changes))
     size = HEADER_BYTES + SECTION_BYTES * len(piece.sections) + len(changes) + sum(map(len, piece.data))
     if size > PIECE_BYTES_MAX or len(piece.sections) > PIECE_SECTIONS_MAX or len(piece.changes) > PIECE_CHANGES_MAX:
         raise TooLarge(f"a piece of {size} bytes, or of very many parts", PIECE_BYTES_MAX)
@@ -185,6 +185,14 @@ def read_changes(content: bytes | memoryview, table: Table) -> tuple[Change, ...
     name, at, end = str(table.name), table.changes_at, table.places[0]
     if len(content) < end or xxhash.xxh3_64_intdigest(content[at:end]) != table.changes_hash:
         raise Corrupt(name, at, "the changes of the state are damaged (checksum)")
+    found = parse_changes(content, at, end, name)
+    if len(found) != table.changes:
+        raise Corrupt(name, table.changes_at, f"{len(found)} changes of the state, not {table.changes}")
+    return found
+
+
+def parse_changes(content: bytes | bytearray | memoryview, at: int, end: int, name: str) -> tuple[Change, ...]:
+    """The changes in `content[at:end]`, as `packed_changes` made them. Raises Corrupt."""
     found: list[Change] = []
     while at < end:
         if end - at < _CHANGE.size:
@@ -198,12 +206,11 @@ def read_changes(content: bytes | memoryview, table: Table) -> tuple[Change, ...
             raise Corrupt(name, key_at - _CHANGE.size, "a change of the state has an impossible size")
         value = None if value_bytes == _DELETED else bytes(content[value_at:at])
         found.append(Change(bytes(content[key_at:value_at]), value))
-    if len(found) != table.changes:
-        raise Corrupt(name, table.changes_at, f"{len(found)} changes of the state, not {table.changes}")
     return tuple(found)
 
 
-def _packed(changes: Sequence[Change]) -> Iterable[bytes]:
+def packed_changes(changes: Iterable[Change]) -> Iterable[bytes]:
+    """Changes as a piece and a copy of the state have them. Raises TooLarge."""
     for change in changes:
         size = _DELETED if change.value is None else len(change.value)
         if not 0 < len(change.key) <= LMDB_KEY_BYTES_MAX or (size != _DELETED and size > STATE_VALUE_BYTES_MAX):

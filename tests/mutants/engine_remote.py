@@ -9,6 +9,7 @@ PIECE = "tests/unit/engine/remote/test_remote_piece.py"
 WRITES = "tests/unit/engine/remote/test_remote_writes.py"
 BUCKET = "tests/unit/engine/remote/test_remote_bucket.py"
 CUTTING = "tests/unit/engine/remote/test_remote_cutting.py"
+STATE_COPY = "tests/unit/engine/remote/test_remote_state_copy.py"
 MODEL = "tests/property/test_object_storage_model.py"
 
 MUTANTS = (
@@ -49,10 +50,17 @@ MUTANTS = (
     ),
     Mutant(
         "believe the size of a key in a piece",
-        "engine/remote/piece.py::read_changes",
+        "engine/remote/piece.py::parse_changes",
         "if not fits or at > end:",
         "if at > end:",
         PIECE,
+    ),
+    Mutant(
+        "take a copy of the state that was cut short",
+        "engine/remote/state_copy.py::StateUnpacker.end",
+        "if not self._has_ended or self._left:",
+        "if self._left:",
+        STATE_COPY,
     ),
     Mutant(
         "take any object of the name for the one that was to be made",

@@ -93,7 +93,8 @@ ENGINE_PUBLIC = frozenset(
 )  # fmt: skip
 # What lies in object storage, as bytes; the other modules of that package ask for them.
 REMOTE_CODECS = frozenset(
-    f"engine.remote.{name}" for name in ("limits", "documents", "names", "catalog", "head", "piece", "cutting")
+    f"engine.remote.{name}"
+    for name in ("limits", "documents", "names", "catalog", "head", "piece", "state_copy", "cutting")
 )
 # Modules of netserver that run in a client, where there is no log.
 CLIENT = re.compile(r"netserver\.(client\.\w+|\w+\.(client\w*|publisher))")
