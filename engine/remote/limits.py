@@ -31,6 +31,14 @@ STATE_BLOCK_BYTES = 1 << 20
 
 STATE_BLOCK_BYTES_MAX = (1 << 20) + STATE_VALUE_BYTES_MAX + (1 << 10)
 """What a block may hold: it was smaller than the size above when the largest key and value were added."""
+PIN_BYTES_MAX = 4096
+"""A pin has five short fields."""
+
+PIN_TTL_MS_MAX = 86_400_000
+"""A pin that nobody renews for a day holds up nothing any more, whatever it says."""
+
+PINS_MAX = 1000
+"""Readers at once: what a collector reads before it removes anything."""
 
 PROBE_RACERS = 8
 """Writers at once of which one has to win: stores that cannot do it show it with fewer."""

@@ -10,6 +10,7 @@ WRITES = "tests/unit/engine/remote/test_remote_writes.py"
 BUCKET = "tests/unit/engine/remote/test_remote_bucket.py"
 CUTTING = "tests/unit/engine/remote/test_remote_cutting.py"
 STATE_COPY = "tests/unit/engine/remote/test_remote_state_copy.py"
+PINS = "tests/unit/engine/remote/test_remote_pins.py"
 MODEL = "tests/property/test_object_storage_model.py"
 
 MUTANTS = (
@@ -138,5 +139,19 @@ MUTANTS = (
         "at != tail.position",
         "at > tail.position",
         CUTTING,
+    ),
+    Mutant(
+        "take a pin that cannot be read for none",
+        "engine/remote/pins.py::_pin",
+        "except (Corrupt, UnsupportedFormat):\n        return _ANY",
+        "except (Corrupt, UnsupportedFormat):\n        return None",
+        PINS,
+    ),
+    Mutant(
+        "remove what a pinned head names",
+        "engine/remote/pins.py::removable",
+        "unnamed_in <= oldest",
+        "True",
+        PINS,
     ),
 )
