@@ -18,7 +18,7 @@ from netserver.access.guard import Guard
 from netserver.access.identities import Identities, address_of
 from netserver.access.quotas import Meter
 from netserver.access.rights import ANYBODY, EVERYTHING, UNLIMITED, Identity, Right
-from netserver.config.clients import ANYONE, CERTIFICATE, KEY, KEY_LISTENERS, NETWORK
+from netserver.config.clients import ANYONE, CERTIFICATE, KEY, NETWORK
 from netserver.limits import AUDIT_NAME_CHARS_MAX
 
 if TYPE_CHECKING:
@@ -81,8 +81,13 @@ class Visitor:
 
     @property
     def is_turned_away(self) -> bool:
-        """They are nobody, and the protocol has no way to say who they are: so nothing can be answered."""
-        return self.identity is None and self._door.listener not in KEY_LISTENERS
+        """They are nobody, and there is no way left to say who they are: so nothing can be answered."""
+        return self.identity is None and not self.may_log_in
+
+    @property
+    def may_log_in(self) -> bool:
+        """Whether a key counts here."""
+        return KEY in self._door.ways
 
     def may(self, right: Right, topic: bytes) -> bool:
         """Whether they may do this now."""
@@ -200,17 +205,22 @@ class Visitor:
         """They have changed something."""
         self._door.access.audit.change(self.name, self.peer, self._door.listener, request, on, result)
 
-    def log_in(self, key: str) -> float:
+    def log_in(self, key: str, name: str | None = None) -> float:
         """They show a key: ``identity`` says afterwards who they are, if anybody.
+
+        Args:
+            name: whose key they say that it is. If it is not, they are nobody, whoever they were until now.
 
         Returns:
             seconds that a refusal has to wait; 0 without one.
         """
         door = self._door
-        found = door.access.identities.check(key, door.listener) if KEY in door.ways else None
-        if found is not None:
+        found = door.access.identities.check(key, door.listener) if self.may_log_in else None
+        if found is not None and name in (None, found.name):
             self._with_key = True
             self._become(found)
+        elif name is not None:
+            self._become(None)
         if self.identity is not None:
             return 0.0
         if self.why_nobody:

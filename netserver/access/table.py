@@ -84,6 +84,8 @@ REQUESTS: Final[dict[str, dict[str, Request]]] = {
     },
     "kafka": {
         "API_VERSIONS": FREE,
+        "SASL_HANDSHAKE": FREE,
+        "SASL_AUTHENTICATE": FREE,
         "METADATA": Request(None, "topics without any right to them are left out; error 29 when they are named"),
         "PRODUCE": Request(PUBLISH, _KAFKA),
         "FETCH": Request(SUBSCRIBE, _KAFKA),

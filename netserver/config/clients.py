@@ -14,7 +14,7 @@ KEY: Final = "key"
 ANYONE: Final = "anyone"
 WAYS: Final = (CERTIFICATE, NETWORK, KEY, ANYONE)
 ADMIN_WAYS: Final = (CERTIFICATE, KEY)
-KEY_LISTENERS: Final = frozenset({"blipmq", "admin"})
+KEY_LISTENERS: Final = frozenset({"blipmq", "kafka", "admin"})
 """Those whose protocol has room for a key."""
 
 

@@ -11,6 +11,7 @@ from functools import cache
 from typing import Final
 
 from .group_apis import GROUP_APIS
+from .login_apis import LOGIN_APIS
 from .schema import Array, Field, Structure
 from .tables import (
     BOOL,
@@ -257,7 +258,7 @@ APIS: Final[dict[int, Api]] = {
     api.key: api
     for api in (
         _PRODUCE, _FETCH, _LIST_OFFSETS, _METADATA, _API_VERSIONS, _CREATE_TOPICS, _DELETE_TOPICS, _DELETE_RECORDS,
-        _INIT_PRODUCER_ID, _DESCRIBE_CONFIGS, _CREATE_PARTITIONS, _INCREMENTAL_ALTER_CONFIGS, *GROUP_APIS,
+        _INIT_PRODUCER_ID, _DESCRIBE_CONFIGS, _CREATE_PARTITIONS, _INCREMENTAL_ALTER_CONFIGS, *GROUP_APIS, *LOGIN_APIS,
     )
 }  # fmt: skip
 """By number, in the order in which they are announced."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from .codec import Request
     from .listener_state import ListenerState
+    from .login import Login
 
 Item = TypeVar("Item")
 
@@ -29,15 +30,18 @@ class Call:
     Attributes:
         is_ending: no more is wanted from this connection: what waits is to be answered now.
         on_ending: called when that comes about.
+        ends_by: why the connection is closed behind the answer; empty: it is not.
     """
 
-    def __init__(self, shared: ListenerState, connection: Connection, request: Request) -> None:
+    def __init__(self, shared: ListenerState, connection: Connection, login: Login, request: Request) -> None:
         self.shared = shared
         self.connection = connection
+        self.login = login
         self.request = request
         self.body = request.body
         self.is_ending = False
         self.on_ending: Callable[[], object] = nothing
+        self.ends_by = ""
 
     @property
     def visitor(self) -> Visitor:

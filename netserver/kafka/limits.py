@@ -63,6 +63,14 @@ TOPIC_NAME_CHARS_MAX: Final = 249
 SCAN_BYTES: Final = 256 << 10
 """Read at a time when a record is looked for by its time."""
 
+# --- logging in
+
+LOGIN_REQUEST_BYTES_MAX: Final = 64 << 10
+"""Largest request before somebody has logged in: a stranger has no reason to have more gathered, or hashed."""
+
+LOGIN_S: Final = 30.0
+"""Whoever has not logged in by then is closed, as at BlipMQ's listener: others may need the connection."""
+
 # --- groups
 
 SESSION_MS_MIN: Final = 6000

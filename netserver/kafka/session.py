@@ -46,6 +46,7 @@ from .group_requests import (
 )
 from .limits import CHECKED_AT_ONCE_BYTES, FRAME_BYTES_MAX, PIPELINED_MAX, UNPACKED_AT_ONCE_BYTES
 from .listener_state import ListenerState, opened
+from .login import Login, sasl_authenticate, sasl_handshake
 from .metadata import api_versions, metadata
 from .offsets import list_offsets
 from .producer_ids import init_producer_id
@@ -80,6 +81,8 @@ ANSWERS: Final[dict[Key, Callable[[Call], Awaitable[Values]]]] = {
     Key.LIST_GROUPS: list_groups,
     Key.DESCRIBE_GROUPS: describe_groups,
     Key.DELETE_GROUPS: delete_groups,
+    Key.SASL_HANDSHAKE: sasl_handshake,
+    Key.SASL_AUTHENTICATE: sasl_authenticate,
 }
 """What answers a request; PRODUCE is the session's own."""
 
@@ -104,6 +107,7 @@ class KafkaSession:
         self._connection = connection
         self._outstanding = Outstanding(connection, self._released, shared.log.slices)
         self._producer = Producer(shared, connection, self._outstanding)
+        self._login = Login(connection)
         self._task: asyncio.Task[None] | None = None
         self._call: Call | None = None
         self._is_done_with = False  # the request that comes again was carried out meanwhile
@@ -120,6 +124,8 @@ class KafkaSession:
                 if found is None:
                     break
                 head, end = found
+                if connection.visitor.identity is None and not self._login.admits(head, end - position):
+                    break
                 if end > length:
                     connection.expect(end - position)
                     break
@@ -151,10 +157,12 @@ class KafkaSession:
         await self._answer(await loop.run_in_executor(self._shared.checks, decode_request, frame, head))
 
     async def _answer(self, request: Request) -> None:
-        call = self._call = Call(self._shared, self._connection, request)
+        call = self._call = Call(self._shared, self._connection, self._login, request)
         call.is_ending = self._is_ending
         body = await ANSWERS[request.head.key](call)
         self._connection.write(encode_response(request.head, body))
+        if call.ends_by:
+            self._connection.close(call.ends_by, "refused")
 
     # --- publishing
 
@@ -192,7 +200,7 @@ class KafkaSession:
 
     async def _open_and_append(self, prepared: Prepared) -> None:
         """Append, in several turns if there is much of it. Who has lost its rights meanwhile is closed by then."""
-        call = Call(self._shared, self._connection, Request(prepared.head, "", {}))
+        call = Call(self._shared, self._connection, self._login, Request(prepared.head, "", {}))
         async for part in call.each(prepared.parts):
             if (partition := self._producer.closed_partition(part)) is not None:
                 await asyncio.gather(opened(partition), return_exceptions=True)
@@ -261,6 +269,7 @@ class KafkaSession:
         self._settled()
 
     def closed(self) -> None:
+        self._login.end()
         self._outstanding.close()
         if self._task is not None:
             self._task.cancel()

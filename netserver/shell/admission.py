@@ -44,10 +44,15 @@ def admit(connection: Admitted) -> None:
     if not connection.visitor.is_turned_away:
         connection.known()
         return
-    connection.visitor.refused("CONNECT")
+    turn_away(connection, "CONNECT", "it is nobody who is let in here")
+
+
+def turn_away(connection: Admitted, request: str, why: str) -> None:
+    """Read no more of it, and close it a little later: clients redial at once."""
+    connection.visitor.refused(request)
     connection.counters.auth_failures += 1
     connection.hold(TURNED_AWAY)
-    connection.loop.call_later(REFUSED_LINGER_S, connection.abort, "it is nobody who is let in here", "refused")
+    connection.loop.call_later(REFUSED_LINGER_S, connection.abort, why, "refused")
 
 
 def rights_changed(connection: Admitted, old: Identity | None, new: Identity | None) -> None:

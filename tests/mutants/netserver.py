@@ -14,6 +14,7 @@ FIGG_CLIENT = "tests/unit/netserver/figg/test_figg_client.py"
 FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
 FUJIN_GROUPS = "tests/unit/netserver/fujin/test_fujin_groups.py"
 FUJIN_READER = "tests/unit/netserver/fujin/test_fujin_reader.py"
+KAFKA_LOGIN = "tests/unit/netserver/kafka/test_kafka_login.py"
 KAFKA_STEPS = "tests/unit/netserver/kafka/test_kafka_steps.py"
 KAFKA_SESSION = "tests/unit/netserver/kafka/test_kafka_session.py"
 QUIC_HOSTILE = "tests/unit/netserver/quic/test_quic_hostile.py"
@@ -21,6 +22,34 @@ QUIC_STRANGERS = "tests/unit/netserver/quic/test_quic_strangers.py"
 QUOTAS = "tests/unit/netserver/access/test_quotas.py"
 
 MUTANTS = (
+    Mutant(
+        "answer a Kafka client that has not logged in",
+        "netserver/kafka/login.py::Login.admits",
+        "if head.key not in BEFORE:",
+        "if False:",
+        f"{KAFKA_LOGIN} -k nothing_is_answered",
+    ),
+    Mutant(
+        "take the key of another identity of a Kafka client",
+        "netserver/access/access.py::Visitor.log_in",
+        "if found is not None and name in (None, found.name):",
+        "if found is not None:",
+        f"{KAFKA_LOGIN} -k no_login",
+    ),
+    Mutant(
+        "let in by its address who has shown a wrong key",
+        "netserver/access/access.py::Visitor.log_in",
+        "            self._become(None)",
+        "            pass",
+        f"{KAFKA_LOGIN} -k no_login",
+    ),
+    Mutant(
+        "gather what a stranger announces",
+        "netserver/kafka/login.py::Login.admits",
+        "if size_bytes > LOGIN_REQUEST_BYTES_MAX:",
+        "if False:",
+        f"{KAFKA_LOGIN} -k gathered",
+    ),
     Mutant(
         "keep the log from the next server until the last peer is gone",
         "netserver/app.py::Server.drain",
