@@ -121,6 +121,8 @@ class ClientStream:
             self._disconnecting = True
             self.pause(False)
             self.stream.write(codec.DISCONNECT)
+            if self._link.is_stopping:
+                self.stream.end_output()  # so the server knows that STOP was read, and answers at once
 
     def abandon(self) -> None:
         """End it at once."""

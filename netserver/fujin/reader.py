@@ -18,6 +18,7 @@ from netserver.fujin.codec import PULL, PUSH, Ack, Answer, Command, ConnectReade
 from netserver.fujin.dispatch import id_ranges, ok_results
 from netserver.fujin.limits import ACKNOWLEDGED_S, FETCH_RECORDS_MAX, FETCHES_MAX, READ_GRACE_S, READ_MESSAGE_BYTES_MAX
 from netserver.fujin.runs import Runs
+from netserver.fujin.writer import STOPPING
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from netserver.quic.stream import QuicStream
 
 CONNECTING: Final = "connecting"
-STOPPING: Final = "the server is about to stop"
 NOT_FOUND: Final = "reader not found"
 INVALID_ID: Final = "invalid message id"
 UNLIMITED: Final = 1 << 30

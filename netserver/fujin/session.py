@@ -15,7 +15,7 @@ from netserver.fujin import codec
 from netserver.fujin.codec import Command, ConnectReader, ConnectWriter, Decoder, Disconnect, FujinError
 from netserver.fujin.limits import ACKNOWLEDGED_S, COMMANDS_TURN_MAX, READ_GRACE_S
 from netserver.fujin.reader import Reader
-from netserver.fujin.writer import Writer
+from netserver.fujin.writer import STOPPING, Writer
 
 if TYPE_CHECKING:
     from netserver.fujin.listener_state import ListenerState
@@ -80,6 +80,7 @@ class FujinStream:
 
     def eof(self) -> None:
         self._eof = True
+        self._stream.release(STOPPING)  # who ends its side waits for nothing but the end
         self._parse()
 
     def resume_output(self) -> None:

@@ -20,6 +20,7 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+from aioquic.quic import events
 from cryptography import x509
 
 from netserver.limits import (
@@ -40,6 +41,7 @@ from netserver.quic.inside import (
     Buffer,
     QuicConfiguration,
     QuicConnectionError,
+    QuicConnectionState,
     QuicErrorCode,
     QuicFrameType,
     QuicPacketBuilder,
@@ -169,6 +171,12 @@ class BoundedQuic(QuickReceiving):
         """The peer has not ended its side of this stream yet."""
         stream = self._streams.get(stream_id)
         return stream is not None and not stream.receiver.is_finished
+
+    @property
+    def farewell(self) -> events.ConnectionTerminated | None:
+        """What the peer has closed the connection with. The event of it comes later: aioquic first waits for packets
+        that may be under way."""
+        return self._close_event if self._state is QuicConnectionState.DRAINING else None
 
     def let_go(self) -> None:
         """The connection is gone: it keeps nothing any more.

@@ -134,6 +134,7 @@ INSIDE: Final = {
             "_ack_delay": "seconds from the first packet that wants to be acknowledged to the acknowledgement",
             "_ack_eliciting_sent_since_receipt": "whether such a packet has left since one has come (idle timeout)",
             "_close_at": "when the connection ends if nothing comes",
+            "_close_event": "why the connection ends",
             "_close_pending": "a CLOSE frame is to be sent",
             "_crypto_streams": "epoch -> stream of the handshake's bytes",
             "_cryptos": "epoch -> keys of both directions, each a `CryptoContext`",

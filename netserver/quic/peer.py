@@ -177,6 +177,12 @@ class QuicPeer:
             stream.deliver()
         for stream in tuple(self.barriers):
             stream.check_barrier(quic)
+        farewell = quic.farewell
+        if farewell is not None:
+            self.closing = True
+            self._end(farewell.error_code, farewell.reason_phrase)
+            self._forget()
+            return
         self.move_window()
         at = quic.sends_nothing_before()
         if at is None or at <= self._now:

@@ -275,6 +275,20 @@ MUTANTS = (
         f"{FUJIN_READER} -k can_have_read_stop",
     ),
     Mutant(
+        "let who has read STOP wait for the end",
+        "netserver/fujin/session.py::FujinStream.eof",
+        "self._stream.release(STOPPING)",
+        "pass",
+        f"{FUJIN_READER} -k ends_its_side_after_stop",
+    ),
+    Mutant(
+        "hear late that a QUIC client has closed",
+        "netserver/quic/peer.py::QuicPeer.process",
+        "if farewell is not None:",
+        "if False:",
+        "tests/unit/netserver/quic/test_quic.py -k gone_at_once",
+    ),
+    Mutant(
         "date certificates by the system's clock",
         "netserver/quic/certificates.py::_self_signed",
         ".not_valid_before(VALID[0])",

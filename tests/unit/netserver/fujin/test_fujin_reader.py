@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netserver.app import Server
-from netserver.fujin import codec, groups
+from netserver.fujin import codec, groups, reader, writer
 from netserver.fujin.codec import PUSH, Answer, Op
 from netserver.fujin.codec_answers import Fetched, Message
 from netserver.fujin.limits import READ_GRACE_S
@@ -106,6 +106,25 @@ def test_nothing_is_answered_before_a_program_can_have_read_stop(role: str) -> N
         stream.send(codec.write(1, b"t", b"m") if role == "writer" else codec.ack(Op.ACK, 1, []))
         assert await late.first == codec.STOP
         assert await stream.take(len(answer)) == answer
+
+    serve(test)
+
+
+@pytest.mark.parametrize("role", ["writer", "reader"])
+def test_who_ends_its_side_after_stop_is_answered_at_once(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (reader, writer):
+        monkeypatch.setattr(module, "READ_GRACE_S", 60.0)
+
+    async def test(server: Server, peer: Peer) -> None:
+        stream = peer.writer() if role == "writer" else await peer.puller(b"t")
+        command = codec.write(1, b"t", b"m") if role == "writer" else codec.ack(Op.ACK, 1, [])
+        stream.send(command)
+        answer = await stream.take(6 if role == "writer" else 10)
+        (connection,) = server.listeners["fujin"]._connections.values()  # type: ignore[attr-defined]
+        connection.stop()
+        assert await stream.take(1) == codec.STOP
+        stream.send(command + codec.DISCONNECT, fin=True)
+        assert await stream.rest() == answer + codec.DISCONNECT
 
     serve(test)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aioquic.quic.connection import QuicConnection
+from aioquic.quic.connection import QuicConnection, QuicConnectionState
 
 from engine.formats.batch import records
 from netserver import errors
@@ -20,7 +20,7 @@ from netserver.app import Server
 from netserver.config.settings import Address
 from netserver.fujin import codec
 from netserver.fujin.codec import Answer
-from netserver.fujin.listener import FujinListener
+from netserver.fujin.listener import FujinConnection, FujinListener
 from netserver.limits import PEER_WINDOW_BYTES, STREAM_WINDOW_BYTES
 from netserver.quic import endpoint as quic_server
 from netserver.quic import handshakes
@@ -357,6 +357,25 @@ def test_an_idle_connection_is_closed_without_pings() -> None:
         assert server.counters["fujin"].connections == 0
 
     serve(test, idle_timeout=1000, ping_interval=0)
+
+
+def test_a_client_that_closes_is_gone_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever waits for clients to leave does not wait until their last packets cannot come any more."""
+    gone = FujinListener.gone
+    states: list[QuicConnectionState] = []
+
+    def spy(listener: FujinListener, connection: FujinConnection, code: int, reason: str) -> None:
+        states.append(connection.peer.quic._state)
+        gone(listener, connection, code, reason)
+
+    async def test(server: Server, listener: FujinListener, address: tuple[str, int]) -> None:
+        async with connect(address) as peer:
+            await peer.publish(b"t", b"m")
+        await until(lambda: not listener.endpoint.peers)
+
+    monkeypatch.setattr(FujinListener, "gone", spy)
+    serve(test)
+    assert states == [QuicConnectionState.DRAINING]
 
 
 def test_an_error_in_a_connection_ends_it_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
