@@ -383,6 +383,9 @@ room for the whole window. Above it what is out of order counts as lost."""
 QUIC_SENT_MAX: Final = 4096
 """Sent packets that are remembered, beyond twice those on their way: acknowledgements are not always acknowledged."""
 
+KAFKA_LAGS_MAX: Final = 100_000
+"""Committed offsets of Kafka's groups whose lag is measured for metrics and trends: a million would take seconds."""
+
 COLLECT_YOUNG: Final = 2000, 2
 """The interpreter looks for circles among new objects when there are so many more of them; after so many such looks,
 also at those that were looked at once: 8,000, which takes 2 to 3 ms. Each object is looked at twice in all."""

@@ -22,8 +22,8 @@ TOPICS = """
 ## /metrics/topics
 
 Of the partitions in use of at most 1,000 topics; `?topic=GLOB` chooses some, `?family=NAME` some of the families. What
-goes beyond is summed as `topic="_other"`. Lag is that of the 1,000 oldest groups (durable positions of BlipMQ, Fujin
-and HTTP by name); what waits for others is summed as `group="_other"`.
+goes beyond is summed as `topic="_other"`. Lag is that of the 1,000 oldest groups (durable positions of BlipMQ, Fujin,
+HTTP and Kafka by name); what waits for others is summed as `group="_other"`.
 
 """
 HEADING = "| name | kind | labels | |\n|---|---|---|---|\n"

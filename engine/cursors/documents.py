@@ -63,6 +63,7 @@ def entry_item(
     committed_seq: int | None,
     gaps: Gaps = NO_GAPS,
     *,
+    log_start: int = 1,
     lag_seconds: float | None = None,
     paused: bool = False,
 ) -> dict[str, Any]:
@@ -79,12 +80,14 @@ def entry_item(
     Args:
         committed_seq: the last number that readers may see; None: nobody has looked.
         gaps: of the partition. Where they give bounds, the lag is the upper one.
+        log_start: its first number; what was removed before it does not wait.
 
     Raises:
         Corrupt: its numbers are not those of a subscription
     """
     deliveries = _deliveries(entry)
-    waiting = None if committed_seq is None else gaps.count(deliveries.next_seq, committed_seq).most
+    first = max(deliveries.next_seq, log_start)
+    waiting = None if committed_seq is None else gaps.count(first, committed_seq).most
     return {
         "id": entry.id,
         "protocol": entry.owner,

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from engine.state.topic_entries import Topic
 
 
-Key: TypeAlias = int | str
+Key: TypeAlias = int | str | tuple[str, int, int]
 """The id of a cursor, or what tells a position that is none: see `Lags.others`."""
 
 
@@ -77,7 +77,7 @@ class Lags:
         self._context = context
         self._cursors = cursors
         self._partitions = partitions
-        self.others: Callable[[], Iterable[tuple[str, Standing]]] = tuple
+        self.others: Callable[[], Iterable[tuple[Key, Standing]]] = tuple
         self._histories: dict[Key, array[int]] = {}
         self._appended: dict[Key, tuple[int, int]] = {}
         """Cursor -> the number that was its oldest, and when that was appended."""
@@ -103,7 +103,8 @@ class Lags:
             (log_start, committed_seq), gaps = self._stored_end(topic, standing.partition), NO_GAPS
             if not log_start:
                 return None
-        records = gaps.count(standing.next_seq, committed_seq).most + standing.unacknowledged
+        next_seq = max(standing.next_seq, log_start)  # what was removed does not wait
+        records = gaps.count(next_seq, committed_seq).most + standing.unacknowledged
         first_seq = max(standing.floor + 1, log_start)
         return Waiting(partition, records, first_seq if first_seq <= committed_seq else 0)
 
@@ -173,7 +174,7 @@ class Lags:
 
     def _sample(self, now_ms: int) -> Iterator[None]:
         found: dict[Key, int] = {}
-        for key, standing in self._standings():
+        for key, standing in self.standings():
             waiting = self.waiting(standing) if standing is not None else None
             if waiting is not None:
                 found[key] = waiting.records
@@ -184,7 +185,8 @@ class Lags:
             for key in kept.keys() - found.keys():
                 del kept[key]
 
-    def _standings(self) -> Iterator[tuple[Key, Standing | None]]:
+    def standings(self) -> Iterator[tuple[Key, Standing | None]]:
+        """Where all stand; None: it is not known."""
         for cursor_id in self._cursors.ids():
             yield cursor_id, self._cursors.standing(cursor_id)
         yield from self.others()

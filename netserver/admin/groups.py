@@ -1,8 +1,9 @@
 """``/v1/groups``: durable positions by name, whichever protocol they are of, and those that HTTP consumers commit.
 
 A group is a name in a topic: a Fujin group, a BlipMQ subscription (its id is its name), a reliably session of a topic
-(its uuid), or one that was made here. What was made here moves when positions are committed; the others move by the
-acknowledgements of their own protocol, and can be looked at, read from, reset and deleted.
+(its uuid), a group of Kafka's consumers, or one that was made here. What was made here moves when positions are
+committed; the others move by what their own protocol acknowledges, and can be looked at, reset and deleted; those that
+are cursors can be read from.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from multidict import MultiDict, MultiMapping
 
@@ -20,13 +21,14 @@ from engine.cursors.deliveries import Plan
 from engine.cursors.documents import CONSUMER_OWNER as OWNER
 from engine.cursors.documents import REDRIVE_OWNER
 from engine.cursors.groups import group_item
-from engine.cursors.lags import Standing
+from engine.cursors.lags import Key, Standing
 from engine.errors import Corrupt, LimitReached
 from engine.partitions.extent import Extent
 from engine.positions import EARLIEST, parse
 from engine.reports import report
 from netserver.admin.api import Api, Conflict, bytes_field, int_field
 from netserver.admin.globs import matcher
+from netserver.admin.kafka_groups import KafkaGroup, KafkaGroups
 from netserver.admin.lags import lag_at
 from netserver.admin.slices import Encoded, sliced
 from netserver.http.errors import BadRequest
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
 
 Document = dict[str, Any]
 Route = Callable[[], Awaitable[Document]]
+Session: TypeAlias = "SessionInfo[RecordsState]"
 SESSIONS: Final = "reliably"
+KAFKA: Final = "kafka"
 _ONLY_OURS: Final = MultiDict({"protocol": OWNER})
 
 
@@ -61,6 +65,7 @@ class GroupsApi:
         self._server = server
         self._api = api
         self._positions = positions
+        self._kafka = KafkaGroups(server, api)
         server.log.cursors.lags.others = self._standings
 
     # --- looking
@@ -89,10 +94,8 @@ class GroupsApi:
         found = await self._meant(is_meant)
         return [item async for item in self._items(found[first : first + rows])], len(found)
 
-    async def _meant(
-        self, is_meant: Callable[[str, bytes, int], bool]
-    ) -> Sequence[list[int] | SessionInfo[RecordsState]]:
-        """Positions of the groups that are meant, then sessions."""
+    async def _meant(self, is_meant: Callable[[str, bytes, int], bool]) -> Sequence[list[int] | Session | KafkaGroup]:
+        """Positions of the groups that are meant, then sessions, then Kafka's groups."""
         slices = self._server.log.slices
         found: dict[tuple[str, bytes, int], list[int]] = {}
         async for entry in sliced(slices, self._server.log.cursors.entries()):
@@ -104,22 +107,29 @@ class GroupsApi:
             async for info in sliced(slices, self._sessions())
             if is_meant(SESSIONS, info.uuid.encode("utf-8", "surrogateescape"), info.state.topic_id)
         ]
-        return [*found.values(), *sessions]
+        kafka = [
+            group async for group in sliced(slices, self._kafka) if is_meant(KAFKA, group.name.encode(), group.topic_id)
+        ]
+        return [*found.values(), *sessions, *kafka]
 
-    async def _items(self, found: Sequence[list[int] | SessionInfo[RecordsState]]) -> AsyncIterator[Document]:
+    async def _items(self, found: Sequence[list[int] | Session | KafkaGroup]) -> AsyncIterator[Document]:
         async for one in sliced(self._server.log.slices, found):
-            described = await self._described(one) if isinstance(one, list) else await self._session_item(one)
+            described = await self._item(one)
             if described is not None:
                 yield described
+
+    async def _item(self, found: list[int] | Session | KafkaGroup) -> Document | None:
+        if isinstance(found, KafkaGroup):
+            return await self._kafka.item(found)
+        return await self._described(found) if isinstance(found, list) else await self._session_item(found)
 
     async def show(self, name: bytes, query: MultiMapping[str]) -> Document:
         """One group."""
         found = self._find(name, query)
-        if not isinstance(found, list):
-            return await self._session_item(found)
-        for cursor in found:
-            await self._opened(cursor)
-        described = await self._described([cursor.id for cursor in found])
+        if isinstance(found, list):
+            for cursor in found:
+                await self._opened(cursor)
+        described = await self._item([cursor.id for cursor in found] if isinstance(found, list) else found)
         if described is None:
             raise _unknown(name)
         return described
@@ -130,7 +140,9 @@ class GroupsApi:
             found = self._find(name, query)
         except (UnknownGroup, Conflict, BadRequest):
             return None
-        return found[0].topic_name if isinstance(found, list) else self._topic_name(found.state.topic_id)
+        if isinstance(found, list):
+            return found[0].topic_name
+        return self._topic_name(found.topic_id if isinstance(found, KafkaGroup) else found.state.topic_id)
 
     async def starts(self, name: bytes, query: MultiMapping[str], index: int | None) -> list[tuple[Partition, int]]:
         """Where its readers go on: partitions, or the one of this number, and the first number not acknowledged."""
@@ -231,7 +243,22 @@ class GroupsApi:
         if not isinstance(dry_run, bool):
             raise BadRequest("dry_run must be true or false")
         index = int_field(body, "partition") if "partition" in body else None
-        cursors = [one for one in self._cursors(name, query) if index in (None, one.partition.index)]
+        found = self._find(name, query)
+        if isinstance(found, KafkaGroup):
+            positions = await self._kafka.reset(found, to, index, dry_run=dry_run)
+        else:
+            positions = await self._reset(name, _cursors_of(found), to, index, dry_run=dry_run)
+        return {
+            "dry_run": dry_run,
+            "again": sum(item["again"] for item in positions),
+            "passed": sum(item["passed"] for item in positions),
+            "positions": positions,
+        }
+
+    async def _reset(
+        self, name: bytes, group: list[Cursor], to: Position, index: int | None, *, dry_run: bool
+    ) -> list[Document]:
+        cursors = [one for one in group if index in (None, one.partition.index)]
         if not cursors:
             raise BadRequest(f"the group has no position in partition {index}")
         positions = []
@@ -246,12 +273,7 @@ class GroupsApi:
             for cursor, item in zip(cursors, positions, strict=True):
                 cursor.reset(item["next_offset"] - 1)
             await self._api.durable(self._server.log.cursors.flush)
-        return {
-            "dry_run": dry_run,
-            "again": sum(item["again"] for item in positions),
-            "passed": sum(item["passed"] for item in positions),
-            "positions": positions,
-        }
+        return positions
 
     async def pause(self, name: bytes, query: MultiMapping[str], *, is_paused: bool) -> Document:
         """Have a group deliver nothing, or go on."""
@@ -270,7 +292,9 @@ class GroupsApi:
     async def delete(self, name: bytes, query: MultiMapping[str]) -> Document:
         """Remove a group with all its positions."""
         found = self._find(name, query)
-        if not isinstance(found, list):
+        if isinstance(found, KafkaGroup):
+            await self._kafka.delete(found)
+        elif not isinstance(found, list):
             await self._api.drop_session(name)
         else:
             for cursor in found:
@@ -279,8 +303,8 @@ class GroupsApi:
 
     # --- inside
 
-    def _find(self, name: bytes, query: MultiMapping[str]) -> list[Cursor] | SessionInfo[RecordsState]:
-        """The positions of a group, by partition, or the session that it is."""
+    def _find(self, name: bytes, query: MultiMapping[str]) -> list[Cursor] | Session | KafkaGroup:
+        """The positions of a group, by partition, or the session or the group of Kafka's consumers that it is."""
         protocol, topic_name = query.get("protocol"), query.get("topic")
         cursors = self._server.log.cursors
         ids = list(cursors.names.of(name).values())
@@ -303,13 +327,24 @@ class GroupsApi:
                 info = sessions.info(uuid)
                 if isinstance(info.state, RecordsState):
                     return info
+        if protocol in (None, KAFKA):
+            return self._find_kafka(name, topic_name)
         raise _unknown(name)
 
+    def _find_kafka(self, name: bytes, topic_name: str | None) -> KafkaGroup:
+        groups = [
+            group
+            for group in self._kafka.named(name.decode("utf-8", "replace"))
+            if topic_name in (None, _readable(self._topic_name(group.topic_id) or b""))
+        ]
+        if len(groups) > 1:
+            raise Conflict(f"the group {_readable(name)!r} is one of {len(groups)} topics; say which by ?topic=")
+        if not groups:
+            raise _unknown(name)
+        return groups[0]
+
     def _cursors(self, name: bytes, query: MultiMapping[str]) -> list[Cursor]:
-        found = self._find(name, query)
-        if not isinstance(found, list):
-            raise Conflict("the position of a session moves by what its client acknowledges")
-        return found
+        return _cursors_of(self._find(name, query))
 
     async def _opened(self, cursor: Cursor) -> Partition:
         return await self._api.opened(cursor.partition.topic, cursor.partition.index)
@@ -344,8 +379,10 @@ class GroupsApi:
             if isinstance(info.state, RecordsState):
                 yield info
 
-    def _standings(self) -> Iterator[tuple[str, Standing]]:
-        return ((info.uuid, session_standing(info)) for info in self._sessions())
+    def _standings(self) -> Iterator[tuple[Key, Standing]]:
+        for info in self._sessions():
+            yield info.uuid, session_standing(info)
+        yield from self._kafka.standings()
 
     async def _session_item(self, info: SessionInfo[RecordsState]) -> Document:
         lag = await lag_at(self._server.log, info.uuid, lambda: session_standing(info))
@@ -353,8 +390,11 @@ class GroupsApi:
 
     def lag_history(self, item: Document) -> Sequence[int]:
         """The records that waited for a group in the last hour (see `engine.cursors.lags`)."""
-        keys = [item["name"] if one["id"] is None else one["id"] for one in item["positions"]]
-        return self._server.log.cursors.lags.history(keys)
+        lags = self._server.log.cursors.lags
+        if item["protocol"] == KAFKA:
+            topic = self._server.log.catalog.get((item["topic"] or "").encode())
+            return lags.history([(item["name"], topic.id, one["partition"]) for one in item["positions"] if topic])
+        return lags.history([item["name"] if one["id"] is None else one["id"] for one in item["positions"]])
 
     def _topic_name(self, topic_id: int) -> bytes | None:
         topic = self._server.log.catalog.by_id(topic_id)
@@ -363,6 +403,14 @@ class GroupsApi:
 
 def _durably(create: Callable[..., Cursor]) -> Callable[[OnDone], Cursor]:
     return lambda done: create(on_durable=done)
+
+
+def _cursors_of(found: list[Cursor] | Session | KafkaGroup) -> list[Cursor]:
+    if isinstance(found, KafkaGroup):
+        raise Conflict("Kafka's consumers fetch and commit what they like: their group can be reset and deleted")
+    if not isinstance(found, list):
+        raise Conflict("the position of a session moves by what its client acknowledges")
+    return found
 
 
 def _readable(name: bytes) -> str:

@@ -15,12 +15,20 @@ if TYPE_CHECKING:
     from engine.partitions.partition import Partition
 
 CURSOR_PROTOCOLS: Final = ("blipmq", "fujin", "http")
-"""Protocols whose consumers have a durable position in the log."""
+"""Protocols whose consumers have a durable position in the log, which acknowledgements move."""
+
+LAG_PROTOCOLS: Final = (*CURSOR_PROTOCOLS, "kafka")
+"""Those whose lag is measured: Kafka's groups commit offsets, and acknowledge nothing."""
 
 
 async def lag_of(log: Log, cursor_id: int) -> Lag:
     """How far a cursor is behind; the time of what waits may have to be read from the disk."""
     return await lag_at(log, cursor_id, lambda: log.cursors.standing(cursor_id))
+
+
+async def lag_then(log: Log, key: Key, standing: Standing) -> Lag:
+    """The same of a position as it was just now."""
+    return await lag_at(log, key, lambda: standing)
 
 
 async def lag_at(log: Log, key: Key, standing: Callable[[], Standing | None]) -> Lag:
@@ -52,22 +60,21 @@ class CursorSums:
         """Look at all of them, in slices. Numbers of a partition rise with time: only one is read for all its users."""
         unacked: Counter[str] = Counter()
         lag: Counter[str] = Counter()
-        furthest: dict[tuple[str, int, int], tuple[int, int, Partition]] = {}  # its first number that waits
-        cursors = self._log.cursors
-        async for cursor_id in sliced(self._log.slices, cursors.ids()):
-            standing = cursors.standing(cursor_id)
-            waiting = cursors.lags.waiting(standing) if standing is not None else None
-            if standing is None or waiting is None or standing.owner not in CURSOR_PROTOCOLS:
+        furthest: dict[tuple[str, int, int], tuple[int, Key, Standing, Partition]] = {}  # its first number that waits
+        lags = self._log.cursors.lags
+        async for key, standing in sliced(self._log.slices, lags.standings()):
+            waiting = lags.waiting(standing) if standing is not None else None
+            if standing is None or waiting is None or standing.owner not in LAG_PROTOCOLS:
                 continue
             unacked[standing.owner] += standing.unacknowledged
             lag[standing.owner] = max(lag[standing.owner], waiting.records)
             place = standing.owner, standing.topic_id, standing.partition
             if waiting.first_seq and (place not in furthest or waiting.first_seq < furthest[place][0]):
-                furthest[place] = waiting.first_seq, cursor_id, waiting.partition
+                furthest[place] = waiting.first_seq, key, standing, waiting.partition
         lag_s: dict[str, float] = {}
-        async for (owner, *_), (_, cursor_id, partition) in sliced(self._log.slices, furthest.items()):
+        async for (owner, *_), (_, key, standing, partition) in sliced(self._log.slices, furthest.items()):
             if partition.is_open:
-                seconds = (await lag_of(self._log, cursor_id)).seconds
+                seconds = (await lag_then(self._log, key, standing)).seconds
                 lag_s[owner] = max(lag_s.get(owner, 0.0), seconds or 0.0)
             elif partition.error is None:
                 partition.when_open(_nothing)  # so that it can be told the next time

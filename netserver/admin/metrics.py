@@ -23,7 +23,7 @@ from engine.sessions.store import Sessions
 from engine.state.clock import wall_ms
 from engine.state.index import Index
 from engine.state.store import LmdbState, StateStore
-from netserver.admin.lags import CURSOR_PROTOCOLS, CursorSums, lag_of
+from netserver.admin.lags import CURSOR_PROTOCOLS, LAG_PROTOCOLS, CursorSums, lag_then
 from netserver.admin.slices import sliced
 from netserver.admin.stored_sizes import StoredSizes
 from netserver.limits import METRICS_GROUPS, METRICS_TOPICS
@@ -31,6 +31,7 @@ from netserver.shell.counters import COUNT_BUCKETS, SIZE_BUCKETS_BYTES, Counters
 from netserver.version import product_version
 
 if TYPE_CHECKING:
+    from engine.cursors.lags import Key
     from engine.log import Log
     from netserver.admin.served import Served
 
@@ -287,6 +288,7 @@ class ServerCollector(Collector):
         unacked, lag = self.cursors.unacked, self.cursors.lag
         text = "Records delivered and not acknowledged, of all subscriptions."
         yield gauge("unacked_records", text, label, [((owner,), unacked.get(owner, 0)) for owner in owners])
+        owners = [name for name in (*self._server.counters, "http") if name in LAG_PROTOCOLS]
         text = "Records that wait in the subscription that is furthest behind."
         yield gauge("subscription_lag_records_max", text, label, [((owner,), lag.get(owner, 0)) for owner in owners])
         text = "Time since the oldest record was appended that waits for a subscription."
@@ -427,25 +429,31 @@ class Metrics:
 async def group_facts(log: Log, matches: Callable[[str], object]) -> list[GroupFacts]:
     """The lag of groups of topics whose name matches; of those beyond `METRICS_GROUPS` together, as ``_other``."""
     found: dict[tuple[str, str, str], GroupFacts] = {}
-    async for entry in sliced(log.slices, log.cursors.entries()):
-        topic = log.catalog.by_id(entry.topic_id)
-        standing = log.cursors.standing(entry.id)
+    async for key, standing in sliced(log.slices, log.cursors.lags.standings()):
         waiting = log.cursors.lags.waiting(standing) if standing is not None else None
-        if topic is None or waiting is None or entry.owner not in CURSOR_PROTOCOLS:
+        if standing is None or waiting is None or standing.owner not in LAG_PROTOCOLS:
             continue
+        topic = waiting.partition.topic
         name = topic.name.decode("utf-8", "backslashreplace")
         if not matches(name):
             continue
-        group = entry.name.decode("utf-8", "backslashreplace") if entry.name else str(entry.id)
-        labels = entry.owner, _label(group), _label(name)
+        labels = standing.owner, _label(_group_name(log, key)), _label(name)
         if labels not in found and len(found) >= METRICS_GROUPS:
             labels = OTHER, OTHER, OTHER
         fact = found.setdefault(labels, GroupFacts(labels))
         fact.records += waiting.records
         if labels[0] != OTHER and waiting.partition.is_open:
-            seconds = (await lag_of(log, entry.id)).seconds
+            seconds = (await lag_then(log, key, standing)).seconds
             fact.seconds = max(fact.seconds or 0.0, seconds) if seconds is not None else fact.seconds
     return list(found.values())
+
+
+def _group_name(log: Log, key: Key) -> str:
+    """The name of a group by one of its positions."""
+    if isinstance(key, tuple):
+        return key[0]
+    entry = log.cursors.entry(key) if isinstance(key, int) else None
+    return entry.name.decode("utf-8", "backslashreplace") if entry is not None and entry.name else str(key)
 
 
 def _label(name: str) -> str:

@@ -294,7 +294,16 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "used_ms": optional(WHOLE),
             "positions": listed(ref("GroupPosition")),
         },
-        {**NAME, "topic": optional(TEXT), "topic_base64": TEXT},
+        {
+            **NAME,
+            "topic": optional(TEXT),
+            "topic_base64": TEXT,
+            "state": optional(TEXT),
+            "members": optional(listed(ref("GroupMember"))),
+        },
+    ),
+    "GroupMember": document(
+        {"id": TEXT, "instance": optional(TEXT), "client_id": TEXT, "host": TEXT, "partitions": listed(WHOLE)}
     ),
     "NewGroup": document({}, {**NAME, **named("topic"), "from": POSITION, "partitions": listed(COUNT)}),
     "Positions": document({"positions": listed(document({"next_offset": COUNT}, {"partition": COUNT}))}),
@@ -308,7 +317,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "positions": listed(
                 document(
                     {
-                        "id": COUNT,
+                        "id": optional(COUNT),
                         "partition": COUNT,
                         "from_offset": COUNT,
                         "next_offset": COUNT,

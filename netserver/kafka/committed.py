@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -23,7 +23,7 @@ from .limits import OFFSETS_KEPT_MS, OFFSETS_LOOK_S, OFFSETS_MAX
 if TYPE_CHECKING:
     from engine.errors import EngineError
     from engine.log import Log
-    from engine.state.store import OnDone, Op
+    from engine.state.store import OnDone, Op, StateReader, StateStore
     from engine.state.topic_entries import Topic
 
 log = logging.getLogger("quintlog.kafka")
@@ -49,6 +49,15 @@ def key_of(group: str, place: Place) -> bytes:
     return PREFIX + hashlib.blake2b(group.encode(), digest_size=HASH_BYTES).digest() + _PLACE.pack(*place)
 
 
+def stored_offsets(
+    state: StateReader | StateStore, report: Callable[[Exception], None]
+) -> Iterator[tuple[str, Place, Committed]]:
+    """What a state has: group, place and what was committed there."""
+    for key, value in state.scan(PREFIX, report):
+        topic_id, partition = _PLACE.unpack(key[-_PLACE.size :])
+        yield value[0], (topic_id, partition), Committed(*value[1:])
+
+
 class Offsets:
     """Those of all groups. Owner's thread only."""
 
@@ -58,12 +67,12 @@ class Offsets:
         self._count = 0
         self._looked_s = 0.0
         gone: list[Op] = []
-        for key, value in engine.state.scan(PREFIX, lambda error: log.error("a committed offset is lost: %s", error)):
-            name, place = value[0], _PLACE.unpack(key[-_PLACE.size :])
+        lost = lambda error: log.error("a committed offset is lost: %s", error)  # noqa: E731
+        for name, place, committed in stored_offsets(engine.state, lost):
             if engine.catalog.by_id(place[0]) is None:
-                gone.append(Delete(key))
+                gone.append(Delete(key_of(name, place)))
             else:
-                self._groups.setdefault(name, {})[place] = Committed(*value[1:])
+                self._groups.setdefault(name, {})[place] = committed
                 self._count += 1
         if gone:
             engine.state.submit(gone)
@@ -96,11 +105,14 @@ class Offsets:
 
         self._log.state.submit([Put(key_of(group, place), [group, *one]) for place, one in found.items()], done)
 
-    def remove(self, group: str, on_done: OnDone | None = None) -> None:
-        """Forget all of a group."""
+    def remove(self, group: str, on_done: OnDone | None = None, topic_id: int | None = None) -> None:
+        """Forget all of a group, or what it has of a topic."""
         places = self._groups.pop(group, {})
-        self._count -= len(places)
-        self._log.state.submit([Delete(key_of(group, place)) for place in places], on_done)
+        gone = [place for place in places if topic_id in (None, place[0])]
+        if left := {place: one for place, one in places.items() if topic_id not in (None, place[0])}:
+            self._groups[group] = left
+        self._count -= len(gone)
+        self._log.state.submit([Delete(key_of(group, place)) for place in gone], on_done)
 
     def unused(self, now_s: float) -> Iterator[str]:
         """Groups whose latest commit is too old to be kept if nobody is in them; looked for once in a while."""

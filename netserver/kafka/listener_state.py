@@ -12,6 +12,7 @@ from netserver.config.settings import Address
 
 from .committed import Offsets
 from .coordinator import Groups
+from .describe import Consumers
 from .limits import TOPIC_NAME_CHARS_MAX
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class ListenerState:
         self.waiting_partitions = 0
         self.groups = Groups(services.loop)
         self.offsets = Offsets(services.log)
+        services.consumers = Consumers(self.groups, self.offsets)
 
     def topic(self, name: str) -> Topic | None:
         """The topic of this name."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from engine.log import Log
     from engine.sessions.store import Sessions
     from netserver.config.sections import ServerConfig
+    from netserver.kafka.describe import Consumers
     from netserver.shell.connection import Connection
 
 
@@ -75,6 +76,7 @@ class Services:
         counters: this protocol's.
         shell: what the connections of this loop share (``pressure`` also takes publishers that are not a connection).
         sessions: those of this protocol, if it has any.
+        consumers: its groups that commit offsets, if it has any.
         door: who may come in at this protocol's listener.
         reloaders: a protocol adds a function here that is given a new configuration: it raises ``ServerError``, or
             returns the function that takes it over.
@@ -89,5 +91,6 @@ class Services:
         self.shell = shell
         self.loop = shell.loop
         self.sessions: Sessions[Any, Any] | None = None
+        self.consumers: Consumers | None = None
         self.door = door or Access(config).door(counters.name)
         self.reloaders: list[Callable[[ServerConfig], Callable[[], None]]] = []

@@ -527,4 +527,11 @@ MUTANTS = (
         "None",
         "tests/unit/engine/test_repair.py",
     ),
+    Mutant(
+        "count what was removed as what waits",
+        "engine/cursors/lags.py::Lags.waiting",
+        "max(standing.next_seq, log_start)",
+        "standing.next_seq",
+        "tests/unit/netserver/kafka/test_kafka_group_list.py -k retention_took",
+    ),
 )

@@ -430,6 +430,13 @@ MUTANTS = (
         "tests/unit/netserver/test_circles.py",
     ),
     Mutant(
+        "forget what a group has of other topics",
+        "netserver/kafka/committed.py::Offsets.remove",
+        "if topic_id in (None, place[0])",
+        "",
+        "tests/unit/netserver/kafka/test_kafka_group_list.py -k nobody_is_in_it",
+    ),
+    Mutant(
         "let the interpreter look at all objects",
         "netserver/shell/collection.py::Collection.begin",
         "gc.set_threshold(*COLLECT_YOUNG, NEVER)",

@@ -333,9 +333,23 @@ MUTANTS = (
     Mutant(
         "go through all subscriptions in one piece",
         "netserver/admin/lags.py::CursorSums.measure",
-        "async for cursor_id in sliced(self._log.slices, cursors.ids()):",
-        "for cursor_id in cursors.ids():",
+        "async for key, standing in sliced(self._log.slices, lags.standings()):",
+        "for key, standing in lags.standings():",
         "tests/unit/netserver/admin/test_metrics.py -k slices",
+    ),
+    Mutant(
+        "change a group of Kafka's consumers that somebody is in",
+        "netserver/admin/kafka_groups.py::KafkaGroups._check_empty",
+        "consumers.has_members(group.name)",
+        "False",
+        "tests/unit/netserver/kafka/test_kafka_group_list.py -k nobody_is_in_it",
+    ),
+    Mutant(
+        "mean a group of Kafka's consumers before one of the log",
+        "netserver/admin/groups.py::GroupsApi._find",
+        "if found:",
+        "if found and not self._kafka.named(name.decode()):",
+        "tests/unit/netserver/kafka/test_kafka_group_list.py -k meant_before",
     ),
     Mutant(
         "carry out a request that means another directory",

@@ -64,7 +64,7 @@ NETSERVER_PUBLIC = frozenset(
     f"netserver.{name}"
     for name in (
         "figg", "tank", "blipmq", "fujin", "errors", "client.base", "client.partitioning",
-        "client.recognition", "client.tls", "access.key_file", "access.rights",
+        "client.recognition", "client.tls", "access.key_file", "access.rights", "kafka.committed", "kafka.describe",
         "admin.metrics", "admin.names", "http.json_lines", "http.query", "reliably.applications", "reliably.describe",
         "app", "config.loading", "config.sections", "config.settings",
         "config.table", "contract", "logs", "malloc", "notify", "shell.collection", "shell.inherited",

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 Item = dict[str, Any]
 SESSIONS = "reliably"
+KAFKA = "kafka"
 
 
 def _known(value: Any) -> str:
@@ -71,6 +72,12 @@ POSITION_COLUMNS = (
     number("lag_trend", "TREND", show=trend_text),
     Column("paused", show=lambda paused: "yes" if paused else "-"),
 )
+MEMBER_COLUMNS = (
+    Column("id", "MEMBER"),
+    Column("client_id", "CLIENT"),
+    Column("host"),
+    Column("partitions", show=lambda numbers: ",".join(map(str, numbers)) or "-"),
+)
 RESET_COLUMNS = (
     number("partition"),
     number("from_offset", "FROM"),
@@ -82,13 +89,13 @@ RESET_COLUMNS = (
 
 @click.group(cls=Group)
 def groups() -> None:
-    """Durable positions by name: of Fujin, BlipMQ, reliably (sessions of topics) and HTTP consumers."""
+    """Durable positions by name: of Fujin, BlipMQ, reliably (sessions of topics), Kafka and HTTP consumers."""
 
 
 def which(function: Callable[..., Any]) -> Callable[..., Any]:
     """The options that say which of several groups of a name is meant; they come as one mapping."""
 
-    @click.option("--protocol", metavar="NAME", help="blipmq, fujin, http or reliably.")
+    @click.option("--protocol", metavar="NAME", help="blipmq, fujin, http, kafka or reliably.")
     @click.option("--topic", metavar="NAME", help="The one of this topic.", shell_complete=complete_topic)
     @wraps(function)
     def wrapped(protocol: str | None, topic: str | None, **rest: Any) -> Any:
@@ -112,6 +119,7 @@ def _stored(stored: StoredSubscriptions) -> Iterator[Item]:
 
     yield from grouped(map(stored.item, stored.entries))
     yield from stored.session_groups()
+    yield from stored.kafka_groups()
 
 
 def _name(item: Item) -> str:
@@ -201,10 +209,15 @@ def list_groups(settings: Settings, pattern: str | None, meant: dict[str, str]) 
 @watchable
 @click.pass_obj
 def show(settings: Settings, name: str, meant: dict[str, str]) -> None:
-    """Show one group with its position in each partition. From server or files."""
+    """Show one group with its position in each partition. From server or files.
+
+    Of a group of Kafka's consumers also who is in it, and which partitions each reads, as the server knows it.
+    """
     item, _ = _find(settings, name, meant)
     if settings.output.form == "table":
         settings.output.items(POSITION_COLUMNS, item["positions"])
+        if item.get("members"):
+            settings.output.items(MEMBER_COLUMNS, item["members"])
     else:
         settings.output.items(COLUMNS, [item])
 
@@ -241,12 +254,14 @@ def reset(
 ) -> None:
     """Let a group go on somewhere else; what it had delivered and acknowledged is forgotten.
 
-    AGAIN counts the records that come once more, PASSED those that never come. Through the server, or on the files when
-    none is running. Asks, or needs --yes.
+    AGAIN counts the records that come once more, PASSED those that never come. Nobody may be in a group of Kafka's
+    consumers. Through the server, or on the files when none is running. Asks, or needs --yes.
     """
     item, stored = _find(settings, name, meant)
     if item["protocol"] == SESSIONS:
         raise Failure(errors.CONFLICT, "conflict", "the position of a session moves by what its client acknowledges")
+    if item["protocol"] == KAFKA and not item["positions"]:
+        raise Failure(errors.CONFLICT, "conflict", f"{printable(name)!r} has committed nothing yet")
     if item.get("topic") is None and "topic_base64" not in item:
         raise Failure(errors.CONFLICT, "no_topic", f"the topic of {printable(name)!r} was deleted")
     wanted = [one for one in item["positions"] if partition in (None, one["partition"])]
@@ -258,11 +273,7 @@ def reset(
         items = _call(admin, name, meant, "reset", body | {"dry_run": True})["positions"]
     else:
         assert stored is not None
-        items = []
-        for one in wanted:
-            around = extent(settings, topic_of(item), one["partition"])
-            target = min(position.resolve(around), around.committed_seq + 1)
-            items.append(stored.reset_item(one["id"], target))
+        items = [_planned(settings, stored, item, one, position) for one in wanted]
     again, passed = (sum(one[key] for one in items) for key in ("again", "passed"))
     plan = f"{count_text(again, 'record')} come again, {passed} never"
     if not dry_run:
@@ -271,10 +282,23 @@ def reset(
             items = _call(admin, name, meant, "reset", body)["positions"]
         else:
             with changes(settings) as change:
-                for one in items:
-                    change.reset_subscription(one["id"], one["next_offset"])
+                if item["protocol"] == KAFKA:
+                    offsets = {one["partition"]: one["next_offset"] for one in items}
+                    change.reset_kafka_group(name, _bytes(item["topic"]), offsets)
+                else:
+                    for one in items:
+                        change.reset_subscription(one["id"], one["next_offset"])
     settings.output.note(f"{'would be changed' if dry_run else 'changed'}: {plan}")
     settings.output.items(RESET_COLUMNS, items)
+
+
+def _planned(settings: Settings, stored: StoredSubscriptions, item: Item, one: Item, position: Position) -> Item:
+    """What a reset of one position of a group means, by the files."""
+    around = extent(settings, topic_of(item), one["partition"])
+    target = min(position.resolve(around), around.committed_seq + 1)
+    if item["protocol"] == KAFKA:
+        return stored.kafka_reset_item(item, one["partition"], target)
+    return stored.reset_item(one["id"], target)
 
 
 @groups.command()
@@ -284,7 +308,8 @@ def reset(
 def pause(settings: Settings, name: str, meant: dict[str, str]) -> None:
     """Have a group deliver nothing until it is resumed, over restarts. Through the server, or on the files.
 
-    What was delivered before can still be acknowledged. A session of reliably cannot be paused.
+    What was delivered before can still be acknowledged. A session of reliably cannot be paused, nor a group of Kafka's
+    consumers.
     """
     _pause(settings, name, meant, is_paused=True)
 
@@ -302,6 +327,9 @@ def _pause(settings: Settings, name: str, meant: dict[str, str], *, is_paused: b
     item, stored = _find(settings, name, meant)
     if item["protocol"] == SESSIONS:
         raise Failure(errors.CONFLICT, "conflict", "a session sends what its client asks for: it cannot be paused")
+    if item["protocol"] == KAFKA:
+        text = "Kafka's consumers fetch what they like: their group cannot be paused"
+        raise Failure(errors.CONFLICT, "conflict", text)
     admin = _server(settings, stored)
     if admin is not None:
         _call(admin, name, meant, "pause" if is_paused else "resume")
@@ -317,7 +345,10 @@ def _pause(settings: Settings, name: str, meant: dict[str, str], *, is_paused: b
 @which
 @click.pass_obj
 def delete(settings: Settings, name: str, meant: dict[str, str]) -> None:
-    """Remove a group with all its positions. Through the server, or on the files. Asks, or needs --yes."""
+    """Remove a group with all its positions. Through the server, or on the files. Asks, or needs --yes.
+
+    Nobody may be in a group of Kafka's consumers; what it has of other topics stays.
+    """
     item, stored = _find(settings, name, meant)
     topic = name_text(topic_of(item)) or "a deleted topic"
     confirm(settings, f"{item['protocol']} group {printable(name)} of {topic} will be removed", name)
@@ -328,6 +359,8 @@ def delete(settings: Settings, name: str, meant: dict[str, str]) -> None:
         with changes(settings) as change:
             if item["protocol"] == SESSIONS:
                 change.drop_session(name)
+            if item["protocol"] == KAFKA:
+                change.delete_kafka_group(name, _bytes(item["topic"]))
             for position in item["positions"]:
                 if position["id"] is not None:
                     change.delete_subscription(position["id"])

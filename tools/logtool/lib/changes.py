@@ -33,6 +33,10 @@ def topic_path(name: bytes) -> str:
     return f"/v1/topics/{quote_from_bytes(name, safe='')}"
 
 
+def _kafka_path(name: str, topic: bytes, action: str = "") -> str:
+    return f"/v1/groups/{quote(name, safe='')}{action}?protocol=kafka&topic={quote_from_bytes(topic, safe='')}"
+
+
 @dataclass(frozen=True, slots=True)
 class ServerChanges:
     """Changes through a running server."""
@@ -76,6 +80,15 @@ class ServerChanges:
     def delete_subscription(self, number: int) -> None:
         """Removes a subscription. Raises Failure."""
         self.admin.call("DELETE", f"/v1/subscriptions/{number}")
+
+    def reset_kafka_group(self, name: str, topic: bytes, next_offsets: Mapping[int, int]) -> None:
+        """Lets a group of Kafka's consumers go on somewhere else. Raises Failure."""
+        for index, offset in next_offsets.items():
+            self.admin.call("POST", _kafka_path(name, topic, "/reset"), {"to": offset, "partition": index})
+
+    def delete_kafka_group(self, name: str, topic: bytes) -> None:
+        """Forgets what a group of Kafka's consumers has committed in a topic. Raises Failure."""
+        self.admin.call("DELETE", _kafka_path(name, topic))
 
     def create_group(self, name: bytes, topic: bytes, start: Position) -> None:
         """Makes a group of HTTP consumers. Raises Failure."""
@@ -201,6 +214,19 @@ class FileChanges:
 
         cursor = subscriptions.find(self._log.cursors, number)
         self._durable(lambda done: self._log.cursors.delete(cursor, done))
+
+    def reset_kafka_group(self, name: str, topic: bytes, next_offsets: Mapping[int, int]) -> None:
+        """Lets a group of Kafka's consumers go on somewhere else. Raises EngineError."""
+        from netserver.kafka.committed import Committed, Offsets
+
+        places = {(self._topic(topic).id, index): Committed(offset) for index, offset in next_offsets.items()}
+        self._durable(functools.partial(Offsets(self._log).commit, name, places))
+
+    def delete_kafka_group(self, name: str, topic: bytes) -> None:
+        """Forgets what a group of Kafka's consumers has committed in a topic. Raises EngineError."""
+        from netserver.kafka.committed import Offsets
+
+        self._durable(functools.partial(Offsets(self._log).remove, name, topic_id=self._topic(topic).id))
 
     def create_group(self, name: bytes, topic: bytes, start: Position) -> None:
         """Makes a group of HTTP consumers. Raises EngineError, Failure."""

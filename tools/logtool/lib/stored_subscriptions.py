@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from engine.cursors.documents import entry_item, oldest_seq, reset_item, stored_entries
+from engine.cursors.lags import Lag
 from engine.cursors.stored_cursors import read_paused
 from engine.directory_layout import STATE
 from engine.reader import DirectoryReader, headers_of
 from engine.segments.damage import Damage
 from engine.state.store import StateReader
+from netserver.kafka.committed import Committed, stored_offsets
+from netserver.kafka.describe import group_item, next_seq
+from netserver.kafka.describe import reset_item as kafka_reset_item
 from tools.logtool.lib.stored import stored_topics
 
 if TYPE_CHECKING:
@@ -37,6 +41,10 @@ class StoredSubscriptions:
             warn = lambda problem: settings.output.warn(f"logtool: {problem}")  # noqa: E731
             self.entries = stored_entries(state, warn)
             self._paused = read_paused(state, warn)
+            self._kafka: dict[tuple[str, int], dict[int, Committed]] = {}
+            for group, (topic_id, index), committed in stored_offsets(state, warn):
+                if topic_id in self._topics:
+                    self._kafka.setdefault((group, topic_id), {})[index] = committed
         finally:
             state.close()
 
@@ -48,7 +56,10 @@ class StoredSubscriptions:
         partition, gaps = self._opened(topic, entry.partition)
         seconds = _age_s(partition, oldest_seq(entry))
         paused = entry.id in self._paused
-        return entry_item(entry, topic.name, partition.committed_seq, gaps, lag_seconds=seconds, paused=paused)
+        return entry_item(
+            entry, topic.name, partition.committed_seq, gaps,
+            log_start=partition.log_start, lag_seconds=seconds, paused=paused,
+        )  # fmt: skip
 
     def reset_item(self, subscription_id: int, next_seq: int) -> dict[str, Any]:
         """What a reset to a number means, as the admin API tells it; the topic is there."""
@@ -58,7 +69,6 @@ class StoredSubscriptions:
 
     def session_groups(self) -> Iterator[dict[str, Any]]:
         """The sessions of topics, as groups."""
-        from engine.cursors.lags import Lag
         from netserver.reliably.applications import RecordsState
         from netserver.reliably.describe import session_group
 
@@ -69,9 +79,29 @@ class StoredSubscriptions:
             waiting = None
             if topic is not None:
                 partition, gaps = self._opened(topic, 0)
-                waiting = gaps.count(info.state.offset + 1, partition.committed_seq).most
+                first = max(info.state.offset + 1, partition.log_start)
+                waiting = gaps.count(first, partition.committed_seq).most
                 waiting += info.last_id - info.acknowledged_id
             yield session_group(cast("SessionInfo[RecordsState]", info), topic.name if topic else None, Lag(waiting))
+
+    def kafka_groups(self) -> Iterator[dict[str, Any]]:
+        """What groups of Kafka's consumers have committed, as groups."""
+        for (name, topic_id), found in self._kafka.items():
+            topic = self._topics[topic_id]
+            positions = {index: (one, self._lag(topic, index, one)) for index, one in found.items()}
+            yield group_item(name, topic.name.decode(), positions)
+
+    def _lag(self, topic: StoredTopic, index: int, committed: Committed) -> Lag:
+        partition, gaps = self._opened(topic, index)
+        first = max(next_seq(committed), partition.log_start)
+        return Lag(gaps.count(first, partition.committed_seq).most, _age_s(partition, first))
+
+    def kafka_reset_item(self, group: dict[str, Any], index: int, to_seq: int) -> dict[str, Any]:
+        """What a reset of such a group to a number means, as the admin API tells it."""
+        name, text = group["name"], group["topic"]
+        (topic,) = (topic for topic in self._topics.values() if topic.name == text.encode())
+        _, gaps = self._opened(topic, index)
+        return kafka_reset_item(index, self._kafka[name, topic.id][index], to_seq, gaps)
 
     def _opened(self, topic: StoredTopic, index: int) -> tuple[PartitionReader, Gaps]:
         place = (topic.id, index)

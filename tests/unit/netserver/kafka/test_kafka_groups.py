@@ -65,6 +65,10 @@ class Member:
         error: int = (await self.peer.ask(Key.HEARTBEAT, self.about(**more)))["error"]
         return error
 
+    async def leave(self) -> None:
+        gone = [{"member": self.id, "instance": self.instance}]
+        assert (await self.peer.ask(Key.LEAVE_GROUP, self.about(members=gone)))["error"] == 0
+
     async def commit(self, offset: int, topic: str = "t", metadata: str | None = None, **more: Any) -> int:
         partitions = [{"index": 0, "offset": offset, "metadata": metadata}]
         body = self.about(topics=by_topic(topic, partitions)["topics"], **more)
