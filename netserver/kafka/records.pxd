@@ -36,9 +36,36 @@ cdef extern from *:
     }
 
     #if defined(__x86_64__) && defined(__GNUC__)
+    #define QL_STRIPE 256  /* three stripes at once: an instruction takes three cycles, but one begins in each */
+
+    static uint32_t ql_crc_behind[4][256];  /* what a byte of a checksum becomes by a stripe of zeros */
+
+    static void ql_crc_prepare_stripes(void) {
+        static const unsigned char zeros[QL_STRIPE];
+        for (int t = 0; t < 4; t++)
+            for (uint32_t i = 0; i < 256; i++) ql_crc_behind[t][i] = ql_crc_by_tables(i << 8 * t, zeros, QL_STRIPE);
+    }
+
+    static inline uint32_t ql_crc_moved(uint32_t crc) {
+        return ql_crc_behind[0][crc & 255] ^ ql_crc_behind[1][crc >> 8 & 255]
+            ^ ql_crc_behind[2][crc >> 16 & 255] ^ ql_crc_behind[3][crc >> 24];
+    }
+
     __attribute__((target("sse4.2")))
     static uint32_t ql_crc_by_processor(uint32_t start, const unsigned char *p, size_t n) {
         uint64_t crc = start, word;
+        for (; n >= 3 * QL_STRIPE; n -= 3 * QL_STRIPE, p += 3 * QL_STRIPE) {
+            uint64_t second = 0, third = 0;
+            for (size_t i = 0; i < QL_STRIPE; i += 8) {
+                memcpy(&word, p + i, 8);
+                crc = __builtin_ia32_crc32di(crc, word);
+                memcpy(&word, p + QL_STRIPE + i, 8);
+                second = __builtin_ia32_crc32di(second, word);
+                memcpy(&word, p + 2 * QL_STRIPE + i, 8);
+                third = __builtin_ia32_crc32di(third, word);
+            }
+            crc = ql_crc_moved(ql_crc_moved((uint32_t)crc) ^ (uint32_t)second) ^ (uint32_t)third;
+        }
         for (; n >= 8; n -= 8, p += 8) {
             memcpy(&word, p, 8);
             crc = __builtin_ia32_crc32di(crc, word);
@@ -48,6 +75,7 @@ cdef extern from *:
     }
     #define QL_HAS_CRC() __builtin_cpu_supports("sse4.2")
     #else
+    #define ql_crc_prepare_stripes() ((void)0)
     #define ql_crc_by_processor ql_crc_by_tables
     #define QL_HAS_CRC() 0
     #endif
@@ -56,6 +84,7 @@ cdef extern from *:
         static int kind;  /* 1: the processor's instruction, 2: tables; set with the interpreter's lock held */
         if (!kind) {
             ql_crc_prepare();
+            ql_crc_prepare_stripes();
             kind = QL_HAS_CRC() ? 1 : 2;
         }
         if (kind == 1 && !tables_only) return ~ql_crc_by_processor(0xFFFFFFFFu, p, (size_t)n);
@@ -79,6 +108,7 @@ cdef inline Py_ssize_t ql_copy(
 
 cdef Py_ssize_t _BATCH_HEADER
 cdef u64 _NO_TIME
+cdef u64 _U64_MAX
 cdef long long _HEADERS_MAX
 cdef Py_ssize_t _BATCH_BYTES
 cdef Py_ssize_t _OBJECTS_MAX
@@ -109,19 +139,20 @@ cdef class RecordWalk:
     cdef Py_ssize_t at
     cdef Py_ssize_t stop
 
-    @cython.locals(size="long long", delta=u64)
+    @cython.locals(size="long long", offset="long long", delta=u64)
     cpdef bint next(self) except -1
+    cdef object invalid(self, str problem)
     @cython.locals(index="long long")
     cdef int pass_headers(self) except -1
     @cython.locals(size="long long")
-    cdef Py_ssize_t field(self) except -2
+    cdef inline Py_ssize_t field(self) noexcept
     @cython.locals(byte="long long", value=u64)
-    cdef Py_ssize_t small(self) except? -0x7FFFFFFF
+    cdef inline Py_ssize_t small(self) noexcept
     @cython.locals(value=u64, byte=u64, shift=int, at=Py_ssize_t)
-    cdef u64 varint(self, int bits) except? 0xFFFFFFFFFFFFFFFF
-    cdef bint is_plain(self) except -1
+    cdef u64 varint(self, int bits) noexcept
+    cdef bint is_plain(self) noexcept
     @cython.locals(size=Py_ssize_t)
-    cdef Py_ssize_t stored_size(self) except -1
+    cdef Py_ssize_t stored_size(self) noexcept
     cpdef Py_ssize_t room(self) except -1
     @cython.locals(size="long long", index="long long", flat=list, nulls=list)
     cdef tuple header_list(self)
@@ -147,8 +178,8 @@ cdef class RecordBuilder:
     cdef long long base_timestamp
     cdef long long max_timestamp
 
-    cdef int make_room(self, Py_ssize_t size_bytes) except -1
-    cdef int begin(self, u64 seq, long long timestamp_ms, Py_ssize_t size_bytes) except -1
+    cdef inline int make_room(self, Py_ssize_t size_bytes) except -1
+    cdef inline int begin(self, u64 seq, long long timestamp_ms, Py_ssize_t size_bytes) except -1
     @cython.locals(
         timestamp="long long", delta="long long", offset="long long", header_bytes=Py_ssize_t, size=Py_ssize_t,
         out="unsigned char*", at=Py_ssize_t,

@@ -30,6 +30,7 @@ COMPILED = not __file__.endswith(".py")
 
 _BATCH_HEADER = 61
 _NO_TIME = 1 << 63  # a negative timestamp: there is none, or none that the log can hold
+_U64_MAX = (1 << 64) - 1
 _HEADERS_MAX = HEADERS_MAX
 _BATCH_BYTES = FETCHED_BATCH_BYTES
 _OBJECTS_MAX = FETCHED_OBJECTS_MAX
@@ -70,7 +71,7 @@ class RecordWalk:
         self.position = start
         self.end = end
         self.count = count
-        self.base_timestamp = base_timestamp_ms & 0xFFFF_FFFF_FFFF_FFFF
+        self.base_timestamp = base_timestamp_ms & _U64_MAX
         self.index = 0
         self.held = False
         self.objects = 0
@@ -94,15 +95,12 @@ class RecordWalk:
         self.stop = self.end
         size = self.small()
         if size < 0 or size > self.end - self.at:
-            raise RecordsError(INVALID_RECORD, f"record {self.index} is cut short")
+            raise self.invalid("is cut short")
         self.stop = self.at + size
-        if size == 0:
-            raise RecordsError(INVALID_RECORD, f"record {self.index} is cut short")
         self.at += 1  # attributes: none are known
         delta = self.varint(64)
-        self.timestamp = self.base_timestamp + (delta >> 1 ^ -(delta & 1)) & 0xFFFF_FFFF_FFFF_FFFF
-        if self.small() != self.index:
-            raise RecordsError(INVALID_RECORD, f"record {self.index} has another offset delta")
+        self.timestamp = (self.base_timestamp + (delta >> 1 ^ -(delta & 1))) & _U64_MAX
+        offset = self.small()
         self.key_size = self.field()
         self.key_start = self.at - (self.key_size if self.key_size > 0 else 0)
         self.value_size = self.field()
@@ -112,27 +110,35 @@ class RecordWalk:
         if self.headers:
             self.pass_headers()
         if self.at != self.stop:
-            raise RecordsError(INVALID_RECORD, f"record {self.index} has another length")
+            raise self.invalid("has another length" if self.at < self.stop else "is cut, or has too long a varint")
+        if offset != self.index:
+            raise self.invalid("has another offset delta")
         self.position = self.at
         self.index += 1
         return True
 
+    def invalid(self, problem: str) -> RecordsError:
+        """What is raised about the record that was to be the next one."""
+        return RecordsError(INVALID_RECORD, f"record {self.index} {problem}")
+
     def pass_headers(self) -> None:
         """Checks the headers of the record, and goes behind them."""
         if self.headers < 0 or self.headers > _HEADERS_MAX:
-            raise RecordsError(INVALID_RECORD, f"record {self.index} has {self.headers} headers")
+            raise self.invalid(f"has {self.headers} headers")
         for _ in range(self.headers):
             if self.field() < 0:
-                raise RecordsError(INVALID_RECORD, f"record {self.index} has a header without a name")
+                raise self.invalid("has a header without a name")
             self.field()
+
+    # These three are short, and go behind `stop` where there is no such thing; `next` looks once, in the end.
 
     def field(self) -> int:
         """Goes behind a field with its length before it; the length, -1: null."""
         size = self.small()
-        if size < -1 or size > self.stop - self.at:
-            raise RecordsError(INVALID_RECORD, f"record {self.index} is cut short")
         if size > 0:
             self.at += size
+        elif size < -1:
+            self.at = self.stop + 1
         return size
 
     def small(self) -> int:
@@ -146,7 +152,7 @@ class RecordWalk:
         return (value >> 1) ^ -(value & 1)
 
     def varint(self, bits: int) -> int:
-        """The varint at ``at`` as it is written."""
+        """The varint at ``at`` as it is written; 0 where there is none."""
         value = 0
         shift = 0
         at = self.at
@@ -160,7 +166,8 @@ class RecordWalk:
                 self.at = at
                 return value
             shift += 7
-        raise RecordsError(INVALID_RECORD, f"record {self.index} has a varint that is cut or too long")
+        self.at = self.stop + 1
+        return 0
 
     def is_plain(self) -> bool:
         """Whether a message can hold all of the current record."""

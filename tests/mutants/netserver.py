@@ -15,6 +15,7 @@ FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
 FUJIN_GROUPS = "tests/unit/netserver/fujin/test_fujin_groups.py"
 FUJIN_READER = "tests/unit/netserver/fujin/test_fujin_reader.py"
 KAFKA_LOGIN = "tests/unit/netserver/kafka/test_kafka_login.py"
+KAFKA_RECORDS = "tests/unit/netserver/kafka/test_kafka_records.py"
 KAFKA_STEPS = "tests/unit/netserver/kafka/test_kafka_steps.py"
 KAFKA_SESSION = "tests/unit/netserver/kafka/test_kafka_session.py"
 QUIC_HOSTILE = "tests/unit/netserver/quic/test_quic_hostile.py"
@@ -63,6 +64,20 @@ MUTANTS = (
         "if not self._accepting and",
         "if self._accepting and",
         "tests/unit/netserver/quic/test_quic.py -k dials_too_late",
+    ),
+    Mutant(
+        "take a Kafka record that ends before its last number",
+        "netserver/kafka/records.py::RecordWalk.varint",
+        "        self.at = self.stop + 1\n",
+        "",
+        f"{KAFKA_RECORDS} -k are_refused",
+    ),
+    Mutant(
+        "take a Kafka record with a key of -2 bytes",
+        "netserver/kafka/records.py::RecordWalk.field",
+        "elif size < -1:",
+        "elif size < -2:",
+        f"{KAFKA_RECORDS} -k are_refused",
     ),
     Mutant(
         "unpack gzip without a bound",

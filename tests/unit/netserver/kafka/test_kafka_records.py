@@ -196,6 +196,7 @@ def test_records_that_are_refused(module: ModuleType) -> None:
 
     good = b"\x14\x00\x00\x00\x02k\x02v\x02\x00\x01"  # a header without name and value
     assert not refused(good)
+    assert not refused(b"\x0e\x00\x00\x00\x01\x02v\x00")
     assert refused(good, 2)
     assert refused(good + good, 2)  # twice the offset 0
     assert refused(good + b"\x00")
@@ -206,12 +207,14 @@ def test_records_that_are_refused(module: ModuleType) -> None:
         "negative length": b"\x01",
         "shorter than it says": b"\x16" + good[1:],
         "longer than it says": b"\x12" + good[1:],
-        "offset 1": b"\x0c\x00\x00\x02\x01\x02v\x00",
-        "key of -2": b"\x0c\x00\x00\x00\x03\x02v\x00",
-        "key beyond the record": b"\x0c\x00\x00\x00\x40\x02v\x00",
-        "value of -2": b"\x0c\x00\x00\x00\x01\x03v\x00",
+        "offset 1": b"\x0e\x00\x00\x02\x01\x02v\x00",
+        "key of -2": b"\x0e\x00\x00\x00\x03\x02v\x00",
+        "key beyond the record": b"\x0e\x00\x00\x00\x40\x02v\x00",
+        "value of -2": b"\x0e\x00\x00\x00\x01\x03v\x00",
+        "value beyond the record": b"\x0e\x00\x00\x00\x01\x04v\x00",
+        "no number of headers": b"\x0c\x00\x00\x00\x01\x02v",
         "-1 headers": b"\x0e\x00\x00\x00\x01\x02v\x01",
-        "header without a name": b"\x10\x00\x00\x00\x01\x02v\x02\x01\x01",
+        "header without a name": b"\x12\x00\x00\x00\x01\x02v\x02\x01\x01",
         "varint of 33 bits": b"\x14\x00\x00\x80\x80\x80\x80\x10\x01\x00\x00",
         "varint of six bytes": b"\x16\x00\x00\x80\x80\x80\x80\x80\x00\x01\x00\x00",
         "time of 65 bits": b"\x1e\x00" + b"\x80" * 9 + b"\x02\x00\x01\x00\x00",
@@ -358,12 +361,12 @@ def test_records_by_time(module: ModuleType) -> None:
 def test_checksums(module: ModuleType) -> None:
     expected = crcmod.predefined.mkCrcFun("crc-32c")
     assert module.crc32c(b"123456789", 0, 9) == 0xE3069283
-    data = random.Random(1).randbytes(1000)
+    data = random.Random(1).randbytes(2400)
     for start in range(9):
-        for end in [*range(start, start + 40), 999, 1000]:
+        for end in [*range(start, start + 40), *range(start + 766, start + 770), start + 1536, 2399, 2400]:
             for tables in (False, True):
                 assert module.crc32c(data, start, end, tables) == expected(data[start:end])
-    for start, end in ((-1, 2), (3, 2), (0, 1001)):
+    for start, end in ((-1, 2), (3, 2), (0, 2401)):
         with pytest.raises(ValueError, match="range"):
             module.crc32c(data, start, end)
         with pytest.raises(ValueError, match="range"):
