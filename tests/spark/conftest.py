@@ -61,6 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(place / "warehouse"),
         "spark.python.worker.faulthandler.enabled": "true",
+        "spark.python.authenticate.socketTimeout": "120s",  # 15 s are too short for a busy machine
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(sys.path),
     }
     builder = SparkSession.builder.master("local[2]").appName("quintlog tests")
