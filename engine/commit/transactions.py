@@ -20,6 +20,7 @@ from engine.commit.target import CommitTarget
 from engine.config import TopicConfig
 from engine.context import EngineContext
 from engine.errors import EngineError, NotStored, TooLarge, too_large
+from engine.formats.batch import BatchWriter
 from engine.formats.batch_header import HEADER_BYTES
 from engine.limits import (
     RECORD_OVERHEAD_BYTES,
@@ -94,31 +95,54 @@ class Transaction:
             is_full = self._may_take(partition)
             limit = f"{TRANSACTION_BYTES_MAX} bytes" if is_full else f"{TRANSACTION_PARTITIONS_MAX} partitions"
             raise TooLarge(f"a transaction holds up to {limit}", TRANSACTION_BYTES_MAX)
-        if partition.error is not None:
-            raise partition.error.again()
-        timestamp_ms = self._context.now_ms() if timestamp_ms is None else timestamp_ms
         need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + size + 16 * len(headers)
-        write_batches = self._gathered.get(partition)
-        if write_batches is None:
-            write_batches = self._gathered[partition] = [self._gathering(partition, bytearray(need), 1)]
+        write_batches = self._begun(partition, need)
+        timestamp_ms = self._context.now_ms() if timestamp_ms is None else timestamp_ms
         write_batch = write_batches[-1]
         while not write_batch.writer.put_record(value, key, timestamp_ms, headers):
             write_batch = self._with_room(partition, write_batches, need)
-        size += ROW_OVERHEAD_BYTES
-        write_batch.pending_bytes += size
-        self.size_bytes += size
+        self.added(partition, size + ROW_OVERHEAD_BYTES)
+
+    def writer(self, partition: CommitTarget, room_bytes: int) -> BatchWriter:
+        """What gathers the records of a partition, with room for one of `room_bytes`. After the puts call `added`.
+
+        Whoever puts records there keeps the bounds of a transaction himself.
+
+        Raises:
+            NotStored: nothing can be stored in this partition now.
+        """
+        need = HEADER_BYTES + RECORD_OVERHEAD_BYTES + room_bytes
+        write_batches = self._begun(partition, need)
+        writer = write_batches[-1].writer
+        if writer.size - writer.position < need:
+            writer = self._with_room(partition, write_batches, need).writer
+        return writer
+
+    def added(self, partition: CommitTarget, size_bytes: int) -> None:
+        """Records that count so much were put into the partition's writer."""
+        self._gathered[partition][-1].pending_bytes += size_bytes
+        self.size_bytes += size_bytes
+
+    def _begun(self, partition: CommitTarget, need: int) -> list[WriteBatch]:
+        """What is gathered for a partition. Raises NotStored."""
+        if partition.error is not None:
+            raise partition.error.again()
+        write_batches = self._gathered.get(partition)
+        if write_batches is None:
+            write_batches = self._gathered[partition] = [self._gathering(partition, bytearray(need), 1)]
+        return write_batches
 
     def _with_room(self, partition: CommitTarget, write_batches: list[WriteBatch], need: int) -> WriteBatch:
         """The last write batch in a buffer twice as large, with room for `need` bytes, or a further one."""
         write_batch = write_batches[-1]
         writer, length = write_batch.writer, len(write_batch.buffer)
         wanted = writer.position + (length - writer.size) + need
-        if wanted > WRITE_BATCH_BYTES_MAX:
+        if wanted > WRITE_BATCH_BYTES_MAX and not write_batch.is_empty:
             write_batch.close()
             buffer = self._context.buffers.take(max(WRITE_BATCH_BYTES_MAX, need))
             write_batches.append(self._gathering(partition, buffer, write_batch.last_seq + 1))
             return write_batches[-1]
-        larger = self._context.buffers.take(min(max(2 * length, wanted), WRITE_BATCH_BYTES_MAX))
+        larger = self._context.buffers.take(max(min(2 * length, WRITE_BATCH_BYTES_MAX), wanted))
         write_batch.writer.replace_buffer(larger)
         write_batch.buffer = larger
         return write_batch

@@ -70,6 +70,22 @@ def test_records_of_all_sizes_stand_behind_what_was_published_meanwhile(tmp_path
         assert record.headers == ((b"n", b"%d" % number) if number % 1000 < 10 else ())
 
 
+def test_records_that_are_put_by_the_writer_of_a_partition(tmp_path: Path) -> None:
+    sizes = [1, 100, 700_000, 3, 70_000, 600_000, 5]
+    with EngineLog(tmp_path / "d") as engine:
+        transaction = engine.log.transaction()
+        transaction.writer(engine.partition(), 0)  # which has no room for what comes
+        for number, size in enumerate(sizes):
+            assert transaction.writer(engine.partition(), size).put_record(b"%d" % number * size, b"", 1, ())
+            transaction.added(engine.partition(), size)
+        assert transaction.size_bytes == sum(sizes)
+        assert commit(engine, transaction) is None
+        assert engine.values() == [b"%d" % number * size for number, size in enumerate(sizes)]
+        engine.partition().stop_writing(ReadOnly("the disk failed"))
+        with pytest.raises(ReadOnly):
+            engine.log.transaction().writer(engine.partition(), 0)
+
+
 def test_a_commit_takes_no_time_for_each_record(tmp_path: Path) -> None:
     with EngineLog(tmp_path / "d") as engine:
         transaction = engine.log.transaction()
