@@ -264,6 +264,26 @@ async def kafka_committed(place: Place, who: str, topic: bytes) -> bool:
     return _is_kafka_done(*kafka_peer.all_errors(await _kafka(place, who, Key.OFFSET_FETCH, body)))
 
 
+async def _kafka_producer(place: Place, name: str) -> dict[str, Any]:
+    """A transactional id of somebody who may do everything: whoever knows its numbers may go on with it."""
+    body = {"transactional_id": name, "timeout_ms": 60_000}
+    found = await _kafka(place, "everything", Key.INIT_PRODUCER_ID, body)
+    assert not found["error"]
+    return {"transactional_id": name, "producer": found["producer"], "epoch": found["epoch"]}
+
+
+async def kafka_add_partitions(place: Place, who: str, topic: bytes) -> bool:
+    body = await _kafka_producer(place, f"of {who}") | {"topics": [{"name": topic.decode(), "partitions": [0]}]}
+    return _is_kafka_done(*kafka_peer.all_errors(await _kafka(place, who, Key.ADD_PARTITIONS_TO_TXN, body)))
+
+
+async def kafka_commit_in_transaction(place: Place, who: str, topic: bytes) -> bool:
+    body = await _kafka_producer(place, f"of {who}") | {"group": f"of {who}"}
+    assert not (await _kafka(place, "everything", Key.ADD_OFFSETS_TO_TXN, body))["error"]
+    body |= kafka_peer.by_topic(topic.decode(), [{"index": 0, "offset": 1, "metadata": None}])
+    return _is_kafka_done(*kafka_peer.all_errors(await _kafka(place, who, Key.TXN_OFFSET_COMMIT, body)))
+
+
 async def kafka_create(place: Place, who: str, topic: bytes) -> bool:
     found = await _kafka(place, who, Key.CREATE_TOPICS, kafka_peer.new_topic(topic.decode()))
     return _is_kafka_done(found["topics"][0]["error"])
@@ -424,6 +444,8 @@ TRIES: Final[dict[tuple[str, str], Try]] = {
     ("kafka", "LIST_OFFSETS"): kafka_offsets,
     ("kafka", "OFFSET_COMMIT"): kafka_commit,
     ("kafka", "OFFSET_FETCH"): kafka_committed,
+    ("kafka", "ADD_PARTITIONS_TO_TXN"): kafka_add_partitions,
+    ("kafka", "TXN_OFFSET_COMMIT"): kafka_commit_in_transaction,
     ("kafka", "CREATE_TOPICS"): kafka_create,
     ("kafka", "DELETE_TOPICS"): kafka_delete,
     ("kafka", "DELETE_RECORDS"): kafka_trim,

@@ -32,6 +32,7 @@ Keys begin with a prefix of their view:
 ``w/`` hash of name     last batch of a writer whose batches are appended once    (engine/state/writer_ledger.py)
 ``y/`` >Q cursor id     durable subscription that is paused                       (engine/cursors/stored_cursors.py)
 ``k/`` hash, >QI        offset that a group of Kafka's has committed                 (netserver/kafka/committed.py)
+``n/`` hash of name     transactional id of a Kafka producer                      (netserver/kafka/transactions.py)
 ``x/`` >I epoch         markers of transactions                                   (engine/commit/transactions.py)
 ======================  =============================================================================
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 from engine.errors import EngineError, InvalidConfig, LimitReached, TopicExists
 from netserver.access.table import right_of
 
-from .call import durable
 from .errors import Code
-from .listener_state import NODE, is_new_name, opened
+from .listener_state import NODE, is_new_name
 from .schema import Encoded, Values
 from .topic_config import configs_of, setting_of, settings_of
+from .waiting import durable, opened
 
 if TYPE_CHECKING:
     from engine.state.topic_entries import Topic

@@ -31,6 +31,7 @@ from .tables import (
     by_topic,
     throttle,
 )
+from .transaction_apis import TRANSACTION_APIS
 
 __all__ = ["APIS", "NO_OPERATIONS", "Api", "Key", "request_form", "response_form"]
 
@@ -185,17 +186,6 @@ _DELETE_RECORDS: Final = Api(
     (throttle(), Field("topics", by_topic(Field("log_start", INT64, 0, -1), Field("error", INT16)))),
 )  # fmt: skip
 
-_INIT_PRODUCER_ID: Final = Api(
-    Key.INIT_PRODUCER_ID, 0, 4, 2,
-    (
-        Field("transactional_id", TEXT),
-        Field("timeout_ms", INT32),
-        Field("producer", INT64, 3, -1),
-        Field("epoch", INT16, 3, -1),
-    ),
-    (throttle(), Field("error", INT16), Field("producer", INT64, 0, -1), Field("epoch", INT16, 0, -1)),
-)  # fmt: skip
-
 _RESOURCE: Final = (Field("type", INT8), Field("name", STRING))
 
 _DESCRIBE_CONFIGS: Final = Api(
@@ -258,7 +248,7 @@ APIS: Final[dict[int, Api]] = {
     api.key: api
     for api in (
         _PRODUCE, _FETCH, _LIST_OFFSETS, _METADATA, _API_VERSIONS, _CREATE_TOPICS, _DELETE_TOPICS, _DELETE_RECORDS,
-        _INIT_PRODUCER_ID, _DESCRIBE_CONFIGS, _CREATE_PARTITIONS, _INCREMENTAL_ALTER_CONFIGS, *GROUP_APIS, *LOGIN_APIS,
+        *TRANSACTION_APIS, _DESCRIBE_CONFIGS, _CREATE_PARTITIONS, _INCREMENTAL_ALTER_CONFIGS, *GROUP_APIS, *LOGIN_APIS,
     )
 }  # fmt: skip
 """By number, in the order in which they are announced."""

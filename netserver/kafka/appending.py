@@ -47,7 +47,8 @@ def append_records(partition: Partition, records: Records, waiter: Waiter, *, qo
         RecordsError: OUT_OF_SEQUENCE or OLD_EPOCH, by the producer's count.
         EngineError: nothing can be stored in the partition now; nothing was appended.
     """
-    if _room_bytes(records) > WRITE_BATCH_BYTES_MAX or 2 * records.objects > PACKED_OBJECTS_MAX:  # not one write batch
+    is_one_write_batch = room_bytes_of(records) <= WRITE_BATCH_BYTES_MAX and 2 * records.objects <= PACKED_OBJECTS_MAX
+    if not is_one_write_batch:
         steps = append_in_steps(partition, records, waiter, qos0=qos0)
         while True:
             try:
@@ -97,7 +98,7 @@ def append_in_steps(
     return Appended(base_seq, found)
 
 
-def _room_bytes(records: Records) -> int:
+def room_bytes_of(records: Records) -> int:
     """What a write batch needs for all of them: one round stores them, or none."""
     return records.size_bytes + RECORD_MORE_BYTES * (records.count + records.objects) + BATCH_MORE_BYTES
 
@@ -142,7 +143,7 @@ def _append(partition: Partition, records: Records, waiter: Waiter, attributes: 
     place, stop = span
     while walk.index < place:
         walk.next()
-    writer = partition.writer(_room_bytes(records), attributes)
+    writer = partition.writer(room_bytes_of(records), attributes)
     base_seq, found = writer.next_seq, []
     while True:
         producer = _producer_at(records, place)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from netserver.admin.slices import sliced
 
@@ -13,7 +12,6 @@ from .apis import response_form
 from .schema import Encoded, Structure, Values
 
 if TYPE_CHECKING:
-    from engine.errors import EngineError
     from netserver.access.access import Visitor
     from netserver.shell.connection import Connection
 
@@ -86,21 +84,6 @@ class Call:
         for topic in self.body["topics"]:
             for partition in topic["partitions"]:
                 yield topic["name"], partition
-
-
-async def durable(change: Callable[[Callable[[EngineError | None], None]], Any]) -> None:
-    """Make a change, and wait until it is on disk. Raises what the change raises, or EngineError: it was refused."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def done(error: EngineError | None) -> None:
-        if not future.done():
-            if error is None:
-                future.set_result(None)
-            else:
-                future.set_exception(error.again())
-
-    change(done)
-    await future
 
 
 def nothing() -> None:

@@ -66,6 +66,11 @@ class Records:
         self.producer_id = self.producer_epoch = self.first_sequence = -1
         self.is_transactional = False
 
+    def keep(self) -> None:
+        """Has bytes of its own, for longer than the request is there."""
+        if isinstance(self._data, memoryview):
+            self._data, self._start = bytes(self._data[self._start :]), 0
+
     def walk(self) -> RecordWalk:
         """Walks them from the first one on."""
         return RecordWalk(self._data, self._start, len(self._data), self.count, self._base_timestamp_ms)

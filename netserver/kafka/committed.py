@@ -93,17 +93,32 @@ class Offsets:
 
     def commit(self, group: str, places: dict[Place, Committed], on_done: OnDone) -> None:
         """Keep these; ``on_done`` is called when they are on disk, from when on they are told."""
-        now_ms = self._log.now_ms()
-        found = {place: one._replace(at_ms=now_ms) for place, one in places.items()}
+        puts, keep = self.prepared(group, places)
 
         def done(error: EngineError | None) -> None:
             if error is None:
-                known = self._groups.setdefault(group, {})
-                self._count += len(found.keys() - known.keys())
-                known.update(found)
+                keep()
             on_done(error)
 
-        self._log.state.submit([Put(key_of(group, place), [group, *one]) for place, one in found.items()], done)
+        self._log.state.submit(puts, done)
+
+    def prepared(self, group: str, places: dict[Place, Committed]) -> tuple[list[Put], Callable[[], None]]:
+        """What to write to keep these, but for topics that are gone, and what to call when it is on disk."""
+        now_ms = self._log.now_ms()
+        found = {
+            place: one._replace(at_ms=now_ms)
+            for place, one in places.items()
+            if self._log.catalog.by_id(place[0]) is not None
+        }
+
+        def keep() -> None:
+            still = {place: one for place, one in found.items() if self._log.catalog.by_id(place[0]) is not None}
+            if still:
+                known = self._groups.setdefault(group, {})
+                self._count += len(still.keys() - known.keys())
+                known.update(still)
+
+        return [Put(key_of(group, place), [group, *one]) for place, one in found.items()], keep
 
     def remove(self, group: str, on_done: OnDone | None = None, topic_id: int | None = None) -> None:
         """Forget all of a group, or what it has of a topic."""

@@ -367,14 +367,20 @@ class Group:
         if self.state == PREPARING:
             raise GroupError(Code.REBALANCE)
 
-    def may_commit(self, member_id: str, instance: str | None, generation: int) -> None:
-        """Whether somebody may commit offsets now. Raises GroupError: not."""
+    def may_commit(
+        self, member_id: str, instance: str | None, generation: int, *, in_transaction: bool = False
+    ) -> None:
+        """Whether somebody may commit offsets now. Raises GroupError: not.
+
+        A transaction is fenced by itself: it may have those of a group that it says nothing of, and of one whose
+        members are just told what to read.
+        """
         if generation < 0 and not member_id:
-            if self.members:
+            if self.members and not in_transaction:
                 raise GroupError(Code.UNKNOWN_MEMBER)
             return
         self._touch(self.checked(member_id, instance, generation))
-        if self.state == COMPLETING:
+        if self.state == COMPLETING and not in_transaction:
             raise GroupError(Code.REBALANCE)
 
     def leave(self, member_id: str, instance: str | None) -> None:

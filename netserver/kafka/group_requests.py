@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -12,21 +12,22 @@ from netserver.access.access import host_of
 from netserver.access.rights import Right
 from netserver.access.table import right_of
 
-from .call import durable, nothing
+from .call import nothing
 from .committed import Committed, Place
 from .coordinator import DEAD, EMPTY, Group, GroupError, Joining
 from .errors import Code
 from .limits import COMMIT_METADATA_BYTES_MAX
 from .listener_state import NODE
 from .schema import Encoded, Values
+from .waiting import durable
 
 if TYPE_CHECKING:
     from .call import Call
 
 Found = TypeVar("Found")
-COMMIT: Final = right_of("kafka", "OFFSET_COMMIT")
 FETCH: Final = right_of("kafka", "OFFSET_FETCH")
-GROUP_KIND: Final = 0
+KINDS: Final = (0, 1)
+"""Of what has a coordinator: a group, a transactional id."""
 ID_NEEDED_SINCE: Final = 4
 """Version of JoinGroup from which on a new member comes again with its id."""
 MEMBERS_SINCE: Final = 3
@@ -34,23 +35,23 @@ MEMBERS_SINCE: Final = 3
 
 
 async def find_coordinator(call: Call) -> Values:
-    """This server, for every group."""
+    """This server, for every group and transactional id."""
     where = call.shared.address(call.connection)
-    if call.body["kind"] != GROUP_KIND:
-        text = "transactions are not offered"  # with a code after which no client asks again
-        return {"error": Code.TRANSACTION_FORBIDDEN, "message": text, "node": -1, "host": "", "port": -1}
+    if call.body["kind"] not in KINDS:
+        text = f"{call.body['kind']} is no kind of coordinator"
+        return {"error": Code.INVALID_REQUEST, "message": text, "node": -1, "host": "", "port": -1}
     return {"error": Code.NONE, "node": NODE, "host": where.host, "port": where.port}
 
 
 # --- members
 
 
-def _may_join(call: Call) -> bool:
-    """Whether somebody may subscribe to anything at all; to what is seen when it reads."""
+def may_anything(call: Call, right: Right, name: str) -> bool:
+    """Whether somebody has a right to anything at all; to what is seen later. Else it is refused for this name."""
     identity = call.visitor.identity
-    if identity is not None and identity.globs(Right.SUBSCRIBE):
+    if identity is not None and any(identity.globs(right)):
         return True
-    call.visitor.refused(call.request.head.key.name, call.body["group"])
+    call.visitor.refused(call.request.head.key.name, name)
     return False
 
 
@@ -75,7 +76,7 @@ async def join_group(call: Call) -> Values:
     body = call.body
     if not body["group"]:
         return {"error": Code.INVALID_GROUP}
-    if not _may_join(call):
+    if not may_anything(call, Right.SUBSCRIBE, body["group"]):
         return {"error": Code.GROUP_FORBIDDEN}
     wanted = Joining(
         body["member"], body["instance"], call.request.client_id, host_of(call.connection.peer),
@@ -143,41 +144,51 @@ def _left(call: Call, member: str, instance: str | None) -> Code:
 
 async def offset_commit(call: Call) -> Values:
     """Keep offsets; answered when they are on disk."""
-    body, shared = call.body, call.shared
-    error = _commit_error(call)
+
+    async def keep(places: dict[Place, Committed]) -> Code:
+        shared = call.shared
+        shared.forget_unused_groups()
+        if not shared.offsets.has_room(len(places)):
+            return Code.TOO_MANY_OFFSETS
+        try:
+            await durable(partial(shared.offsets.commit, call.body["group"], places))
+        except EngineError:
+            return Code.COORDINATOR_NOT_AVAILABLE
+        return Code.NONE
+
+    return await keep_offsets(call, commit_error(call), keep)
+
+
+async def keep_offsets(call: Call, error: Code, keep: Callable[[dict[Place, Committed]], Awaitable[Code]]) -> Values:
+    """The answer to a request with offsets of a group, those kept that may be; none if there is an error already."""
     places: dict[Place, Committed] = {}
     topics: dict[str, list[Values]] = {}
     kept: list[Values] = []
+    request = call.request.head.key.name
+    right = right_of("kafka", request)
     async for name, item in call.each(call.partitions()):
         result = {"index": item["index"], "error": error}
         topics.setdefault(name, []).append(result)
-        topic = shared.topic(name)
+        place = call.shared.place(name, item["index"])
         if error:
             continue
-        if not call.visitor.check("OFFSET_COMMIT", COMMIT, name.encode()):
+        if not call.visitor.check(request, right, name.encode()):
             result["error"] = Code.TOPIC_FORBIDDEN
-        elif topic is None or not 0 <= item["index"] < topic.partition_count:
+        elif place is None:
             result["error"] = Code.UNKNOWN_TOPIC
         elif len((item["metadata"] or "").encode()) > COMMIT_METADATA_BYTES_MAX:
             result["error"] = Code.METADATA_TOO_LARGE
         else:
-            places[topic.id, item["index"]] = Committed(item["offset"], item["metadata"], item["leader_epoch"])
+            places[place] = Committed(item["offset"], item["metadata"], item["leader_epoch"])
             kept.append(result)
-    shared.forget_unused_groups()
-    if not shared.offsets.has_room(len(places)):
-        error = Code.TOO_MANY_OFFSETS
-    elif places:
-        try:
-            await durable(partial(shared.offsets.commit, body["group"], places))
-        except EngineError:
-            error = Code.COORDINATOR_NOT_AVAILABLE
-    if error:
+    if places and (error := await keep(places)):
         for result in kept:
             result["error"] = error
     return {"topics": await call.encoded_by_topic(topics.items())}
 
 
-def _commit_error(call: Call) -> Code:
+def commit_error(call: Call, *, in_transaction: bool = False) -> Code:
+    """Why offsets of a group may not be kept now."""
     body = call.body
     group = call.shared.groups.get(body["group"])
     if not body["group"]:
@@ -185,7 +196,7 @@ def _commit_error(call: Call) -> Code:
     if group is None:
         return Code.NONE if body["generation"] < 0 else Code.UNKNOWN_MEMBER
     try:
-        group.may_commit(body["member"], body["instance"], body["generation"])
+        group.may_commit(body["member"], body["instance"], body["generation"], in_transaction=in_transaction)
     except GroupError as error:
         return error.code
     return Code.NONE
@@ -194,7 +205,8 @@ def _commit_error(call: Call) -> Code:
 async def offset_fetch(call: Call) -> Values:
     """What a group has committed: of the partitions that are asked for, or of all."""
     shared = call.shared
-    known = shared.offsets.of(call.body["group"])
+    group, has_open = call.body["group"], shared.transactions.has_offsets
+    known = shared.offsets.of(group)
     asked = call.body["topics"]
     if asked is None:
         asked = {}
@@ -211,7 +223,9 @@ async def offset_fetch(call: Call) -> Values:
         for index in one["partitions"]:
             found = known.get((topic.id, index)) if topic is not None and is_allowed else None
             result = {"index": index, "metadata": "", "error": Code.NONE if is_allowed else Code.TOPIC_FORBIDDEN}
-            if found is not None:
+            if call.body["stable"] and topic is not None and is_allowed and has_open(group, (topic.id, index)):
+                result["error"] = Code.UNSTABLE_OFFSET
+            elif found is not None:
                 result |= {"offset": found.offset, "leader_epoch": found.leader_epoch, "metadata": found.metadata or ""}
             results.append(result)
         topics.append((one["name"], results))

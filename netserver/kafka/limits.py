@@ -108,6 +108,47 @@ OFFSETS_KEPT_MS: Final = 7 * 24 * 3_600_000
 OFFSETS_LOOK_S: Final = 3600.0
 """Between two looks for such groups."""
 
+# --- transactions
+
+TRANSACTIONAL_ID_BYTES_MAX: Final = 1024
+"""Longest transactional id: it is kept for a week."""
+
+IDS_MAX: Final = 50_000
+"""Transactional ids that are known: about 1 KiB each, in memory and on disk."""
+
+IDS_KEPT_MS: Final = 7 * 24 * 3_600_000
+"""How long one that nobody uses is known, as in the original."""
+
+IDS_LOOK_S: Final = 3600.0
+"""Between two looks for such ids."""
+
+IDS_FORGOTTEN_MAX: Final = 5000
+"""Forgotten at one look: 2 us each."""
+
+EPOCH_MAX: Final = 32_766
+"""Last epoch that a producer is given: there is always a higher one to fence it with."""
+
+TRANSACTION_MS_MAX: Final = 900_000
+"""How long a transaction may be open, as in the original. Its records are in memory all the time."""
+
+TRANSACTION_BYTES_MAX: Final = 64 << 20
+"""Records, offsets and partitions of one transaction: as much as the log takes in one, which it does in one round."""
+
+TRANSACTIONS_BYTES_MAX: Final = 256 << 20
+"""The same of all open ones together. Those that are being committed take as much again."""
+
+TRANSACTION_OFFSETS_MAX: Final = 2000
+"""Offsets of groups in one transaction: they are packed in the turn that commits it, 4 us each."""
+
+PLACE_BYTES: Final = 256
+"""What a partition of a transaction takes, or an offset beside its text."""
+
+REPEATS_KNOWN: Final = 5
+"""Batches of a partition that are known when they come again: clients have so many under way, as in the original."""
+
+SEQUENCES_MAX: Final = 10_000
+"""Partitions in which is known how far a producer has counted; 1 KiB each, and in another one any count is taken."""
+
 # --- records
 
 UNPACKED_BYTES_MAX: Final = 64 << 20

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
-from engine.errors import EngineError
 from netserver.config.settings import Address
 
-from .committed import Offsets
+from .committed import Offsets, Place
 from .coordinator import Groups
 from .describe import Consumers
 from .limits import TOPIC_NAME_CHARS_MAX
+from .transactions import Transactions
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
@@ -40,6 +39,7 @@ class ListenerState:
         waiting_partitions: those of Fetches that wait.
         groups: who is in them.
         offsets: what they have committed.
+        transactions: of producers that have a name.
     """
 
     def __init__(self, services: Services) -> None:
@@ -51,6 +51,7 @@ class ListenerState:
         self.groups = Groups(services.loop)
         self.offsets = Offsets(services.log)
         services.consumers = Consumers(self.groups, self.offsets)
+        self.transactions = Transactions(services.log, services.loop, self.offsets, services.counters)
 
     def topic(self, name: str) -> Topic | None:
         """The topic of this name."""
@@ -65,6 +66,11 @@ class ListenerState:
         """
         topic = self.topic(name)
         return self.log.partition(topic, index) if topic is not None and 0 <= index < topic.partition_count else None
+
+    def place(self, name: str, index: int) -> Place | None:
+        """Where a partition is found for as long as its topic is there; None when there is no such one."""
+        topic = self.topic(name)
+        return (topic.id, index) if topic is not None and 0 <= index < topic.partition_count else None
 
     def record_bytes_max(self, name: str) -> int:
         """The largest record of a topic; of one that is not there what a new one would have. (Any thread.)"""
@@ -85,18 +91,3 @@ class ListenerState:
             return Address.parse(advertised)
         host, port, *_ = connection.transport.get_extra_info("sockname")
         return Address(host, port)
-
-
-async def opened(partition: Partition) -> None:
-    """Wait until a partition is open.
-
-    Raises:
-        EngineError: it cannot be.
-    """
-    if partition.is_open:
-        return
-    done = asyncio.Event()
-    partition.when_open(done.set)
-    await done.wait()
-    if not partition.is_open:
-        raise (partition.error or EngineError(f"{partition.title} cannot be opened")).again()

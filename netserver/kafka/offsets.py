@@ -16,8 +16,8 @@ from netserver.access.table import right_of
 from .encoding import first_at_time, latest_in
 from .errors import Code
 from .limits import SCAN_BYTES
-from .listener_state import opened
 from .schema import Values
+from .waiting import opened
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition

@@ -19,6 +19,7 @@ from .errors import Code
 from .limits import APPENDED_AT_ONCE_PARTS, APPENDED_AT_ONCE_US
 from .record_errors import RecordsError
 from .schema import Values
+from .transactions import TransactionError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -57,6 +58,7 @@ class Prepared(NamedTuple):
 
     head: Head
     acks: int
+    transactional_id: str | None
     parts: list[Part]
     answer: Values
 
@@ -73,8 +75,7 @@ def prepare(shared: ListenerState, request: Request) -> Prepared:
     refused: Code | None = None
     if body["acks"] not in ACKS:
         refused = Code.INVALID_ACKS
-    elif body["transactional_id"] is not None:  # whose numbers nobody can have got here
-        refused = Code.INVALID_REQUEST
+    transactional_id = body["transactional_id"]
     parts: list[Part] = []
     topics: list[Values] = []
     for topic in body["topics"]:
@@ -83,19 +84,25 @@ def prepare(shared: ListenerState, request: Request) -> Prepared:
         results: list[Values] = []
         for partition in topic["partitions"]:
             result: Values = {"index": partition["index"], "error": Code.NONE}
-            found = refused or _checked(partition["records"], record_bytes_max)
+            found = refused or _checked(
+                partition["records"], record_bytes_max, is_transactional=transactional_id is not None
+            )
             parts.append(Part(name, partition["index"], found, result))
             results.append(result)
         topics.append({"name": name, "partitions": results})
-    return Prepared(request.head, body["acks"], parts, {"topics": topics})
+    return Prepared(request.head, body["acks"], transactional_id, parts, {"topics": topics})
 
 
-def _checked(records: memoryview, record_bytes_max: int) -> Records | RecordsError | Code:
+def _checked(records: memoryview, record_bytes_max: int, *, is_transactional: bool) -> Records | RecordsError | Code:
     try:
         found = check_records(records, record_bytes_max)
     except RecordsError as error:
         return error
-    return Code.INVALID_RECORD if found.is_transactional else found
+    if found.is_transactional != is_transactional or (is_transactional and found.producer_id < 0):
+        return Code.INVALID_RECORD
+    if is_transactional:
+        found.keep()
+    return found
 
 
 def is_large(request: Request, size_bytes: int, at_once_bytes: int, unpacked_at_once_bytes: int) -> bool:
@@ -130,11 +137,29 @@ class Producer:
     def append(self, prepared: Prepared) -> Iterator[None]:
         """Append what can be appended, step by step; the answer comes through the queue of answers."""
         for part in prepared.parts:
-            code, text = yield from self._append(part, prepared.acks)
+            if prepared.transactional_id is None:
+                code, text = yield from self._append(part, prepared.acks)
+            else:
+                code, text = self._gather(part, prepared.transactional_id), None
             if code:
                 part.result.update({"error": code, "message": text})
             yield
         self._outstanding.add_done(Answer(prepared))
+
+    def _gather(self, part: Part, transactional_id: str) -> Code | int:
+        """Put the records of a partition into a transaction; why not, if not. They have no offset before its commit."""
+        if not self._connection.visitor.check("PRODUCE", PUBLISH, part.name.encode()):
+            return Code.TOPIC_FORBIDDEN
+        if not isinstance(part.found, Records):
+            return part.found.code if isinstance(part.found, RecordsError) else part.found
+        place = self._shared.place(part.name, part.index)
+        if place is None:
+            return Code.UNKNOWN_TOPIC
+        try:
+            self._shared.transactions.gather(transactional_id, place, part.found)
+        except TransactionError as error:
+            return error.code
+        return Code.NONE
 
     def _append(self, part: Part, acks: int) -> Generator[None, None, tuple[int, str | None]]:
         """Append the records of a partition; else why not."""

@@ -45,13 +45,20 @@ from .group_requests import (
     sync_group,
 )
 from .limits import CHECKED_AT_ONCE_BYTES, FRAME_BYTES_MAX, PIPELINED_MAX, UNPACKED_AT_ONCE_BYTES
-from .listener_state import ListenerState, opened
+from .listener_state import ListenerState
 from .login import Login, sasl_authenticate, sasl_handshake
 from .metadata import api_versions, metadata
 from .offsets import list_offsets
-from .producer_ids import init_producer_id
 from .producing import Answer, Part, Prepared, Producer, failed, has_failed, is_large, prepare, takes_long
 from .schema import Values
+from .transaction_requests import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    end_txn,
+    init_producer_id,
+    txn_offset_commit,
+)
+from .waiting import opened
 
 if TYPE_CHECKING:
     from netserver.shell.connection import Connection, Services, Session
@@ -68,6 +75,10 @@ ANSWERS: Final[dict[Key, Callable[[Call], Awaitable[Values]]]] = {
     Key.DELETE_TOPICS: delete_topics,
     Key.DELETE_RECORDS: delete_records,
     Key.INIT_PRODUCER_ID: init_producer_id,
+    Key.ADD_PARTITIONS_TO_TXN: add_partitions_to_txn,
+    Key.ADD_OFFSETS_TO_TXN: add_offsets_to_txn,
+    Key.END_TXN: end_txn,
+    Key.TXN_OFFSET_COMMIT: txn_offset_commit,
     Key.DESCRIBE_CONFIGS: describe_configs,
     Key.CREATE_PARTITIONS: create_partitions,
     Key.INCREMENTAL_ALTER_CONFIGS: incremental_alter_configs,

@@ -12,12 +12,21 @@ other code moves or is renamed. When its function or text is gone, that is an er
 
 from __future__ import annotations
 
-from tests.mutants import engine_files, engine_partitions, engine_remote, netserver, netserver_http, tools
+from tests.mutants import (
+    engine_files,
+    engine_partitions,
+    engine_remote,
+    kafka_transactions,
+    netserver,
+    netserver_http,
+    tools,
+)
 
 ALL_MUTANTS = (
     *engine_files.MUTANTS,
     *engine_partitions.MUTANTS,
     *engine_remote.MUTANTS,
+    *kafka_transactions.MUTANTS,
     *netserver.MUTANTS,
     *netserver_http.MUTANTS,
     *tools.MUTANTS,

@@ -390,7 +390,7 @@ MUTANTS = (
     Mutant(
         "take commits of a generation that is not agreed upon",
         "netserver/kafka/coordinator.py::Group.may_commit",
-        "if self.state == COMPLETING:",
+        "if self.state == COMPLETING and not in_transaction:",
         "if False:",
         "tests/unit/netserver/kafka/test_kafka_groups.py -k one_member",
     ),

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netserver.app import Server
-from netserver.kafka import coordinator, group_requests
+from netserver.kafka import coordinator
 from netserver.kafka.apis import Key
 from netserver.kafka.errors import Code
 from netserver.kafka.schema import Values
@@ -104,8 +104,8 @@ def test_one_member_joins_reads_and_leaves() -> None:
         for version, kind in ((0, 0), (1, 0), (2, 0)):
             found = await member.peer.ask(Key.FIND_COORDINATOR, {"key": GROUP, "kind": kind}, version)
             assert (found["error"], found["node"], found["port"]) == (0, 1, server.addresses["kafka"].port)
-        found = await member.peer.ask(Key.FIND_COORDINATOR, {"key": "t", "kind": 1})
-        assert found["error"] == Code.TRANSACTION_FORBIDDEN
+        found = await member.peer.ask(Key.FIND_COORDINATOR, {"key": "t", "kind": 2})
+        assert found["error"] == Code.INVALID_REQUEST
         joined = await member.join()
         assert joined["generation"] == 1
         assert joined["leader"] == joined["member"] == member.id
@@ -328,7 +328,3 @@ def test_a_server_that_stops_waits_for_no_group() -> None:
         await stopping
 
     with_server(test)
-
-
-def test_names_of_the_table_are_those_of_rights() -> None:
-    assert group_requests.COMMIT.value == "subscribe"

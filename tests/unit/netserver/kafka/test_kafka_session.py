@@ -378,10 +378,6 @@ def test_each_partition_of_a_publish_is_stored_or_refused_for_itself() -> None:
         assert await peer.records("t", index=1) == []
         body["acks"] = 2
         assert set(all_errors(await peer.ask(Key.PRODUCE, body))) == {Code.INVALID_ACKS}
-        body = produce("t", batch(b"x")) | {"transactional_id": "mine"}
-        assert all_errors(await peer.ask(Key.PRODUCE, body)) == [Code.INVALID_REQUEST]
-        found = await peer.ask(Key.INIT_PRODUCER_ID, {"transactional_id": "mine", "timeout_ms": 5})
-        assert found["error"] == Code.UNSUPPORTED_VERSION
         first, second = [
             await peer.ask(Key.INIT_PRODUCER_ID, {"transactional_id": None, "timeout_ms": 5}) for _ in range(2)
         ]

@@ -1,0 +1,98 @@
+"""What an open transaction has gathered: records by partition and offsets by group, in memory until its commit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from engine.formats.extension import SEQUENCE_MASK
+from engine.limits import RECORD_OVERHEAD_BYTES, WRITE_BATCH_BYTES_MAX
+
+from .appending import room_bytes_of
+from .committed import Committed, Place
+from .errors import Code
+from .limits import PACKED_RECORDS, PLACE_BYTES, REPEATS_KNOWN
+from .records import pack_records
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from engine.commit.transactions import Transaction
+    from engine.partitions.partition import Partition
+
+    from .checking import Records
+
+
+class Gathered:
+    """One open transaction.
+
+    Attributes:
+        partitions: those that it may have records of.
+        groups: those that it may have offsets of.
+        size_bytes: what it counts in the bounds of transactions.
+        failed: why something of it was refused that its producer may not leave out: it cannot be committed any more.
+        timer: of its time.
+        is_late: its time was over while its end was under way.
+    """
+
+    def __init__(self) -> None:
+        self.partitions: set[Place] = set()
+        self.groups: set[str] = set()
+        self.records: dict[Place, list[Records]] = {}
+        self.offsets: dict[str, dict[Place, Committed]] = {}
+        self.size_bytes = 0
+        self.failed: Code | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_late = False
+
+    @property
+    def offset_count(self) -> int:
+        """How many offsets there are."""
+        return sum(map(len, self.offsets.values()))
+
+
+class Sequence:
+    """How far a producer has counted in a partition, and its latest batches: who gets no answer sends them again."""
+
+    def __init__(self) -> None:
+        self.next = -1
+        self._latest: deque[tuple[int, int]] = deque(maxlen=REPEATS_KNOWN)
+
+    def has(self, records: Records) -> bool:
+        """Whether this batch was taken already."""
+        return (records.first_sequence, records.count) in self._latest
+
+    def follows(self, records: Records) -> bool:
+        """Whether this batch is the next one; any is where none is known."""
+        return self.next in (-1, records.first_sequence)
+
+    def take(self, records: Records) -> None:
+        """It is taken."""
+        self._latest.append((records.first_sequence, records.count))
+        self.next = records.first_sequence + records.count & SEQUENCE_MASK
+
+
+def size_of_offset(committed: Committed) -> int:
+    """What an offset of a group counts in the bounds of transactions."""
+    return PLACE_BYTES + len((committed.metadata or "").encode())
+
+
+def pack(transaction: Transaction, partition: Partition, batches: list[Records], now_ms: int) -> Iterator[None]:
+    """Puts records into a transaction of the log, in short steps.
+
+    Raises:
+        EngineError: the partition takes none.
+    """
+    room_bytes = min(sum(map(room_bytes_of, batches)), WRITE_BATCH_BYTES_MAX // 2)
+    for records in batches:
+        walk, place = records.walk(), 0
+        while place < records.count:
+            until = min(place + PACKED_RECORDS, records.count)
+            writer = transaction.writer(partition, room_bytes)
+            count, size_bytes, is_full = pack_records(walk, writer, until, now_ms)
+            if count:
+                transaction.added(partition, size_bytes + count * RECORD_OVERHEAD_BYTES)
+            place += count
+            room_bytes = walk.room() if is_full else 0
+            yield
