@@ -13,6 +13,8 @@ TOPIC_FILE = "topic.json"
 """In a topic's directory: its name and settings."""
 VERSION_FILE = "VERSION"
 """JSON: format version and random directory id."""
+LINEAGE_FILE = "lineage.json"
+"""JSON: what of object storage belongs to this directory."""
 FORMAT_VERSION = 1
 OLDEST_VERSION = "0.1.0"
 """The first version that reads and writes this format."""

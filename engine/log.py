@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from engine.commit.committer import Committer
 from engine.commit.native_rounds import Watch
@@ -57,6 +58,10 @@ from engine.state.markers import Markers
 from engine.state.store import CallSoon, LmdbState, StateStore
 from engine.state.topic_catalog import Catalog
 from engine.state.topic_entries import Topic
+
+if TYPE_CHECKING:
+    from engine.remote.store import ObjectStore
+    from engine.shipping.shipper import Shipper, ShippingConfig
 
 
 class Log:
@@ -96,6 +101,8 @@ class Log:
         self.figures = context.figures
         self.now_ms = context.now_ms
         """Milliseconds since 1970 by the clock of the log (any thread)."""
+        self.shipper: Shipper | None = None
+        """What stores it in object storage, if anything does."""
         adoption = Adoption(context)
         adoption.adopt_topics()
         readers = ThreadPoolExecutor(config.reader_threads, thread_name_prefix="quintlog-reader")
@@ -244,6 +251,15 @@ class Log:
         """Ends the commit round that is done, if one is, and starts the next: for long turns of the owner's loop."""
         self.committer.poll_completion()
 
+    def ship(self, store: ObjectStore, config: ShippingConfig) -> Shipper:
+        """Begins to store all of it in object storage, until it is closed."""
+        from engine.shipping.shipper import Shipper
+
+        shipper = Shipper(self.context, self.parts, self.partitions, self.directory_id, store, config)
+        self.shipper = shipper
+        shipper.start()
+        return shipper
+
     def drain(self, callback: Callable[[], None]) -> None:
         """Calls back when everything appended so far is committed or has failed."""
         self.context.backlog.when_empty(callback)
@@ -251,6 +267,8 @@ class Log:
     def close(self) -> None:
         """Stops all threads, makes everything durable, and lets go of the directory; blocking. Drain before it."""
         context = self.context
+        if self.shipper is not None:
+            self.shipper.stop()
         context.is_closed = True
         self.housekeeping.stop()
         self.file_worker.stop()

@@ -17,7 +17,7 @@ from engine.commit.gathering import Gathering
 from engine.commit.interval_syncs import IntervalSyncs
 from engine.commit.native_rounds import Watch, native_rounds
 from engine.commit.round_steps import Round, RoundSteps
-from engine.commit.settling import Settling
+from engine.commit.settling import RoundTap, Settling
 from engine.commit.target import CommitTarget, PartitionCommit
 from engine.commit.thread_rounds import ThreadRounds
 from engine.commit.transactions import Transaction
@@ -90,6 +90,10 @@ class Committer:
             self._round_callbacks.append(callback)
         else:
             callback()
+
+    def tell_rounds(self, tap: RoundTap | None) -> None:
+        """Has `tap` told of each round when its outcome is visible; None ends that."""
+        self._settling.tap = tap
 
     def stop(self) -> None:
         """Ends the threads after the round in flight; blocking. Call when idle."""

@@ -6,7 +6,7 @@ starts, and the waiters are told.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from engine.commit.gathering import Gathering
@@ -16,6 +16,8 @@ from engine.errors import EngineError, ReadOnly
 from engine.segments.batches import FAILED, PENDING, Waiter
 from engine.slices import Slices
 from engine.state.markers import Markers
+
+RoundTap = Callable[[Sequence[PartitionCommit]], None]
 
 
 class Settling:
@@ -42,6 +44,8 @@ class Settling:
         self._gathering = gathering
         self._undo_transaction = undo_transaction
         self._on_settled = on_settled
+        self.tap: RoundTap | None = None
+        """Is told of each round when its outcome is visible, before the next one begins."""
 
     def finish(self, this: Round) -> None:
         """The files are as they should be, or `part.error` says why not."""
@@ -74,6 +78,8 @@ class Settling:
             if this.transaction is not None and part.partition.has_pending:
                 self._gathering.add(part.partition)
         self._steps.count(this)
+        if self.tap is not None:
+            self.tap(this.parts)
         self._on_settled()  # the disk works while the answers are written
         self._slices.call_each("a commit round", map(attrgetter("round_done"), waiters))
         if this.transaction is not None:

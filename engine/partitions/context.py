@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -14,6 +15,7 @@ from engine.partitions.removal import SegmentRemoval
 from engine.partitions.tail_cache import TailCache
 from engine.reports import report
 from engine.segments.batches import ReadBatch
+from engine.state.topic_entries import Topic
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +33,8 @@ class PartitionContext:
     """Their answers, by partition and number asked for; see `engine.partitions.reads`."""
     unopened: dict[str, str] = field(default_factory=dict)
     """Titles of partitions that could not be opened when they were last used, and why."""
+    on_opened: Callable[[Topic, int], None] | None = None
+    """Is told of each partition that was opened."""
 
     def note_opening(self, title: str, result: object) -> None:
         """Tells once that a partition cannot be opened: every use tries again."""

@@ -171,6 +171,8 @@ class Partition(Appending):
                 self._parts.note_opening(self.title, result)
                 if not isinstance(result, EngineError):
                     self._use(result)
+                    if self._parts.on_opened is not None:
+                        self._parts.on_opened(self.topic, self.index)
         finally:
             call_each("the opening of a partition", callbacks)
 

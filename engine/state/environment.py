@@ -181,7 +181,7 @@ class Environment:
             with transaction:
                 yield transaction, self._databases
 
-    def write(self, work: Callable[[lmdb.Transaction[bytes], Databases], None]) -> None:
+    def write(self, work: Callable[[lmdb.Transaction[bytes], Databases], object]) -> None:
         """Commits one transaction with all that `work` does (again from the start when the map had to grow).
 
         Raises:

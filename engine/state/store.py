@@ -108,8 +108,12 @@ class DeleteAll(NamedTuple):
 
 KeyOp: TypeAlias = Put | Delete
 Op: TypeAlias = KeyOp | DeleteAll
-Packed: TypeAlias = tuple[bytes, bytes | None] | DeleteAll
-"""A change as it is applied; None = delete."""
+KeyChange: TypeAlias = tuple[bytes, bytes | None]
+"""A key with what is stored under it from now on; None = nothing."""
+Packed: TypeAlias = KeyChange | DeleteAll
+"""A change as it is applied."""
+Tap: TypeAlias = Callable[[Sequence[Packed]], None]
+"""Is told every change that has become durable, in order and key by key: there is no `DeleteAll` among them."""
 
 
 class StateStore(Protocol):
@@ -254,6 +258,13 @@ class StateReader:
             else:
                 yield key, value
 
+    def stored(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every key with what is stored under it, in order; `WALK_KEYS` at a time are of one moment (any thread)."""
+        start = b"\0"
+        while items := self._stored(b"", start, WALK_KEYS):
+            yield from items
+            start = items[-1][0] + b"\0"
+
     def close(self) -> None:
         """Closes the environment."""
         self._reading.close()
@@ -283,23 +294,30 @@ def change_stored(path: Path, ops: Sequence[Op]) -> None:
         environment.close()
 
 
-def _change(transaction: lmdb.Transaction[bytes], changes: Sequence[Packed]) -> None:
+def _change(transaction: lmdb.Transaction[bytes], changes: Sequence[Packed]) -> list[KeyChange]:
+    """Makes changes; returns them key by key."""
+    made: list[KeyChange] = []
     for change in changes:
         if isinstance(change, DeleteAll):
-            _delete_all(transaction, change.prefix)
+            made += [(key, None) for key in _delete_all(transaction, change.prefix)]
             continue
         key, stored = change
         if stored is None:
             transaction.delete(key)
         else:
             transaction.put(key, stored)
+        made.append(change)
+    return made
 
 
-def _delete_all(transaction: lmdb.Transaction[bytes], prefix: bytes) -> None:
+def _delete_all(transaction: lmdb.Transaction[bytes], prefix: bytes) -> list[bytes]:
+    """Deletes all keys with a prefix; these."""
+    deleted: list[bytes] = []
     with transaction.cursor() as cursor:
         cursor.set_range(prefix)
-        while cursor.key().startswith(prefix) and cursor.delete():  # which moves on to the next one
-            pass
+        while (key := cursor.key()).startswith(prefix) and cursor.delete():  # which moves on to the next one
+            deleted.append(key)
+    return deleted
 
 
 class LmdbState(StateReader):
@@ -327,6 +345,8 @@ class LmdbState(StateReader):
             log.warning("%s was not closed, and is too large to be verified now: run `logtool verify`", path)
         super().__init__(self._environment)
         self.pending_bytes = 0
+        self.tap: Tap | None = None
+        """Called on the owner's thread before the answer to a submission; set and unset there."""
         self._unanswered: deque[tuple[Submission, EngineError | None]] = deque()
         """Of all rounds, in the order of submission; owner's thread only."""
         self.rounds = 0
@@ -401,15 +421,20 @@ class LmdbState(StateReader):
         return batch, True
 
     def _commit(self, batch: list[Submission]) -> EngineError | None:
+        made: list[list[KeyChange]] = []
+
         def work(transaction: lmdb.Transaction[bytes], _: Databases) -> None:
+            made.clear()  # from the start again when the map had to grow
             for submission in batch:
-                _change(transaction, submission.changes)
+                made.append(_change(transaction, submission.changes))
 
         started = time.monotonic()
         try:
             self._environment.write(work)
         except NotStored as error:
             return error
+        for submission, changes in zip(batch, made, strict=True):
+            submission.changes[:] = changes  # for the tap
         self.commit_seconds.observe(time.monotonic() - started)
         self.rounds += 1
         return None
@@ -434,6 +459,8 @@ class LmdbState(StateReader):
             while self._unanswered and time.perf_counter() < until:
                 submission, error = self._unanswered.popleft()
                 self.pending_bytes -= submission.size_bytes
+                if self.tap is not None and error is None:
+                    self.tap(submission.changes)
                 if submission.on_done is not None:
                     submission.on_done(error)
         finally:

@@ -107,8 +107,8 @@ MUTANTS = (
     Mutant(
         "remove what is behind a prefix, too",
         "engine/state/store.py::_delete_all",
-        "cursor.key().startswith(prefix) and cursor.delete()",
-        "cursor.delete()",
+        "(key := cursor.key()).startswith(prefix) and cursor.delete()",
+        "(key := cursor.key()) and cursor.delete()",
         "tests/unit/engine/state/test_state.py -k all_keys_of_a_prefix",
     ),
     Mutant(

@@ -9,6 +9,7 @@ PIECE = "tests/unit/engine/remote/test_remote_piece.py"
 WRITES = "tests/unit/engine/remote/test_remote_writes.py"
 BUCKET = "tests/unit/engine/remote/test_remote_bucket.py"
 CUTTING = "tests/unit/engine/remote/test_remote_cutting.py"
+SHIPPING = "tests/unit/engine/shipping/test_shipping.py"
 STATE_COPY = "tests/unit/engine/remote/test_remote_state_copy.py"
 PINS = "tests/unit/engine/remote/test_remote_pins.py"
 MODEL = "tests/property/test_object_storage_model.py"
@@ -62,6 +63,20 @@ MUTANTS = (
         "if not self._has_ended or self._left:",
         "if self._left:",
         STATE_COPY,
+    ),
+    Mutant(
+        "forget what was deleted by a prefix",
+        "engine/state/store.py::_change",
+        "made += [(key, None) for key in _delete_all(transaction, change.prefix)]",
+        "_delete_all(transaction, change.prefix)",
+        SHIPPING,
+    ),
+    Mutant(
+        "go on with a lineage that another copy of the directory has gone on with",
+        "engine/shipping/lineage.py::Joining._go_on",
+        "if head.owner not in known.owners:",
+        "if False:",
+        SHIPPING,
     ),
     Mutant(
         "take any object of the name for the one that was to be made",

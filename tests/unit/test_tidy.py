@@ -45,7 +45,18 @@ ASYNCIO_CALLBACKS = {
 PRAGMA = re.compile(r"  # (?:noqa|type:|fmt:|pragma:).*")
 LAYERS = {"engine": 0, "netserver": 1, "tools": 2}
 # The engine's packages from the bottom up, and the modules beside them that all of these may use, or that use them all.
-ENGINE_ORDER = ("files", "formats", "state", "segments", "commit", "partitions", "cursors", "sessions", "remote")
+ENGINE_ORDER = (
+    "files",
+    "formats",
+    "state",
+    "segments",
+    "commit",
+    "partitions",
+    "cursors",
+    "sessions",
+    "remote",
+    "shipping",
+)
 ENGINE_TOOLS = {
     "callbacks",
     "config",
