@@ -36,6 +36,7 @@ from netserver.config.table import RELOADABLE, changes, reloaded
 from netserver.errors import CertificateError, ServerError
 from netserver.fresh_directory import FreshDirectory
 from netserver.limits import (
+    ADMIN_SHUTDOWN_S,
     CURSORS_TICK_S,
     DESCRIPTORS_RESERVED,
     DRAIN_LOG_S,
@@ -349,7 +350,7 @@ class Server:
         await self._each(listener.finish(started + within_s) for listener in self.listeners.values())
         committed = await self._drain_log()
         if self.admin is not None:
-            await self.admin.close()
+            await self.admin.close(min(within_s, ADMIN_SHUTDOWN_S))
         for timer in self._timers:
             timer.cancel()
         try:

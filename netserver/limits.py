@@ -196,8 +196,8 @@ ADMIN_ACCEPT_BATCH: Final = 8
 """Connections to admin HTTP accepted in one turn of the loop: each is answered before so many others come that it would
 have to give way to them."""
 
-ADMIN_SHUTDOWN_S: Final = 0.5
-"""Requests to admin HTTP have so long at the end."""
+ADMIN_SHUTDOWN_S: Final = 1.0
+"""Requests to admin HTTP end in this time at a stop: half of it is for answers. Less when another server follows."""
 
 UPKEEP_MAX: Final = 2
 """Verifications, backups and dumps of segments over HTTP at a time: each is a process that reads as fast as the disk

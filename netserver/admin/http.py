@@ -90,12 +90,13 @@ class HttpServer(web.Server):
         """Those that listen."""
         return self._listener.sockets if self._listener is not None else []
 
-    async def close(self) -> None:
-        """Stop listening and end what is open."""
+    async def close(self, within_s: float = ADMIN_SHUTDOWN_S) -> None:
+        """Stop listening and end what is open; whoever has a request in work has half of the time for its answer."""
         if self._listener is not None:
             self._listener.stop_accepting()
             self._listener.cancel_setups()
-        await self.shutdown(ADMIN_SHUTDOWN_S)
+        self.pre_shutdown()  # nobody waits for those without one: a scraper's connection is always there
+        await self.shutdown(within_s / 2)  # aiohttp waits twice: for the answer, and for the end of what gives none
 
     @property
     def connection_count(self) -> int:

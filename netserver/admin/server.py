@@ -132,7 +132,7 @@ from netserver.http.errors import BadRequest
 from netserver.http.openapi import fields_of, openapi, operation_of
 from netserver.http.query import query_of
 from netserver.http.records_api import RecordsApi, streams_in
-from netserver.limits import ADMIN_BODY_BYTES, ADMIN_REQUESTS_REMEMBERED
+from netserver.limits import ADMIN_BODY_BYTES, ADMIN_REQUESTS_REMEMBERED, ADMIN_SHUTDOWN_S
 
 if TYPE_CHECKING:
     from netserver.admin.served import Served
@@ -220,11 +220,11 @@ class AdminServer:
         """Those that listen."""
         return self._http.sockets if self._http is not None else []
 
-    async def close(self) -> None:
-        """Stop listening and end what is open."""
+    async def close(self, within_s: float = ADMIN_SHUTDOWN_S) -> None:
+        """Stop listening and end what is open, in so many seconds."""
         self.console.close()
         if self._http is not None:
-            await self._http.close()
+            await self._http.close(within_s)
             self._http = None
 
     @property

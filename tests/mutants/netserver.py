@@ -59,6 +59,20 @@ MUTANTS = (
         "tests/unit/netserver/test_app.py -k waits_for_no_peer",
     ),
     Mutant(
+        "wait at a stop for HTTP connections that ask for nothing",
+        "netserver/admin/http.py::HttpServer.close",
+        "self.pre_shutdown()",
+        "None",
+        "tests/unit/netserver/test_app.py -k who_reads_over_http",
+    ),
+    Mutant(
+        "have a next server wait for requests over HTTP as long as a stop may",
+        "netserver/app.py::Server.drain",
+        "min(within_s, ADMIN_SHUTDOWN_S)",
+        "ADMIN_SHUTDOWN_S",
+        "tests/unit/netserver/test_app.py -k who_reads_over_http",
+    ),
+    Mutant(
         "drop the first packet of who dials while another server takes over",
         "netserver/quic/endpoint.py::QuicEndpoint._peer_of_long",
         "if not self._accepting and",

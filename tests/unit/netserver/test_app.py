@@ -12,6 +12,7 @@ import pytest
 
 from netserver import app as app_module
 from netserver.admin import metrics as metrics_module
+from netserver.admin.server import read_token
 from netserver.app import Server
 from netserver.config.loading import build
 from netserver.config.sections import ServerConfig
@@ -68,6 +69,34 @@ def test_who_opens_the_log_next_waits_for_no_peer(tmp_path: Path) -> None:
             assert not draining.done()
             writer.close()
             assert await draining
+
+    run("uvloop", main())
+
+
+@pytest.mark.parametrize(
+    ("path", "within_s"), [("/healthz", 40.0), ("/v1/topics/t/records?follow=true", 0.1)], ids=["idle", "follows"]
+)
+def test_who_opens_the_log_next_waits_for_nobody_who_reads_over_http(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, within_s: float
+) -> None:
+    monkeypatch.setattr(app_module, "ADMIN_SHUTDOWN_S", 40.0)
+    own = {"server": {"data_dir": str(tmp_path / "data")}, "admin": {"listen": "127.0.0.1:0"}}
+
+    async def main() -> None:
+        server = Server(build(("test", {**ALONE, **own})))
+        await server.start()
+        server.log.catalog.create(b"t")
+        assert server.admin_address is not None
+        reader, writer = await asyncio.open_connection(server.admin_address.host, server.admin_address.port)
+        head = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {read_token(server.data_dir)}\r\n\r\n"
+        writer.write(head.encode())
+        assert (await reader.readline()).startswith(b"HTTP/1.1 200")
+        draining = asyncio.create_task(server.drain(within_s))
+        await asyncio.wait([draining], timeout=10)
+        in_time = draining.done()
+        assert await draining
+        assert in_time
+        writer.close()
 
     run("uvloop", main())
 
