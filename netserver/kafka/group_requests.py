@@ -55,6 +55,17 @@ def may_anything(call: Call, right: Right, name: str) -> bool:
     return False
 
 
+async def may_be_in(call: Call) -> bool:
+    """Whether somebody may subscribe to something, and to all that the group has committed offsets of."""
+    visitor, name = call.visitor, call.body["group"]
+    if not may_anything(call, Right.SUBSCRIBE, name):
+        return False
+    if all(visitor.may(Right.SUBSCRIBE, topic) for topic in await _topics_of(call, name)):
+        return True
+    visitor.refused(call.request.head.key.name, name)
+    return False
+
+
 async def _unless_ending(call: Call, work: Coroutine[Any, Any, Found]) -> Found:
     """Wait for others, but not when the server stops."""
     task = asyncio.ensure_future(work)
@@ -76,7 +87,7 @@ async def join_group(call: Call) -> Values:
     body = call.body
     if not body["group"]:
         return {"error": Code.INVALID_GROUP}
-    if not may_anything(call, Right.SUBSCRIBE, body["group"]):
+    if not await may_be_in(call):
         return {"error": Code.GROUP_FORBIDDEN}
     wanted = Joining(
         body["member"], body["instance"], call.request.client_id, host_of(call.connection.peer),
@@ -122,13 +133,13 @@ async def heartbeat(call: Call) -> Values:
 
 
 async def leave_group(call: Call) -> Values:
-    """Members go."""
+    """Members go. The names of static ones are no secrets, so that it needs the right to be in the group."""
+    if not await may_be_in(call):
+        return {"error": Code.GROUP_FORBIDDEN, "members": ()}
     if call.request.head.version < MEMBERS_SINCE:
         return {"error": _left(call, call.body["member"], None)}
-    members = [
-        {**one, "error": _left(call, one["member"], one["instance"])} async for one in call.each(call.body["members"])
-    ]
-    return {"error": Code.NONE, "members": members}
+    members = ({**one, "error": _left(call, one["member"], one["instance"])} for one in call.body["members"])
+    return {"error": Code.NONE, "members": await call.encoded(call.form.inner["members"], members)}
 
 
 def _left(call: Call, member: str, instance: str | None) -> Code:
@@ -220,7 +231,7 @@ async def offset_fetch(call: Call) -> Values:
         topic = shared.topic(one["name"])
         is_allowed = call.visitor.check("OFFSET_FETCH", FETCH, one["name"].encode())
         results: list[Values] = []
-        for index in one["partitions"]:
+        async for index in call.each(one["partitions"]):
             found = known.get((topic.id, index)) if topic is not None and is_allowed else None
             result = {"index": index, "metadata": "", "error": Code.NONE if is_allowed else Code.TOPIC_FORBIDDEN}
             if call.body["stable"] and topic is not None and is_allowed and has_open(group, (topic.id, index)):
@@ -235,16 +246,16 @@ async def offset_fetch(call: Call) -> Values:
 # --- looking after groups
 
 
-def _topics_of(call: Call, name: str) -> list[bytes]:
+async def _topics_of(call: Call, name: str) -> list[bytes]:
     """The topics that a group has committed offsets of."""
-    found = {topic_id for topic_id, _ in call.shared.offsets.of(name)}
+    found = {topic_id async for topic_id, _ in call.each(list(call.shared.offsets.of(name)))}
     topics = map(call.shared.catalog.by_id, found)
     return [topic.name for topic in topics if topic is not None]
 
 
-def _may(call: Call, right: Right, name: str) -> bool:
+async def _may(call: Call, right: Right, name: str) -> bool:
     """Whether somebody has a right to all that a group is about; to one that is about nothing who may do everything."""
-    topics = _topics_of(call, name)
+    topics = await _topics_of(call, name)
     if not topics:
         return call.visitor.sees_everything
     return all(call.visitor.may(right, topic) for topic in topics)
@@ -256,11 +267,11 @@ async def list_groups(call: Call) -> Values:
     states = dict.fromkeys(shared.offsets.names, (EMPTY, ""))
     states |= {group.name: (group.state, group.protocol_type) for group in shared.groups}
     wanted = set(call.body["states"])
-    groups = (
+    groups = [
         {"group": name, "protocol_type": kind, "state": state}
-        for name, (state, kind) in states.items()
-        if (not wanted or state in wanted) and _may(call, FETCH, name)
-    )
+        async for name, (state, kind) in call.each(states.items())
+        if (not wanted or state in wanted) and await _may(call, FETCH, name)
+    ]
     return {"error": Code.NONE, "groups": await call.encoded(call.form.inner["groups"], groups)}
 
 
@@ -269,14 +280,14 @@ async def describe_groups(call: Call) -> Values:
     form = call.form.inner["groups"]
     out = bytearray()
     async for name in call.each(call.body["groups"]):
-        form.write(out, _described(call, name))
+        form.write(out, await _described(call, name))
     return {"groups": Encoded(len(call.body["groups"]), out)}
 
 
-def _described(call: Call, name: str) -> Values:
+async def _described(call: Call, name: str) -> Values:
     group = call.shared.groups.get(name)
     is_known = group is not None or bool(call.shared.offsets.of(name))
-    if is_known and not _may(call, FETCH, name):
+    if is_known and not await _may(call, FETCH, name):
         return {"error": Code.GROUP_FORBIDDEN, "group": name}
     if group is None:
         return {"error": Code.NONE, "group": name, "state": EMPTY if is_known else DEAD}
@@ -303,8 +314,11 @@ def _described(call: Call, name: str) -> Values:
 
 async def delete_groups(call: Call) -> Values:
     """Forget groups that nobody is in, with their offsets."""
-    results = [{"group": name, "error": await _deleted(call, name)} async for name in call.each(call.body["groups"])]
-    return {"results": results}
+    form = call.form.inner["results"]
+    out = bytearray()
+    async for name in call.each(call.body["groups"]):
+        form.write(out, {"group": name, "error": await _deleted(call, name)})
+    return {"results": Encoded(len(call.body["groups"]), out)}
 
 
 async def _deleted(call: Call, name: str) -> Code:
@@ -312,7 +326,7 @@ async def _deleted(call: Call, name: str) -> Code:
     group = shared.groups.get(name)
     if group is None and not shared.offsets.of(name):
         return Code.GROUP_NOT_FOUND
-    if not _may(call, Right.MANAGE, name):
+    if not await _may(call, Right.MANAGE, name):
         call.visitor.refused("DELETE_GROUPS", name)
         return Code.GROUP_FORBIDDEN
     if group is not None and group.members:

@@ -11,7 +11,7 @@ from netserver.access.table import right_of
 from .apis import Key
 from .appending import new_producer_id
 from .errors import Code
-from .group_requests import commit_error, keep_offsets, may_anything
+from .group_requests import commit_error, keep_offsets, may_anything, may_be_in
 from .limits import TRANSACTION_MS_MAX, TRANSACTIONAL_ID_BYTES_MAX
 from .schema import Values
 from .transactions import TransactionError
@@ -104,7 +104,7 @@ async def add_offsets_to_txn(call: Call) -> Values:
     body = call.body
     if not body["group"]:
         return {"error": Code.INVALID_GROUP}
-    if not may_anything(call, Right.SUBSCRIBE, body["group"]):
+    if not await may_be_in(call):
         return {"error": Code.GROUP_FORBIDDEN}
     work = call.shared.transactions.add(
         body["transactional_id"], body["producer"], body["epoch"], group=body["group"]

@@ -14,6 +14,7 @@ FIGG_CLIENT = "tests/unit/netserver/figg/test_figg_client.py"
 FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
 FUJIN_GROUPS = "tests/unit/netserver/fujin/test_fujin_groups.py"
 FUJIN_READER = "tests/unit/netserver/fujin/test_fujin_reader.py"
+KAFKA_GROUP_RIGHTS = "tests/unit/netserver/kafka/test_kafka_group_rights.py"
 KAFKA_LOGIN = "tests/unit/netserver/kafka/test_kafka_login.py"
 KAFKA_RECORDS = "tests/unit/netserver/kafka/test_kafka_records.py"
 KAFKA_STEPS = "tests/unit/netserver/kafka/test_kafka_steps.py"
@@ -23,6 +24,20 @@ QUIC_STRANGERS = "tests/unit/netserver/quic/test_quic_strangers.py"
 QUOTAS = "tests/unit/netserver/access/test_quotas.py"
 
 MUTANTS = (
+    Mutant(
+        "let anybody into a group of Kafka's consumers",
+        "netserver/kafka/group_requests.py::may_anything",
+        "any(identity.globs(right))",
+        "identity.globs(right)",
+        KAFKA_GROUP_RIGHTS,
+    ),
+    Mutant(
+        "let anybody throw out members of a group",
+        "netserver/kafka/group_requests.py::leave_group",
+        "if not await may_be_in(call):",
+        "if False:",
+        KAFKA_GROUP_RIGHTS,
+    ),
     Mutant(
         "answer a Kafka client that has not logged in",
         "netserver/kafka/login.py::Login.admits",
