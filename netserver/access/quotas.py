@@ -61,10 +61,13 @@ class Pace:
         self.waited_s += wait_s
         return wait_s
 
-    def debt_s(self, bytes_per_s: int, records_per_s: int) -> float:
-        """The seconds until the rate allows more; 0: now."""
-        used_up = max(self._bytes_at if bytes_per_s else 0.0, self._records_at if records_per_s else 0.0)
-        return max(used_up - self._clock_s(), 0.0)
+    def debt_s(self, bytes_per_s: int, records_per_s: int, size_bytes: int = 0) -> float:
+        """The seconds until the rate allows more, once ``size_bytes`` will have gone through; 0: now."""
+        now = self._clock_s()
+        bytes_at = self._bytes_at if bytes_per_s else 0.0
+        if bytes_per_s and size_bytes:
+            bytes_at = max(bytes_at, now - QUOTA_BURST_S) + size_bytes / bytes_per_s
+        return max(bytes_at - now, (self._records_at if records_per_s else 0.0) - now, 0.0)
 
 
 class Meter:
@@ -114,12 +117,12 @@ class Meter:
         """It was sent so much: the seconds until it is sent more."""
         return self.outgoing.took(size_bytes, records, self.quotas.bytes_out_per_s, self.quotas.records_out_per_s)
 
-    def debt_s(self, *, incoming: bool) -> float:
-        """The seconds until it may publish, or be sent, more."""
+    def debt_s(self, *, incoming: bool, size_bytes: int = 0) -> float:
+        """The seconds until it may publish, or be sent, more than these bytes."""
         quotas = self.quotas
         if incoming:
-            return self.incoming.debt_s(quotas.bytes_in_per_s, quotas.records_in_per_s)
-        return self.outgoing.debt_s(quotas.bytes_out_per_s, quotas.records_out_per_s)
+            return self.incoming.debt_s(quotas.bytes_in_per_s, quotas.records_in_per_s, size_bytes)
+        return self.outgoing.debt_s(quotas.bytes_out_per_s, quotas.records_out_per_s, size_bytes)
 
     def wait(self, *, incoming: bool) -> float:
         """A request begins to wait for the rate, until `waited`: how long. Raises QuotaReached: that is too long."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from netserver.errors import ProtocolError
 from netserver.limits import READ_BUFFER_BYTES
 from netserver.shell.connection import ANSWERING
+from netserver.shell.output_bound import OUTPUT
 from netserver.shell.outstanding import Outstanding, Released
 
 from .administration import (
@@ -50,6 +51,7 @@ from .login import Login, sasl_authenticate, sasl_handshake
 from .metadata import api_versions, metadata
 from .offsets import list_offsets
 from .producing import Answer, Part, Prepared, Producer, failed, has_failed, is_large, prepare, takes_long
+from .quotas import fetch_pause_ms, produce_pause_ms
 from .schema import Values
 from .transaction_requests import (
     add_offsets_to_txn,
@@ -156,6 +158,9 @@ class KafkaSession:
         if len(self._outstanding):
             self._connection.hold(BEHIND)
             return False
+        if head.key == Key.FETCH and not self._connection.writable:  # what was sent is too much for it, or its rate
+            self._connection.hold(OUTPUT)
+            return False
         if len(frame) > CHECKED_AT_ONCE_BYTES:
             self._later(self._read_and_answer(head, memoryview(bytes(frame))))
         else:
@@ -171,6 +176,8 @@ class KafkaSession:
         call = self._call = Call(self._shared, self._connection, self._login, request)
         call.is_ending = self._is_ending
         body = await ANSWERS[request.head.key](call)
+        if request.head.key == Key.FETCH:
+            body["throttle_ms"] = fetch_pause_ms(self._connection, body)
         self._connection.write(encode_response(request.head, body))
         if call.ends_by:
             self._connection.close(call.ends_by, "refused")
@@ -228,6 +235,7 @@ class KafkaSession:
             assert isinstance(token, Answer)
             prepared = token.prepared
             if prepared.acks:
+                prepared.answer["throttle_ms"] = produce_pause_ms(self._connection)
                 frames.append(encode_response(prepared.head, prepared.answer))
             elif has_failed(prepared):  # nothing else can tell it
                 self._connection.close("a publish that asks for no answer has failed", "refused")

@@ -66,7 +66,7 @@ class Api(NamedTuple):
 
 
 def throttle(since: int = 0) -> Field:
-    """How long a client is asked to pause; here it is not read instead."""
+    """How long a client is asked to pause; it is not read as long either (``netserver.kafka.quotas``)."""
     return Field("throttle_ms", INT32, since, 0)
 
 

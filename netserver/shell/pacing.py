@@ -52,6 +52,11 @@ class Brake:
         self._until = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def left_s(self) -> float:
+        """How long it is stopped still."""
+        return max(self._until - self._loop.time(), 0.0) if self.is_on else 0.0
+
     def wait(self, seconds: float) -> None:
         """Stop for so long from now on at least."""
         self._until = max(self._until, self._loop.time() + seconds)

@@ -15,6 +15,7 @@ FILE_MODES = "tests/unit/netserver/access/test_file_modes.py"
 FUJIN_GROUPS = "tests/unit/netserver/fujin/test_fujin_groups.py"
 FUJIN_READER = "tests/unit/netserver/fujin/test_fujin_reader.py"
 KAFKA_GROUP_RIGHTS = "tests/unit/netserver/kafka/test_kafka_group_rights.py"
+KAFKA_QUOTAS = "tests/unit/netserver/kafka/test_kafka_quotas.py"
 KAFKA_LOGIN = "tests/unit/netserver/kafka/test_kafka_login.py"
 KAFKA_RECORDS = "tests/unit/netserver/kafka/test_kafka_records.py"
 KAFKA_STEPS = "tests/unit/netserver/kafka/test_kafka_steps.py"
@@ -24,6 +25,20 @@ QUIC_STRANGERS = "tests/unit/netserver/quic/test_quic_strangers.py"
 QUOTAS = "tests/unit/netserver/access/test_quotas.py"
 
 MUTANTS = (
+    Mutant(
+        "send a Kafka client more than its rate",
+        "netserver/kafka/session.py::KafkaSession._begin",
+        "head.key == Key.FETCH and not self._connection.writable",
+        "False",
+        f"{KAFKA_QUOTAS} -k reads_too_much",
+    ),
+    Mutant(
+        "tell a Kafka client of no pause",
+        "netserver/kafka/quotas.py::_ms",
+        "math.ceil(seconds * 1000)",
+        "0",
+        f"{KAFKA_QUOTAS} -k too_much",
+    ),
     Mutant(
         "let anybody into a group of Kafka's consumers",
         "netserver/kafka/group_requests.py::may_anything",

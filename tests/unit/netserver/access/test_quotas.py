@@ -19,7 +19,7 @@ from netserver.fujin import codec as fujin
 from netserver.fujin.codec import PULL
 from netserver.limits import QUOTA_BURST_S
 from netserver.tank import messages as tank
-from tests import access_place, blipmq_peer, fujin_peer, reliably_peer, tank_peer
+from tests import access_place, blipmq_peer, fujin_peer, kafka_peer, reliably_peer, tank_peer
 from tests.access_place import Place, place
 from tests.figg_peer import ATTACH, frame, publish_frame, text
 
@@ -132,6 +132,14 @@ async def fujin_in(here: Place, who: str, until: float) -> int:
         return stored
 
 
+async def kafka_in(here: Place, who: str, until: float) -> int:
+    peer, stored = kafka_peer.Peer(*await here.streams("kafka", who)), 0
+    while time.monotonic() < until:
+        assert (await peer.produce("t", *[b"x" * 50] * 20))["error"] == 0
+        stored += 20
+    return stored
+
+
 async def figg_out(here: Place, who: str, until: float) -> int:
     reader, writer = await here.streams("figg", who)
     writer.write(frame(ATTACH, struct.pack(">H", 0x8000) + text(b"full") + bytes(8)))
@@ -155,6 +163,13 @@ async def tank_out(here: Place, who: str, until: float) -> int:
         chunk = (await peer.answer(tank.ConsumeResponse)).topics[0].partitions[0].chunk
         got = len(list(tank_peer.bundles_of(chunk)))
         count, seq = count + got, seq + got
+    return count
+
+
+async def kafka_out(here: Place, who: str, until: float) -> int:
+    peer, count = kafka_peer.Peer(*await here.streams("kafka", who)), 0
+    while time.monotonic() < until:
+        count += len(await peer.records("full", 1 + count, max_bytes=4096))
     return count
 
 
@@ -182,7 +197,7 @@ async def fujin_out(here: Place, who: str, until: float) -> int:
 
 
 RATES: Final[tuple[Rate, ...]] = (
-    figg_in, tank_in, blipmq_in, fujin_in, figg_out, tank_out, reliably_out, fujin_out,
+    figg_in, tank_in, blipmq_in, fujin_in, kafka_in, figg_out, tank_out, reliably_out, fujin_out, kafka_out,
 )  # fmt: skip
 
 
