@@ -7,7 +7,7 @@ not stored whole: where their bytes are among the pieces, without a hole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from engine.errors import Corrupt
@@ -104,25 +104,59 @@ def put_together(tables: Iterable[Table], catalog: Catalog) -> dict[PartitionKey
     Raises:
         Corrupt: a byte below a tail is in no piece, or in two.
     """
-    whole = {segment.segment_id for segment in catalog.segments}
-    gone = set(catalog.gone)
     found: dict[PartitionKey, dict[int, list[Part]]] = {}
-    ends: dict[tuple[PartitionKey, int], int] = {}
+    assembly = Assembly(catalog)
     for table in tables:
-        for section, begin, end in zip(table.sections, table.places, table.places[1:], strict=False):
+        for index in assembly.add(table.name, table.sections):
+            section = table.sections[index]
+            part = Part(table.name, table.places[index], table.places[index + 1])
             key = PartitionKey(section.topic, section.partition)
-            if section.segment_id in whole or section.topic in gone:
-                continue
-            at = ends.get((key, section.segment_id), 0)
-            if section.begin != at:
-                raise _hole(table.name, key, section.segment_id, at, section.begin)
-            ends[key, section.segment_id] = section.end
-            found.setdefault(key, {}).setdefault(section.segment_id, []).append(Part(table.name, begin, end))
-    for key, tail in catalog.tail.items():
-        at = ends.get((key, tail.segment), 0)
-        if tail.segment not in whole and at != tail.position:
-            raise _hole("head", key, tail.segment, at, tail.position)
+            found.setdefault(key, {}).setdefault(section.segment_id, []).append(part)
+    assembly.end()
     return found
+
+
+class Assembly:
+    """How far each segment that is not stored whole has come, piece by piece in the order of the catalog.
+
+    Args:
+        on_hole: is told of a byte that is in no piece, or in two, and the segment goes on after it; without it Corrupt
+            is raised.
+    """
+
+    def __init__(self, catalog: Catalog, on_hole: Callable[[Corrupt], None] | None = None) -> None:
+        self._catalog = catalog
+        self._on_hole = on_hole
+        self._whole = {segment.segment_id for segment in catalog.segments}
+        self._gone = set(catalog.gone)
+        self._ends: dict[tuple[PartitionKey, int], int] = {}
+
+    def add(self, name: Versioned, sections: Iterable[Section]) -> list[int]:
+        """Which of the sections of the next piece are needed. Raises Corrupt."""
+        needed: list[int] = []
+        for index, section in enumerate(sections):
+            key = PartitionKey(section.topic, section.partition)
+            if section.segment_id in self._whole or section.topic in self._gone:
+                continue
+            at = self._ends.get((key, section.segment_id), 0)
+            if section.begin != at:
+                self._refuse(name, key, section.segment_id, at, section.begin)
+            self._ends[key, section.segment_id] = section.end
+            needed.append(index)
+        return needed
+
+    def end(self) -> None:
+        """To be called after the last piece: every tail has to be there up to its end. Raises Corrupt."""
+        for key, tail in self._catalog.tail.items():
+            at = self._ends.get((key, tail.segment), 0)
+            if tail.segment not in self._whole and at != tail.position:
+                self._refuse("head", key, tail.segment, at, tail.position)
+
+    def _refuse(self, name: Versioned | str, key: PartitionKey, segment_id: int, at: int, begin: int) -> None:
+        hole = _hole(name, key, segment_id, at, begin)
+        if self._on_hole is None:
+            raise hole
+        self._on_hole(hole)
 
 
 def _hole(name: Versioned | str, key: PartitionKey, segment_id: int, at: int, begin: int) -> Corrupt:

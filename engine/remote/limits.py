@@ -31,6 +31,7 @@ STATE_BLOCK_BYTES = 1 << 20
 
 STATE_BLOCK_BYTES_MAX = (1 << 20) + STATE_VALUE_BYTES_MAX + (1 << 10)
 """What a block may hold: it was smaller than the size above when the largest key and value were added."""
+
 PIN_BYTES_MAX = 4096
 """A pin has five short fields."""
 
@@ -39,6 +40,27 @@ PIN_TTL_MS_MAX = 86_400_000
 
 PINS_MAX = 1000
 """Readers at once: what a collector reads before it removes anything."""
+
+READ_BLOCK_BYTES = 4 << 20
+"""Of an object so much is asked for at once: a request that fails costs a second of a slow line."""
+
+READ_REQUESTS = 8
+"""Under way at the same time: with the size above 32 MiB in memory, and more than a line of 10 Gbit/s needs."""
+
+READ_ATTEMPTS = 6
+"""Of one request, beside those that the library makes: with the pauses between them half a minute of an outage."""
+
+READ_PAUSE_S = 0.5
+"""After the first attempt; twice as long after each further one."""
+
+SNAPSHOT_ROWS_MAX = 1 << 21
+"""Rows of all pages together: two million segments are 128 TB, and take a gigabyte of memory."""
+
+RESTORED_FILES_OPEN_MAX = 256
+"""Segments that a restore has open at once: of 1024 descriptors that a process may have as a rule."""
+
+RESTORE_PIN_MS = 3_600_000
+"""What a restore pins it pins for an hour, and again after a third of that."""
 
 PROBE_RACERS = 8
 """Writers at once of which one has to win: stores that cannot do it show it with fewer."""

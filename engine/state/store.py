@@ -47,7 +47,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -290,6 +290,17 @@ def change_stored(path: Path, ops: Sequence[Op]) -> None:
     environment = Environment(path, MAP_BYTES_MIN, SystemFiles(), create=False)
     try:
         environment.write(lambda transaction, _: _change(transaction, changes))
+    finally:
+        environment.close()
+
+
+def fill_stored(path: Path, rounds: Iterable[Sequence[tuple[bytes, bytes | None]]]) -> None:
+    """Makes a state in directory `path`, whose parent is there, of keys with what is stored under them; each round is
+    one transaction. Raises EngineError, and what `rounds` raises."""
+    environment = Environment(path, MAP_BYTES_MIN, SystemFiles(), create=True)
+    try:
+        for changes in rounds:
+            environment.write(lambda transaction, _, changes=changes: _change(transaction, changes))  # type: ignore[misc]
     finally:
         environment.close()
 

@@ -11,6 +11,9 @@ BUCKET = "tests/unit/engine/remote/test_remote_bucket.py"
 CUTTING = "tests/unit/engine/remote/test_remote_cutting.py"
 SHIPPING = "tests/unit/engine/shipping/test_shipping.py"
 STATE_COPY = "tests/unit/engine/remote/test_remote_state_copy.py"
+RESTORING = "tests/unit/engine/remote/test_remote_restoring.py"
+VERIFYING = "tests/unit/engine/remote/test_remote_verifying.py"
+SNAPSHOT = "tests/unit/engine/remote/test_remote_snapshot.py"
 PINS = "tests/unit/engine/remote/test_remote_pins.py"
 MODEL = "tests/property/test_object_storage_model.py"
 
@@ -150,7 +153,7 @@ MUTANTS = (
     ),
     Mutant(
         "put a segment together with a hole at its end",
-        "engine/remote/cutting.py::put_together",
+        "engine/remote/cutting.py::Assembly.end",
         "at != tail.position",
         "at > tail.position",
         CUTTING,
@@ -168,5 +171,82 @@ MUTANTS = (
         "unnamed_in <= oldest",
         "True",
         PINS,
+    ),
+    Mutant(
+        "take an object for what the catalog names without comparing it",
+        "engine/remote/objects.py::Objects._checked",
+        "if digest.hexdigest() != item.hash:",
+        "if False:",
+        f"{SNAPSHOT} {RESTORING}",
+    ),
+    Mutant(
+        "let a restored log go on in the segment that another machine may write to",
+        "engine/remote/restoring.py::Restoring._make_partition",
+        "active.seal(files, handles)",
+        "return Watermark(log_start, tail.first, tail.committed, active.position, active.position, tail.segment)",
+        RESTORING,
+    ),
+    Mutant(
+        "give out numbers of a later version again after an older one was restored",
+        "engine/remote/restoring.py::Restoring._make_partitions",
+        "newest = Catalog(tail={**catalog.tail, **self._snapshot.newest.tail})",
+        "newest = catalog",
+        RESTORING,
+    ),
+    Mutant(
+        "take an end of a log that its own recovery does not find",
+        "engine/remote/restoring.py::Restoring._recover",
+        "if report.cut or (has_records and recovered.committed_seq != tail.committed):",
+        "if False:",
+        RESTORING,
+    ),
+    Mutant(
+        "take objects of another lineage",
+        "engine/remote/snapshot.py::_pages",
+        "if page.lineage != head.lineage:",
+        "if False:",
+        f"{RESTORING} {VERIFYING}",
+    ),
+    Mutant(
+        "take a copy of the state that is later than the version that was asked for",
+        "engine/remote/stored_state.py::state_changes",
+        "if any(_digest(entry.value) in later.get(entry.key, ()) for entry in entries):",
+        "if False:",
+        SNAPSHOT,
+    ),
+    Mutant(
+        "apply changes of the state that the copy has already",
+        "engine/remote/snapshot.py::Snapshot._since_copy",
+        "if ref.name.version > copied",
+        "if ref.name.version >= 0",
+        f"{RESTORING} {SNAPSHOT}",
+    ),
+    Mutant(
+        "end a verification at the first damaged object",
+        "engine/remote/verifying.py::Verifier._contained",
+        "self._tell(problem)",
+        "raise",
+        VERIFYING,
+    ),
+    Mutant(
+        "call numbers missing that a primary before has lost, or not",
+        "engine/remote/verifying.py::_are_lost",
+        "first = max(first, end + 1)",
+        "first = last + 1",
+        VERIFYING,
+    ),
+    Mutant(
+        "believe a list of the store that is behind",
+        "engine/remote/verifying.py::Verifier._describe",
+        "found = self._objects.patiently(lambda: self._objects.store.describe(wanted.name))",
+        "raise Absent(wanted.name)",
+        VERIFYING,
+    ),
+    Mutant(
+        "let a pin end while its reader reads",
+        "engine/remote/pinning.py::PinKeeper.beat",
+        "self._renew()",
+        "pass",
+        SNAPSHOT,
     ),
 )
