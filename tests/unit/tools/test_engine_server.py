@@ -356,3 +356,19 @@ def test_a_start_loads_no_client() -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == ["netserver.client"]
+
+
+def test_a_start_reads_no_authorities_of_the_system() -> None:
+    """They are for clients, and reading them would take a tenth of it; what the environment names is left alone."""
+    code = (
+        "import os\n"
+        "from tools.engine_server import load_aiohttp\n"
+        "before = dict(os.environ)\n"
+        "load_aiohttp()\n"
+        "import netserver.app\n"
+        "from aiohttp import connector\n"
+        "print(connector._SSL_CONTEXT_VERIFIED.get_ca_certs(), dict(os.environ) == before, before['SSL_CERT_FILE'])\n"
+    )
+    environment = {**os.environ, "SSL_CERT_FILE": "somebodys.pem"}
+    found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True)
+    assert found.stdout == b"[] True somebodys.pem\n"
