@@ -41,6 +41,7 @@ Settings = Mapping[str, Mapping[str, Any]]
 
 FREE_PORT = "127.0.0.1:0"
 ROOT = Path(__file__).resolve().parents[1]
+COMMAND = (sys.executable, "-P", str(ROOT / "quintlog.py"), "engine-server")
 
 
 class ServerProcess:
@@ -65,7 +66,7 @@ class ServerProcess:
         environment: Mapping[str, str] | None = None,
         command: tuple[str, ...] | None = None,
     ) -> None:
-        self._command = command or (sys.executable, "-P", str(ROOT / "quintlog.py"), "engine-server")
+        self._command = command or COMMAND
         self._temporary = tempfile.TemporaryDirectory(prefix="quintlog-") if data_dir is None else None
         self.data_dir = data_dir if data_dir is not None else Path(self._temporary.name) / "data"  # type: ignore[union-attr]
         self.addresses: dict[str, tuple[str, int]] = {}
@@ -168,9 +169,7 @@ class ServerProcess:
         command = [*self._command, "--data-dir", str(self.data_dir)]
         for section, where in self._listen.items():
             command += [f"--{section}", where]
-        self._process = subprocess.Popen(
-            [*command, *self._arguments], env=environment, stdout=subprocess.PIPE, stderr=self._log, text=True
-        )
+        self._process = self._launched([*command, *self._arguments], environment)
         self._lines = queue.SimpleQueue()
         assert self._process.stdout is not None
         self._pump = threading.Thread(target=_pump, args=(self._process.stdout, self._lines), daemon=True)
@@ -221,6 +220,9 @@ class ServerProcess:
                     raise
 
     # --- inside
+
+    def _launched(self, command: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=self._log, text=True)
 
     def _wait_ready(self, deadline: float) -> None:
         self.output = []

@@ -29,6 +29,7 @@ def parts(path: Path) -> dict[str, str]:
     return found
 
 
+@pytest.mark.usefixtures("own_process")
 def test_beside_a_server(tmp_path: Path, logtool: Logtool) -> None:
     config, out, log = tmp_path / "quintlog.toml", tmp_path / "report.tar.gz", tmp_path / "server.log"
     config.write_text(f'[blipmq]\nallowed_api_keys = "{KEY}"\n[topics]\nretention_ms = "7d"\n')
