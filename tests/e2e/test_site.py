@@ -41,12 +41,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "site"
 
 
+@pytest.mark.slow
 def test_every_page_is_in_the_navigation(site: Path) -> None:
     shown = (site / "README.html").read_text().partition("sidebar-tree")[2].partition("</aside>")[0]
     for page in (ROOT / "docs").glob("*.md"):
         assert f'href="docs/{page.stem}.html"' in shown, page.name
 
 
+@pytest.mark.slow
 def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 30
@@ -57,6 +59,7 @@ def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
         assert not re.search(r"(@import|url\()\s*[\"']?(https?:)?//", style.read_text()), style.name
 
 
+@pytest.mark.slow
 def test_commands_and_calls_are_there(site: Path) -> None:
     """They are made from the code when the site is."""
     commands, calls = ((site / "docs" / f"{name}.html").read_text() for name in ("commands", "python"))
