@@ -191,6 +191,8 @@ class Connection(OutputBound, Receiving, asyncio.BufferedProtocol):
         try:
             if self._peer_eof or not self.transport.can_write_eof():
                 self.transport.close()
+                if not self.output_bytes() and self.transport.get_extra_info("sslcontext") is None:
+                    return  # nothing is left to wait for: `connection_lost` is next
             else:
                 self.transport.write_eof()
                 if not self._reading:

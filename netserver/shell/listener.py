@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, cast
 
 from netserver.config.settings import Address
 from netserver.errors import ListenError
@@ -226,9 +226,7 @@ class TcpListener:
                 self._cannot_accept(error)
                 return
             self._starved = False
-            task = self._loop.create_task(self._set_up(accepted, self._gate.enter()))
-            self._setups.add(task)
-            task.add_done_callback(self._setups.discard)
+            self._setups.add(self._loop.create_task(self._set_up(accepted, self._gate.enter())))
 
     def _cannot_accept(self, error: OSError) -> None:
         """Look again when a connection has ended, or after a while; never spin."""
@@ -257,6 +255,8 @@ class TcpListener:
             log.exception("%s: a connection could not be set up", self.name)
             accepted.close()
             leave()
+        finally:
+            self._setups.discard(cast(asyncio.Task[None], asyncio.current_task()))
 
 
 def _bound(family: int, kind: int, proto: int, where: tuple[str | int, ...]) -> socket.socket:
