@@ -11,6 +11,7 @@ What is compared is run by turns, and medians are told: a machine with other wor
 
 from __future__ import annotations
 
+import http.client
 import os
 import selectors
 import shutil
@@ -19,6 +20,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +40,7 @@ SECONDS: Final = float(os.environ.get("BENCH_SECONDS", "1"))
 LIMITED: Final = "127.0.7.1"
 """The address of the identity with a quota."""
 RATE: Final = 10_000
+HTTP_RATE: Final = 100
 KEY: Final = "the key of the one that is limited over HTTP"
 TRIES_PER_S: Final = 1000
 
@@ -101,23 +104,47 @@ def rights(directory: Path, program: Path, rounds: int) -> None:
     compare(rounds, {"without": lambda: publish([]), "with rights": lambda: publish([line])})
 
 
+@contextmanager
+def politely(process: ServerProcess, path: str, per_s: int) -> Iterator[None]:
+    """Somebody publishes a record over HTTP so often, and never more."""
+    done = threading.Event()
+
+    def publish() -> None:
+        connection = http.client.HTTPConnection(*process.address("admin"))
+        at = time.monotonic()
+        while not done.wait(max(at - time.monotonic(), 0)):
+            connection.request("POST", path, b"x" * 100, {"Authorization": f"Bearer {KEY}"})
+            connection.getresponse().read()
+            at += 1 / per_s
+        connection.close()
+
+    thread = threading.Thread(target=publish)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def quotas(directory: Path, program: Path, rounds: int) -> None:
     """One that publishes by a window of 4096, beside one at its limit that never stops; alone twice: that is the noise.
 
-    Over Figg 8 connections of windows of 4096, over HTTP 32 that come again as soon as they are answered.
+    Over Figg 8 connections of windows of 4096, over HTTP 32 that come again as soon as they are answered, and beside
+    them one that keeps to the same rate by itself: what the rate costs whoever uses it.
     """
-    http = directory / "load_http"
-    subprocess.run(["cc", "-O2", "-o", str(http), str(HERE / "load_http.c")], check=True)
+    load_http = directory / "load_http"
+    subprocess.run(["cc", "-O2", "-o", str(load_http), str(HERE / "load_http.c")], check=True)
     lines = [
         {"name": "limited", "networks": [LIMITED], "publish": ["*"], "quotas": {"records_in_per_s": RATE}},
-        {"name": "limited-2", "publish": ["*"], "quotas": {"records_in_per_s": 100}},
+        {"name": "limited-2", "publish": ["*"], "quotas": {"records_in_per_s": HTTP_RATE}},
         {"name": "other", "networks": ["127.0.0.0/8"], "publish": ["*"]},
     ]
     with serving(directory, lines) as process:
         figg = Figg(program, process)
         over_figg = [program, "publish", figg.host, figg.port, "bench-a", 100, 8, WINDOW, 600]
         records = "/v1/topics/bench-b/records"
-        over_http = [http, "publish", *process.address("admin"), KEY, records, "none", 100, 1, 32, 600]
+        over_http = [load_http, "publish", *process.address("admin"), KEY, records, "none", 100, 1, 32, 600]
 
         def publish() -> Load:
             machine.warm_memory(1 << 29)
@@ -132,9 +159,15 @@ def quotas(directory: Path, program: Path, rounds: int) -> None:
                 finally:
                     flood.kill()
 
+        def beside_polite() -> Load:
+            with politely(process, records, HTTP_RATE):
+                time.sleep(1)
+                return publish()
+
         publish()
         ways = {"alone": publish, "alone again": publish}
         ways |= {"beside Figg": lambda: beside(over_figg), "beside HTTP": lambda: beside(over_http)}
+        ways |= {"beside polite HTTP": beside_polite}
         compare(rounds, ways)
         found = str(process.admin("GET", "/metrics")).splitlines()
         print(*(line for line in found if line.startswith("quintlog_identity_records_total")), sep="\n")
