@@ -35,8 +35,8 @@ from engine.formats import batch_pure
 from engine.formats.batch_header import HEADER_BYTES, MAGIC_BYTES, VERSION, BatchHeader, check_body, read_header
 from engine.formats.batch_seal import batch_end, locate, number, seal, verify
 from engine.formats.bundle import MessageCursor
-from engine.formats.extension import SEQUENCE_MASK, Marks, Producer, decode_headers, decode_marks, encode_extension
-from engine.formats.record import BatchError, Record
+from engine.formats.extension import SEQUENCE_MASK, Producer, decode_headers, decode_marks, encode_extension
+from engine.formats.record import BatchError, Marks, Record
 from engine.limits import BATCH_BYTES_TARGET, BUNDLE_BYTES_MAX, BUNDLE_RECORDS_MAX, EXTENSION_BYTES_MAX
 
 __all__ = [
@@ -582,7 +582,7 @@ class RecordCursor(MessageCursor):
         """The current record as an object. Raises BatchError if the batch's extension is not sound."""
         key = self.part(self.key_start, self.key_end)
         value = self.part(self.value_start, self.value_end)
-        return Record(self.seq, self.timestamp, key, value, self.headers(), self.qos0)
+        return Record(self.seq, self.timestamp, key, value, self.headers(), self.qos0, self.marks())
 
 
 def records(buffer: Buffer, start: int = 0, end: int | None = None, from_seq: int = 0) -> Iterator[Record]:

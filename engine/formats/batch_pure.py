@@ -24,8 +24,8 @@ from engine.formats.batch_header import (
     read_header,
 )
 from engine.formats.bundle_pure import Bundle, MessageCursor, varint
-from engine.formats.extension import SEQUENCE_MASK, Marks, Producer, decode_headers, decode_marks, encode_extension
-from engine.formats.record import BatchError, Record
+from engine.formats.extension import SEQUENCE_MASK, Producer, decode_headers, decode_marks, encode_extension
+from engine.formats.record import BatchError, Marks, Record
 from engine.limits import (
     BATCH_BYTES_TARGET,
     BUNDLE_BYTES_MAX,
@@ -518,7 +518,7 @@ class RecordCursor(MessageCursor):
     def record(self) -> Record:
         key = bytes(self.data[self.key_start : self.key_end])
         value = bytes(self.data[self.value_start : self.value_end])
-        return Record(self.seq, self.timestamp, key, value, self.headers(), self.qos0)
+        return Record(self.seq, self.timestamp, key, value, self.headers(), self.qos0, self.marks())
 
 
 def records(buffer: Buffer, start: int = 0, end: int | None = None, from_seq: int = 0) -> Iterator[Record]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgpack
 
-from engine.formats.record import BatchError
+from engine.formats.record import BatchError, Marks
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
@@ -26,17 +26,6 @@ SEQUENCE_MASK = (1 << 31) - 1
 
 _PRODUCER_BEGIN = b"\xa1p\x93"
 _PRODUCER_BYTES = 20  # that entry at most: its name, a list of three, and numbers of 64, 16 and 32 bits
-
-
-class Marks(NamedTuple):
-    """What of a record its message cannot say."""
-
-    is_null: bool = False
-    """The value is null, not empty."""
-    key: bytes | None = None
-    """A key that is empty or longer than 255 bytes; None: it is what the message says."""
-    null_headers: tuple[int, ...] = ()
-    """Places, among the record's headers, of those whose value is null, not empty."""
 
 
 class Producer(NamedTuple):

@@ -19,6 +19,10 @@ HEX_ROW: Final = 16
 NOTHING: Final = "-"
 
 
+NULL: Final = "(null)"
+"""Stands for the value of a record that has none."""
+
+
 def text_of(value: bytes) -> str:
     """Bytes as text that shows what is in it: no character of it acts on the page, or hides.
 

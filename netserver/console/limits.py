@@ -74,3 +74,6 @@ HISTORY_DISK_MINUTES: Final = 1440
 
 DISK_RATE_LEAST_S: Final = 600.0
 """Nothing is said of the days left before the free room was watched for so long: a minute's load says nothing."""
+
+LOOK_ROOM_BYTES: Final = 1024
+"""Room beside a record's own bytes when it is written as a batch, to show it as Kafka's clients get it."""

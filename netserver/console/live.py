@@ -20,7 +20,7 @@ from aiohttp import WSMsgType, web
 
 from engine.errors import EngineError
 from netserver.access.access import Forbidden
-from netserver.console.formatting import count_text, name_text, size_text, text_of, time_text
+from netserver.console.formatting import NULL, count_text, name_text, size_text, text_of, time_text
 from netserver.console.limits import CONSOLE_LIVE_RECORDS, CONSOLE_LIVE_S
 from netserver.console.searching import Row, Search
 from netserver.http.socket import Credit, open_socket
@@ -119,7 +119,7 @@ class Live:
             "offset": str(row.offset),
             "time": time_text(row.timestamp_ms),
             "key": name_text(row.key),
-            "value": text_of(row.value),
+            "value": NULL if row.is_null else text_of(row.value),
             "size": size_text(row.size_bytes),
             "cut": row.is_cut,
             "href": self._href(row.partition, row.offset),

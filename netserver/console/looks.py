@@ -6,11 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from engine.formats.batch import BatchWriter
 from engine.formats.bundle_encode import encode_bundle
 from netserver.blipmq import codec as blipmq
+from netserver.console.limits import LOOK_ROOM_BYTES
 from netserver.figg import codec as figg
 from netserver.fujin import codec as fujin
 from netserver.http.json_lines import line_of
+from netserver.kafka.records import build_records
 from netserver.reliably.topic_stream import record_line
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ def looks_of(topic: bytes, partition: int, record: Record) -> list[Look]:
         ("tank", "a bundle of one message", lambda: _bundle(record)),
         ("blipmq", "PUBLISH, its tag is counted by the subscription", lambda: _delivery(topic, record)),
         ("fujin", "a message with its id", lambda: _message(partition, record)),
+        ("kafka", "a batch of one record, uncompressed", lambda: _kafka_batch(record)),
         ("reliably", "a line, its id is counted by the session", lambda: record_line(1, record)),
         ("http", "a line of JSON", lambda: line_of(partition, record)),
     )
@@ -57,6 +61,15 @@ def _bundle(record: Record) -> bytes:
 
 def _delivery(topic: bytes, record: Record) -> bytes:
     return blipmq.publish(record.seq, 0 if record.qos0 else 1, topic, record.value)
+
+
+def _kafka_batch(record: Record) -> bytes:
+    size_bytes = len(record.value) + 2 * sum(map(len, (record.any_key or b"", *record.headers)))
+    writer = BatchWriter(bytearray(size_bytes + LOOK_ROOM_BYTES + 16 * len(record.headers)), record.seq)
+    writer.begin(record.timestamp_ms)
+    writer.put_record(record.value, record.key, record.timestamp_ms, record.headers, record.marks)
+    writer.close_batch()
+    return bytes(build_records(memoryview(writer.buffer)[: writer.position], record.seq, 1)[0])
 
 
 def _message(partition: int, record: Record) -> bytes:

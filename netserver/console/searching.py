@@ -33,7 +33,7 @@ class Row:
     """A record of a list.
 
     Attributes:
-        value: its beginning; ``size_bytes`` is that of the whole.
+        value: its beginning; ``size_bytes`` is that of the whole; null: see ``is_null``.
     """
 
     partition: int
@@ -43,6 +43,7 @@ class Row:
     value: bytes
     size_bytes: int
     headers: int
+    is_null: bool = False
 
     @property
     def is_cut(self) -> bool:
@@ -52,8 +53,9 @@ class Row:
 
 def row_of(partition: int, record: Record) -> Row:
     """A record as a list shows it."""
-    value, headers = record.value, len(record.headers) // 2
-    return Row(partition, record.seq, record.timestamp_ms, record.key, value[:CONSOLE_CUT_BYTES], len(value), headers)
+    value, key, headers = record.value, (record.any_key or b"")[:CONSOLE_CUT_BYTES], len(record.headers) // 2
+    shown = value[:CONSOLE_CUT_BYTES]
+    return Row(partition, record.seq, record.timestamp_ms, key, shown, len(value), headers, record.is_null)
 
 
 @dataclass(slots=True)

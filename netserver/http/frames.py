@@ -149,7 +149,7 @@ def frame_lines(
 ) -> tuple[Buffer, int, int]:
     """Records ``from_seq`` to ``last_seq`` as lines of JSON (``rows.line_of``); about ``bytes_max``, at least one.
 
-    It stops before a record that has headers, or a key or value that is no UTF-8.
+    It stops before a record that has headers or marks, or a key or value that is no UTF-8.
 
     Args:
         batches: verified whole batches.
@@ -171,7 +171,7 @@ def frame_lines(
     while cursor.next():
         if cursor.seq > last_seq:
             break
-        if count >= records_max or (cursor.bundles_end != cursor.batch_end and cursor.headers()):
+        if count >= records_max or (cursor.bundles_end != cursor.batch_end and (cursor.headers() or cursor.marks())):
             return memoryview(buffer)[:used], next_seq, count
         size = text_size(cursor.data, cursor.value_start, cursor.value_end)
         key_size = text_size(cursor.data, cursor.key_start, cursor.key_end)

@@ -87,7 +87,7 @@ def frame_lines(
     while cursor.next():
         if cursor.seq > last_seq:
             break
-        if count >= records_max or cursor.headers():
+        if count >= records_max or cursor.headers() or cursor.marks():
             return b"".join(parts), next_seq, count
         try:
             value = _text(cursor.data[cursor.value_start : cursor.value_end])

@@ -5,7 +5,8 @@ stored as it was sent), and perhaps ``key`` or ``key_base64``, ``timestamp_ms``,
 ``{"name", "value"}``, each also with ``_base64``). Other names are refused: a misspelled ``key`` would be lost.
 
 A line that is read has ``partition``, ``offset``, ``timestamp_ms``, ``key`` unless there is none, ``value`` and
-``headers`` unless there are none; bytes that are no UTF-8 are in ``value_base64`` and so on.
+``headers`` unless there are none; bytes that are no UTF-8 are in ``value_base64`` and so on. A ``value`` of null (of a
+record or a header) is one that Kafka's clients have published like that.
 """
 
 from __future__ import annotations
@@ -164,7 +165,7 @@ class _Out(msgspec.Struct, omit_defaults=True):
     timestamp_ms: int
     key: Text = UNSET
     key_base64: Text = UNSET
-    value: Text = UNSET
+    value: Text | None = UNSET
     value_base64: Text = UNSET
     headers: Any = UNSET
 
@@ -172,22 +173,24 @@ class _Out(msgspec.Struct, omit_defaults=True):
 def line_of(partition: int, record: Record) -> bytes:
     """A record as a line of JSON, its newline included."""
     out = _Out(partition, record.seq, record.timestamp_ms)
-    if record.key:
+    key = record.any_key
+    if key is not None:
         try:
-            out.key = record.key.decode()
+            out.key = key.decode()
         except UnicodeDecodeError:
-            out.key_base64 = base64.b64encode(record.key).decode()
+            out.key_base64 = base64.b64encode(key).decode()
     try:
-        out.value = record.value.decode()
+        out.value = None if record.is_null else record.value.decode()
     except UnicodeDecodeError:
         out.value_base64 = base64.b64encode(record.value).decode()
     if record.headers:
-        pairs = zip(record.headers[::2], record.headers[1::2], strict=False)
-        out.headers = [_field("name", name) | _field("value", value) for name, value in pairs]
+        out.headers = [_field("name", name) | _field("value", value) for name, value in record.header_pairs()]
     return _ENCODE(out) + b"\n"
 
 
-def _field(name: str, value: bytes) -> dict[str, str]:
+def _field(name: str, value: bytes | None) -> dict[str, str | None]:
+    if value is None:
+        return {name: None}
     try:
         return {name: value.decode()}
     except UnicodeDecodeError:

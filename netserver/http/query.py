@@ -110,7 +110,7 @@ class Filter:
 
     def wants(self, record: Record) -> bool:
         """Whether a record passes."""
-        if self.key is not None and record.key != self.key:
+        if self.key is not None and record.any_key != self.key:
             return False
         if self.contains is not None and self.contains not in record.value:
             return False

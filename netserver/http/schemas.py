@@ -59,6 +59,7 @@ def named(name: str) -> dict[str, Schema]:
 SETTING_VALUE: Final[Schema] = {"anyOf": [TEXT, WHOLE, FLAG, listed(TEXT), mapped(mapped(TEXT))]}
 NAME: Final = named("name")
 VALUE: Final = named("value")
+NULLABLE_VALUE: Final = VALUE | {"value": optional(TEXT)}
 POSITION: Final[Schema] = {"anyOf": [TEXT, WHOLE]}
 POSITION_FIELDS: Final = {
     "id": optional(COUNT),
@@ -171,7 +172,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "Record": document(
         {"partition": COUNT, "offset": COUNT, "timestamp_ms": COUNT},
-        {**named("key"), **VALUE, "headers": listed(document({}, NAME | VALUE))},
+        {**named("key"), **NULLABLE_VALUE, "headers": listed(document({}, NAME | NULLABLE_VALUE))},
     ),
     "Remark": document({"partition": COUNT, "first_offset": COUNT, "last_offset": COUNT, "remark": TEXT}),
     "ConsoleLogin": document({"path": TEXT, "expires_seconds": NUMBER}),

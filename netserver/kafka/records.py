@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from engine.formats.batch import BatchWriter, RecordCursor
-from engine.formats.extension import Marks
+from engine.formats.record import Marks
 
 from . import record_bytes
 from .limits import FETCHED_BATCH_BYTES, FETCHED_OBJECTS_MAX, HEADERS_MAX, PACKED_OBJECTS_MAX

@@ -338,6 +338,13 @@ MUTANTS = (
         "tests/unit/netserver/admin/test_metrics.py -k slices",
     ),
     Mutant(
+        "write lines of records with null values as if these were empty",
+        "netserver/http/frames_pure.py::frame_lines",
+        "or cursor.marks()",
+        "",
+        "tests/unit/netserver/kafka/test_kafka_other_readers.py -k http",
+    ),
+    Mutant(
         "change a group of Kafka's consumers that somebody is in",
         "netserver/admin/kafka_groups.py::KafkaGroups._check_empty",
         "consumers.has_members(group.name)",

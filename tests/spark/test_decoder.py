@@ -11,8 +11,7 @@ import pytest
 
 from engine.formats import batch
 from engine.formats.bundle import encode_bundle
-from engine.formats.extension import Marks
-from engine.formats.record import BatchError, BundleError, Record
+from engine.formats.record import BatchError, BundleError, Marks, Record
 from tests.batches import TIME, put_bundle, sealed, writer
 from tools.spark.limits import TIMESTAMP_MS_MAX
 from tools.spark.source import decoder, decoder_pure

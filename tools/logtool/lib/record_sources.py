@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import quote, urlencode
 
-from engine.formats.record import Record
+from engine.formats.record import Marks, Record
+from engine.limits import KEY_BYTES_MAX
 from engine.positions import LATEST, Position
 from engine.reader import Loss, PartitionReader
 from netserver.http.query import Filter
@@ -247,10 +248,20 @@ class Served:
 
 def record_of(found: dict[str, Any]) -> tuple[int, Record]:
     """The partition and the record of a line of JSON."""
-    pairs = [(_bytes(header, "name"), _bytes(header, "value")) for header in found.get("headers", ())]
-    headers = tuple(part for pair in pairs for part in pair)
+    listed = found.get("headers", ())
+    headers = tuple(part for header in listed for part in (_bytes(header, "name"), _bytes(header, "value")))
     key, value = _bytes(found, "key"), _bytes(found, "value")
-    return found["partition"], Record(found["offset"], found["timestamp_ms"], key, value, headers)
+    is_usual = 0 < len(key) <= KEY_BYTES_MAX or not found.keys() & {"key", "key_base64"}
+    null_headers = tuple(at for at, header in enumerate(listed) if _is_null(header))
+    marks = Marks(_is_null(found), None if is_usual else key, null_headers)
+    key = key if is_usual else b""
+    return found["partition"], Record(
+        found["offset"], found["timestamp_ms"], key, value, headers, marks=marks if marks != Marks() else None
+    )
+
+
+def _is_null(found: dict[str, Any]) -> bool:
+    return "value" in found and found["value"] is None
 
 
 def _pointer(steps: tuple[str, ...]) -> str:
@@ -259,4 +270,4 @@ def _pointer(steps: tuple[str, ...]) -> str:
 
 def _bytes(found: dict[str, Any], name: str) -> bytes:
     encoded = found.get(f"{name}_base64")
-    return base64.b64decode(encoded) if encoded is not None else str(found.get(name, "")).encode()
+    return base64.b64decode(encoded) if encoded is not None else str(found.get(name) or "").encode()

@@ -16,6 +16,8 @@ from tools.logtool.lib.output import Output, bytes_fields, json_bytes, printable
 
 DECODES = ("auto", "text", "hex", "base64", "json", "msgpack")
 _CSV_SPECIAL = frozenset(b'",\r\n')
+NULL = b"(null)"
+"""Stands in lines for the value of a record that has none: Kafka's clients remove a key with it."""
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\0": "\0", "\\\\": "\\", "\\r": "\r"}
 
 
@@ -73,8 +75,8 @@ def formatter(template: str, decode: Callable[[bytes], bytes]) -> Callable[[int,
         "o": (b"%d", lambda _, record: record.seq),
         "t": (b"%b", lambda _, record: time_text(record.timestamp_ms).encode()),
         "T": (b"%d", lambda _, record: record.timestamp_ms),
-        "k": (b"%b", lambda _, record: decode(record.key)),
-        "v": (b"%b", lambda _, record: decode(record.value)),
+        "k": (b"%b", lambda _, record: decode(record.any_key or b"")),
+        "v": (b"%b", lambda _, record: NULL if record.is_null else decode(record.value)),
         "s": (b"%d", lambda _, record: len(record.value)),
     }
     form = b""
@@ -96,7 +98,7 @@ def formatter(template: str, decode: Callable[[bytes], bytes]) -> Callable[[int,
             raise click.BadParameter(f"{pair!r}: expected %p %o %t %T %k %v %s or %%", param_hint="--format")
         at += 2 if pair in _ESCAPES or pair[0] == "%" else 1
     if form == b"%b\n" and decode is bytes:
-        return lambda _, record: record.value + b"\n"  # the usual case
+        return lambda _, record: (NULL if record.is_null else record.value) + b"\n"  # the usual case
     return lambda partition, record: form % tuple([get(partition, record) for get in getters])
 
 
@@ -105,13 +107,16 @@ def record_item(record: Record, partition: int | None = None) -> dict[str, Any]:
     item: dict[str, Any] = {} if partition is None else {"partition": partition}
     item |= {"offset": record.seq, "timestamp": time_text(record.timestamp_ms)}
     item["timestamp_ms"] = record.timestamp_ms
-    if record.key:
-        item |= bytes_fields("key", record.key)
-    item |= bytes_fields("value", record.value)
+    if record.any_key is not None:
+        item |= bytes_fields("key", record.any_key)
+    item |= _value_fields(None if record.is_null else record.value)
     if record.headers:
-        pairs = zip(record.headers[::2], record.headers[1::2], strict=False)
-        item["headers"] = [bytes_fields("name", name) | bytes_fields("value", value) for name, value in pairs]
+        item["headers"] = [bytes_fields("name", name) | _value_fields(value) for name, value in record.header_pairs()]
     return item
+
+
+def _value_fields(value: bytes | None) -> dict[str, Any]:
+    return {"value": None} if value is None else bytes_fields("value", value)
 
 
 def where_option(text: str) -> tuple[tuple[str, ...], str]:
@@ -160,7 +165,8 @@ class Printer:
         return (b",\n" if self.count else b"\n") + self._item(partition, record)
 
     def _csv(self, partition: int, record: Record) -> bytes:
-        cells = [self._decode(record.key), self._decode(record.value)]
+        value = b"" if record.is_null else self._decode(record.value)
+        cells = [self._decode(record.any_key or b""), value]
         quoted = [b'"' + cell.replace(b'"', b'""') + b'"' if set(cell) & _CSV_SPECIAL else cell for cell in cells]
         first = [b"%d" % partition] if self._tells_partition else []
         return b",".join([*first, b"%d" % record.seq, time_text(record.timestamp_ms).encode(), *quoted]) + b"\n"

@@ -7,8 +7,8 @@ from types import ModuleType
 import msgpack
 import pytest
 
-from engine.formats.extension import Marks, Producer, decode_headers, decode_marks, decode_producer, encode_extension
-from engine.formats.record import BatchError
+from engine.formats.extension import Producer, decode_headers, decode_marks, decode_producer, encode_extension
+from engine.formats.record import BatchError, Marks
 from tests.batches import TIME, both, headers_of, sealed, writer
 
 pytestmark = pytest.mark.checked

@@ -14,7 +14,7 @@ from netserver.app import Server
 from netserver.kafka import coordinator
 from netserver.kafka.describe import assigned
 from tests.console_visitor import Visitor
-from tests.kafka_peer import Peer, with_server
+from tests.kafka_peer import Peer, Record, with_server
 from tests.unit.netserver.http.test_http_records import Records
 from tests.unit.netserver.kafka.test_kafka_groups import GROUP, Member
 
@@ -164,6 +164,22 @@ def test_the_console_shows_members_and_resets_when_they_have_left() -> None:
                 f"/console/groups/{GROUP}/reset?protocol=kafka", 200, position="latest"
             )
             assert ">kafka</td>" in await visitor.get("/console/groups?text=g")
+
+    with_server(test)
+
+
+def test_the_console_shows_what_is_null() -> None:
+    async def test(server: Server) -> None:
+        peer = await with_topics(server)
+        await peer.produce("t", Record(None, b"k" * 300, headers=(("<h>", None),)), index=1)
+        async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as http:
+            visitor = Visitor(server, http)
+            await visitor.log_in((server.data_dir / TOKEN_FILE).read_text().strip())
+            page = await visitor.get("/console/topics/t/records/1/1")
+            assert "The value is null" in page
+            assert "k" * 300 in page
+            assert '<span class="quiet">null</span></td>' in page, "the header's"
+            assert '<span class="quiet">null</span></td>' in await visitor.get("/console/topics/t/records?partition=1")
 
     with_server(test)
 

@@ -1,4 +1,5 @@
-"""Null values, empty and long keys, null values of headers: every other reader has an empty value, and no key."""
+"""Null values, empty and long keys, null values of headers: JSON shows them, as do `cat` and the console; every other
+reader has an empty value, and no key."""
 
 from __future__ import annotations
 
@@ -9,17 +10,21 @@ from types import ModuleType
 import pytest
 
 from engine.formats.bundle import decode_bundle
-from engine.formats.record import Record
+from engine.formats.record import Marks, Record
 from engine.reader import DirectoryReader
+from netserver.console.looks import looks_of
 from netserver.http import frames, frames_pure
+from netserver.http.json_lines import line_of
 from netserver.kafka.appending import append_records
 from netserver.kafka.checking import check_records
 from netserver.tank import frames as tank_frames
 from netserver.tank import frames_pure as tank_frames_pure
 from tests.engine_log import EngineLog
 from tests.kafka_batches import TIME, Message, batch
+from tests.kafka_peer import records_of
 from tests.tank_peer import bundles_of
 from tests.unit.conftest import Logtool
+from tools.logtool.lib.record_sources import record_of
 
 pytestmark = pytest.mark.checked
 
@@ -32,10 +37,17 @@ MESSAGES = [
 ]
 SEEN = [
     Record(1, TIME, b"key", b"usual"),
-    Record(2, TIME, b"deleted", b""),
-    Record(3, TIME, b"", b"v"),
-    Record(4, TIME, b"", b"v"),
-    Record(5, TIME, b"", b"", (b"h", b"")),
+    Record(2, TIME, b"deleted", b"", marks=Marks(is_null=True)),
+    Record(3, TIME, b"", b"v", marks=Marks(key=b"")),
+    Record(4, TIME, b"", b"v", marks=Marks(key=b"k" * 300)),
+    Record(5, TIME, b"", b"", (b"h", b""), marks=Marks(is_null=True, null_headers=(0,))),
+]
+LINES = [
+    {"key": "key", "value": "usual"},
+    {"key": "deleted", "value": None},
+    {"key": "", "value": "v"},
+    {"key": "k" * 300, "value": "v"},
+    {"value": None, "headers": [{"name": "h", "value": None}]},
 ]
 
 
@@ -66,11 +78,13 @@ def test_a_reader_of_the_directory(directory: Path) -> None:
 
 @pytest.mark.parametrize("module", [frames, frames_pure], ids=["compiled", "pure"])
 def test_http(batches: bytes, module: ModuleType) -> None:
-    lines, next_seq, count = module.frame_lines(batches, 1, 4, 0, 1 << 20, 100)
-    assert (next_seq, count) == (5, 4)
-    wanted = [{"key": "key", "value": "usual"}, {"key": "deleted", "value": ""}, {"value": "v"}, {"value": "v"}]
-    found = [json.loads(line) for line in bytes(lines).splitlines()]
-    assert [{name: line[name] for name in ("key", "value") if name in line} for line in found] == wanted
+    assert module.frame_lines(batches, 1, 5, 0, 1 << 20, 100)[1:] == (2, 1), "the usual one"
+    for seq in range(2, 6):
+        assert module.frame_lines(batches, seq, 5, 0, 1 << 20, 100)[1:] == (seq, 0), "they are left to `line_of`"
+    head = {"partition": 0, "timestamp_ms": TIME}
+    for record, line in zip(SEEN, LINES, strict=True):
+        assert json.loads(line_of(0, record)) == head | {"offset": record.seq} | line
+        assert record_of(json.loads(line_of(0, record))) == (0, record), "as `cat` reads it"
     assert bytes(module.frame_lengths(batches, 1, 5, 1 << 20, 100)[0]) == b"\0\0\0\5usual" + bytes(
         4
     ) + b"\0\0\0\1v" * 2 + bytes(4)
@@ -92,4 +106,19 @@ def test_tank(batches: bytes, module: ModuleType) -> None:
 
 def test_cat(directory: Path, logtool: Logtool) -> None:
     code, out, _ = logtool("--data-dir", str(directory), "cat", "t", "--format", "%k=%v\\n")
-    assert (code, out) == (0, "key=usual\ndeleted=\n=v\n=v\n=\n")
+    assert (code, out) == (0, f"key=usual\ndeleted=(null)\n=v\n{'k' * 300}=v\n=(null)\n")
+    code, out, _ = logtool("--data-dir", str(directory), "cat", "t", "-o", "jsonl")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [{name: one[name] for name in ("key", "value", "headers") if name in one} for one in found] == LINES
+    assert logtool("--data-dir", str(directory), "cat", "t", "--key", "k" * 300)[1] == "v\n"
+    assert logtool("--data-dir", str(directory), "cat", "t", "-o", "csv")[1].splitlines()[2].endswith(",deleted,")
+    code, out, _ = logtool("--data-dir", str(directory), "cat", "t", "--from", "5", "--decode", "json")
+    assert (code, out) == (0, "(null)\n")
+
+
+def test_the_console_shows_the_batch_that_a_client_gets() -> None:
+    for record, message in zip(SEEN, MESSAGES, strict=True):
+        (look,) = [look for look in looks_of(b"t", 0, record) if look.protocol == "kafka"]
+        ((value, key, _, headers, offset),) = records_of(look.frame)
+        assert (value, key, offset) == (message.value, message.key, record.seq)
+        assert [value for _, value in headers] == [value for _, value in message.headers]
