@@ -401,6 +401,7 @@ class Partition(Appending):
             self.tail = Tail()
         for write_batch in part.write_batches:
             self.settle(write_batch, COMMITTED, None)
+            write_batch.produced.clear()  # the segment knows them, and the tail cache counts buffers only
             if write_batch.last_seq - self.committed_seq != write_batch.records:
                 self.gaps = self.gaps.behind(self.committed_seq, write_batch)
             self.committed_seq = write_batch.last_seq

@@ -56,6 +56,13 @@ MUTANTS = (
         "tests/unit/netserver/kafka/test_kafka_full_disk.py -k several",
     ),
     Mutant(
+        "keep the producers of what stays in memory",
+        "engine/partitions/partition.py::Partition.round_done",
+        "write_batch.produced.clear()",
+        "pass",
+        f"{PRODUCERS} -k stays_in_memory",
+    ),
+    Mutant(
         "expect what has failed no more",
         "engine/partitions/producers.py::Producers._still_waiting",
         "self._stored.missed(item.producer, item.records, self._context.now_ms())",

@@ -104,6 +104,13 @@ def test_what_is_on_its_way_is_not_appended_again(log: EngineLog) -> None:
     assert log.partition().producers.plan(one, 3) == Plan(base_seq=2)
 
 
+def test_a_write_batch_that_stays_in_memory_keeps_nothing_of_producers(log: EngineLog) -> None:
+    _, (write_batch,) = send(log, Producer(1, 0, 0), 3)
+    assert write_batch.produced
+    assert log.settle(write_batch).state == COMMITTED
+    assert not write_batch.produced
+
+
 def test_after_the_largest_count_comes_0(log: EngineLog) -> None:
     top = Producer(1, 0, SEQUENCE_MASK - 1)
     assert stored(log, top, 4).missing == [(0, 4)]  # -2, -1, 0, 1
