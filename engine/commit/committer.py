@@ -111,10 +111,21 @@ class Committer:
         if self._transactions and self._transactions[0].is_ready:
             self._start_transaction(self._transactions.popleft())
             return
-        this = self._gathering.take()
+        this = self._gathered()
         if this is not None:
-            self._in_flight = True
             self._executor.begin(this)
+        elif self._transactions and self._transactions[0].is_ready:  # what stood before it was refused meanwhile
+            self._start()
+
+    def _gathered(self) -> Round | None:
+        """The next round, which is in flight from the start: what is refused meanwhile begins none beside it."""
+        self._in_flight = True
+        this = None
+        try:
+            this = self._gathering.take()
+        finally:
+            self._in_flight = this is not None
+        return this
 
     def _start_transaction(self, transaction: Transaction) -> None:
         if transaction.needs_marker:

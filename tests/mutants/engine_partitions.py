@@ -49,6 +49,13 @@ MUTANTS = (
         f"{PRODUCERS} -k follows_a_failed_round",
     ),
     Mutant(
+        "begin a round while one is being gathered",
+        "engine/commit/committer.py::Committer._gathered",
+        "self._in_flight = True",
+        "self._in_flight = False",
+        "tests/unit/engine/commit/test_rounds_that_fail.py -k fails_a_transaction",
+    ),
+    Mutant(
         "store a batch of a Kafka client by several rounds",
         "engine/commit/gathering.py::Gathering.take",
         "if write_batch.is_continued else None",

@@ -12,7 +12,7 @@ import pytest
 from engine.commit import round_steps
 from engine.commit.rolling import segment_age_ms, segment_bytes
 from engine.config import TopicConfig
-from engine.errors import DiskFull, NotStored, ReadOnly
+from engine.errors import DiskFull, EngineError, NotStored, ReadOnly
 from engine.files.system import SystemFiles
 from engine.formats.segment import HEADER_BYTES
 from engine.limits import SEGMENT_BYTES_MIN
@@ -196,3 +196,51 @@ def test_a_defect_in_front_of_a_round_stops_that_partition_and_nobody_else(
         assert isinstance(write_batches[0].error, ReadOnly)
         assert write_batches[1].state == COMMITTED
         assert not engine.log.context.backlog.write_batches
+
+
+@pytest.mark.parametrize("behind_it", ["records", "a transaction"])
+def test_a_defect_in_front_of_a_round_that_fails_a_transaction_stops_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind_it: str
+) -> None:
+    """What stood behind the transaction goes on, though a round is being gathered when that fails."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files, round_files_max=1) as engine:
+        broken, behind, beside = partitions = [engine.partition(name) for name in ("broken", "behind", "beside")]
+        for partition in partitions:
+            engine.settle(partition.append([b"1"]))
+        may_commit = Partition.may_commit
+
+        def breaks(self: Partition) -> bool:
+            if self is broken:
+                raise RuntimeError("a defect")
+            return may_commit(self)
+
+        outcomes: list[EngineError | None] = []
+
+        def transact(*wanted: Partition) -> None:
+            transaction = engine.log.transaction()
+            for partition in wanted:
+                transaction.append(partition, b"together")
+            transaction.commit(outcomes.append)
+
+        with held(files, "write", ".log") as reached:
+            write_batches = [beside.append([b"2"])]
+            engine.inbox.run_until(reached.is_set)
+            write_batches.append(broken.append([b"2"]))
+            transact(broken, behind)
+            if behind_it == "records":
+                write_batches += [beside.append([b"3"]), behind.append([b"2"])]
+            else:
+                transact(behind)
+            monkeypatch.setattr(Partition, "may_commit", breaks)
+        for write_batch in write_batches:
+            engine.settle(write_batch)
+        others = [] if behind_it == "records" else [None]
+        engine.inbox.run_until(lambda: len(outcomes) == 1 + len(others))
+        assert isinstance(outcomes[0], ReadOnly)
+        assert outcomes[1:] == others
+        assert [write_batch.state == COMMITTED for write_batch in write_batches] == [
+            write_batch.partition is not broken for write_batch in write_batches
+        ]
+        for partition in (behind, beside):
+            assert engine.settle(partition.append([b"4"])).state == COMMITTED
