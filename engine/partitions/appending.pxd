@@ -1,7 +1,6 @@
 cimport cython
 
 from engine.formats.batch cimport BatchWriter
-from engine.segments.batches cimport WriteBatch
 
 cdef Py_ssize_t _OVERHEAD_BYTES
 cdef int _NO_FILES
@@ -16,9 +15,9 @@ cdef class Appending:
     cdef public object _append_ms
     cdef public int _phase
     cdef public object _active
-    cdef public WriteBatch _open_write_batch
+    cdef public object _open_write_batch
 
-    @cython.locals(need=Py_ssize_t, write_batch=WriteBatch, writer=BatchWriter)
+    @cython.locals(need=Py_ssize_t, writer=BatchWriter)
     cpdef BatchWriter writer(self, Py_ssize_t room_bytes=*, attributes=*)
-    @cython.locals(write_batch=WriteBatch, waiters=list)
-    cpdef WriteBatch appended(self, waiter, Py_ssize_t size_bytes)
+    @cython.locals(writer=BatchWriter, waiters=list)
+    cpdef object appended(self, waiter, Py_ssize_t size_bytes)

@@ -65,10 +65,9 @@ class Appending:
         if self.error is not None:
             raise self.error.again()
         need = _OVERHEAD_BYTES + room_bytes
-        write_batch = self._open_write_batch
-        if write_batch is None or write_batch.writer.size - write_batch.writer.position < need:
-            write_batch = self._open_next_write_batch(need)
-        writer = write_batch.writer
+        writer = self._open_write_batch.writer if self._open_write_batch is not None else None
+        if writer is None or writer.size - writer.position < need:
+            writer = self._open_next_write_batch(need).writer
         self._append_ms = append_ms = max(self._context.now_ms(), self._append_ms)  # never back, whatever the clock
         writer.begin(append_ms, attributes)
         return writer
@@ -82,9 +81,10 @@ class Appending:
         """
         write_batch = self._open_write_batch
         assert write_batch is not None, "appended() without writer()"
+        writer = write_batch.writer
         if not self.last_seq:  # the first record ever may bring a number of its own: nothing is below it
-            self.log_start = write_batch.writer.first_seq
-        self.last_seq = write_batch.writer.next_seq - 1
+            self.log_start = writer.first_seq
+        self.last_seq = writer.next_seq - 1
         write_batch.pending_bytes += size_bytes
         self._context.backlog.bytes += size_bytes
         waiters = write_batch.waiters

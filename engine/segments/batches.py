@@ -1,4 +1,3 @@
-# cython: annotation_typing=False
 """What goes into the log and what comes out of it, write batches and read batches: whole batches back to back."""
 
 from __future__ import annotations

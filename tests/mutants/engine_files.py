@@ -156,7 +156,6 @@ MUTANTS = (
         "failed = next((write_batch for write_batch in write_batches if write_batch.state == FAILED), None)",
         "failed = write_batches[-1] if write_batches[-1].state == FAILED else None",
         "tests/unit/engine/partitions/test_partition.py -k earlier_round",
-        pure=True,
     ),
     Mutant(
         "leave the records of a transaction where they were numbered",
@@ -164,7 +163,6 @@ MUTANTS = (
         "renumber(self.buffer, self.end, behind_seq, append_time_ms)",
         "pass",
         f"{ENGINE_TRANSACTIONS} -k published_meanwhile",
-        pure=True,
     ),
     Mutant(
         "lose a segment with its header",
