@@ -112,6 +112,8 @@ def _options(records: int, window: int | None) -> Callable[[Callable[[Settings, 
 def _target(options: Options, settings: Settings, *, reads: bool = False) -> tuple[str, Listener]:
     """Protocol and listener. Raises click.UsageError, Failure."""
     protocol, address = parse_via(options.via)
+    if protocol == "kafka":
+        raise click.BadParameter("'kafka': measure it by its own clients", param_hint="--via")
     if reads and protocol in SHARED_POSITION and options.topic is not None:
         raise click.UsageError(f"reading {options.topic} through {protocol} would move its readers: leave --topic out")
     if address and settings.data_dir is None and settings.server is None:

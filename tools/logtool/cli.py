@@ -202,7 +202,7 @@ def global_options() -> list[click.Parameter]:
             store="api_key_file",
             type=file,
             metavar="FILE",
-            help="Key for --via blipmq [QUINTLOG_API_KEY_FILE, or the key itself in QUINTLOG_API_KEY].",
+            help="Key for --via blipmq, NAME:KEY for kafka [QUINTLOG_API_KEY_FILE, or itself in QUINTLOG_API_KEY].",
         ),
         option(
             "-o",

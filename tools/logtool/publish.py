@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from queue import SimpleQueue
@@ -32,10 +33,10 @@ from tools.logtool.lib.records import topic_and_partition
 from tools.logtool.lib.sending import GROUP_RECORDS, Send, sender
 from tools.logtool.lib.splitting import FRAMINGS, Framing, Splitter
 
-CARRIES_KEYS = {"tank"}
+CARRIES_KEYS = {"tank", "kafka"}
 ENCRYPTED = {"fujin"}
 OWN_CERTIFICATE = "fujin-certificate.pem"
-CARRIES_PARTITIONS = {"tank"}
+CARRIES_PARTITIONS = {"tank", "kafka"}
 TANK_UNKNOWN_PARTITION = 1
 TANK_UNKNOWN_TOPIC = 0xFF
 PROGRESS_S = 0.2
@@ -66,6 +67,19 @@ def own_certificate(settings: Settings) -> Path | None:
     """The self-signed certificate in the data directory; None: whom the system trusts is trusted."""
     path = settings.data_dir / OWN_CERTIFICATE if settings.data_dir is not None else None
     return path if path is not None and path.exists() else None
+
+
+def kafka_client(listener: Listener, settings: Settings, window: int, retry_s: float) -> Any:
+    """The same for Kafka, by aiokafka. Raises Failure, TlsFailed."""
+    from tools.logtool.lib.kafka_sending import KafkaSender
+
+    if settings.server_name:
+        text = "--server-name is not offered for Kafka: its clients check the name of the host"
+        raise Failure(errors.USAGE, "server_name", text)
+    key = settings.api_key
+    login = key.read_text().strip() if isinstance(key, Path) else key
+    words = tls_words(settings, listener)
+    return KafkaSender(listener.address, window, DIAL_S, settings.timeout_s + retry_s, words, login)
 
 
 def parse_via(text: str) -> tuple[str, str]:
@@ -317,15 +331,15 @@ def _opened(path: Path) -> BinaryIO:
     metavar="PROTOCOL[=HOST:PORT]",
     default="figg",
     shell_complete=complete_protocol,
-    help="figg (default), tank, blipmq or fujin.",
+    help="figg (default), tank, blipmq, fujin or kafka.",
 )
 @click.option("--lines", "framing", flag_value="lines", default=True, help="A record is a line (default).")
 @click.option("--nul", "framing", flag_value="nul", help="A record ends with a zero byte.")
 @click.option("--length", "framing", flag_value="length", help="4 bytes of length (big-endian) before each record.")
 @click.option("--whole", "framing", flag_value="whole", help="Each file is one record.")
 @click.option("--jsonl", "framing", flag_value="jsonl", help="Lines as `cat -o jsonl` writes them.")
-@click.option("--key", metavar="KEY", help="Key of every record that brings none (tank).")
-@click.option("--key-delimiter", metavar="TEXT", help="What stands between key and value in a line (tank).")
+@click.option("--key", metavar="KEY", help="Key of every record that brings none (tank, kafka).")
+@click.option("--key-delimiter", metavar="TEXT", help="What stands between key and value in a line (tank, kafka).")
 @click.option("--window", type=click.IntRange(1), default=4096, metavar="N", help="Records on their way at once; 4096.")
 @click.option("--retry", type=click.FloatRange(0), default=0.0, metavar="S", help="Seconds to try to reconnect; 0.")
 @click.pass_obj
@@ -346,8 +360,8 @@ def publish(
     breaks it says how many were acknowledged; those sent after them may be stored or not. With --retry they are sent
     again, and a record may then be stored twice. What the server refuses is not stored: exit code 4.
 
-    Without PARTITION, tank puts records into the partition that their key's hash says, and those without a key into
-    partition 0. The other protocols reach partition 0 only.
+    Without PARTITION, tank and kafka put records into the partition that their key's hash says, and those without a key
+    into partition 0 (tank) or any (kafka). The other protocols reach partition 0 only. kafka needs aiokafka.
     """
     output = settings.output
     protocol, address = parse_via(via)
@@ -366,7 +380,8 @@ def publish(
     started = time.monotonic()
 
     async def main(descriptors: Sequence[int]) -> None:
-        client = connect(protocol, listener, settings, window, retry)
+        make = kafka_client if protocol == "kafka" else partial(connect, protocol)
+        client = make(listener, settings, window, retry)
         work = _publish(
             client, lambda ready: sender(protocol, ready, name, partition, output.note), descriptors, splitter, progress
         )

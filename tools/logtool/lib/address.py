@@ -33,6 +33,7 @@ DEFAULT_LISTENERS: Final = {
     "tank": "127.0.0.1:11011",
     "blipmq": "127.0.0.1:5555",
     "fujin": "127.0.0.1:4848",
+    "kafka": "127.0.0.1:9092",
 }
 VIA_HINT: Final = "--via PROTOCOL=HOST:PORT names an address"
 

@@ -46,7 +46,10 @@ def sender(
             raise Failure(errors.REFUSED, "empty", "Fujin has no records of 0 bytes")
         return [(await client.send_many(topic, [record.value for record in records]), len(records))]
 
-    return {"figg": figg, "tank": tank, "blipmq": blipmq, "fujin": fujin}[protocol]
+    async def kafka(records: list[Input]) -> list[Sent]:
+        return [(await client.send(topic, partition, record), 1) for record in records]
+
+    return {"figg": figg, "tank": tank, "blipmq": blipmq, "fujin": fujin, "kafka": kafka}[protocol]
 
 
 async def _to_partition(client: Any, topic: bytes, partition: int, records: list[Input]) -> Sent:
