@@ -238,6 +238,27 @@ def test_records_at_exactly_the_limits(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+def test_numbers_that_were_left_out_are_gaps_for_all(tmp_path: Path) -> None:
+    """Numbers of a publisher's own, far apart: every reader goes on with the next one that is there."""
+
+    async def main() -> None:
+        async with all_clients(tmp_path / "data") as clients:
+            await clients.tank.create_topic("topic")
+            expected = []
+            for numbers in ([1, 2, 10], [300, 301], [2_000_000, 2_000_001, 2_000_007]):
+                values = [b"%d" % number for number in numbers]
+                await (await clients.tank.send_many("topic", values, keys=values, seqs=numbers))
+                expected += [Seen(number, b"%d" % number, b"%d" % number) for number in numbers]
+                await clients.publish("kafka", "topic", b"between")
+                expected.append(Seen(numbers[-1] + 1, b"", b"between"))
+            for reader in READERS:
+                check(reader, await clients.read(reader, "topic", len(expected)), expected)
+            assert (await clients.kafka.peer.fetch("topic", 500))["error"] == 0, "amid a gap"
+            assert (await clients.kafka.peer.records("topic", 500))[0].offset == 2_000_000
+
+    asyncio.run(main())
+
+
 def test_headers_of_fujin_are_kept(tmp_path: Path) -> None:
     """They are shown where there is a place for them; elsewhere the value is what it was."""
     settings: Settings = {**SETTINGS, "fujin": {"write_headers": True}}

@@ -17,7 +17,7 @@ from tests.processes import Started
 pytestmark = pytest.mark.whole
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = ("../README.md", "clients.md", "figg.md", "reliably.md", "tank.md", "blipmq.md", "fujin.md")
+PAGES = ("../README.md", "clients.md", "figg.md", "reliably.md", "tank.md", "blipmq.md", "fujin.md", "kafka.md")
 
 
 def blocks() -> list[object]:
@@ -44,6 +44,8 @@ def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 @pytest.mark.parametrize("code", blocks())
 def test_python_blocks(code: str, process: ServerProcess, tmp_path: Path) -> None:
+    if "kafka" in code:
+        pytest.importorskip("confluent_kafka" if "confluent_kafka" in code else "aiokafka")
     config = ServerConfig()
     for name in PROTOCOL_SECTIONS:
         code = code.replace(str(config.listener(name).listen), "{}:{}".format(*process.address(name)))

@@ -110,7 +110,7 @@ def alerts(lag_records: int = LAG_RECORDS) -> tuple[Alert, ...]:
         CERTIFICATE_EXPIRES,
         Alert(
             "QuintlogSubscriptionBehind", f"quintlog_subscription_lag_records_max > {lag_records}", "15m", "warning",
-            "a subscription is far behind", "`logtool subscriptions list` shows which",
+            "a subscription or group is far behind", "`logtool groups list` shows which",
         ),
         Alert(
             "QuintlogSubscriptionOvertaken", "increase(quintlog_subscription_records_lost_total[15m]) > 0", "0m",
