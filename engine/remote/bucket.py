@@ -136,5 +136,7 @@ def _tag(meta: Any) -> str:
 
 
 def _line(error: Exception) -> str:
-    """The first line: the library adds its own structures on many more."""
-    return str(error).partition("\n")[0][:_LINE_CHARS]
+    """The first line, as the library adds its own structures on many more; before it what S3 calls it, if we know."""
+    text = str(error)
+    code = next((f"{word}: " for word in _DENIED if word in text), "")
+    return code + text.partition("\n")[0][:_LINE_CHARS]

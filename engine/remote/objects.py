@@ -6,7 +6,7 @@ name. An answer that does not come is asked for again for a while.
 
 from __future__ import annotations
 
-import time
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -24,7 +24,7 @@ from engine.remote.store import Absent, ObjectStore, Unclear
 
 T = TypeVar("T")
 OnBytes: TypeAlias = Callable[[int], None]
-Wait: TypeAlias = Callable[[float], None]
+Wait: TypeAlias = Callable[[float], object]
 
 
 class Wanted(NamedTuple):
@@ -48,17 +48,19 @@ class Objects:
     Raises (its methods): Corrupt, with the object's name; Unclear, Denied.
     """
 
-    def __init__(self, store: ObjectStore, on_bytes: OnBytes = lambda _: None, wait: Wait = time.sleep) -> None:
+    def __init__(self, store: ObjectStore, on_bytes: OnBytes = lambda _: None, wait: Wait | None = None) -> None:
         """`on_bytes` is told how much more was read."""
         self.store = store
         self._on_bytes = on_bytes
-        self._wait = wait
+        self._ended = threading.Event()
+        self._wait = wait or self._ended.wait
         self._pool = ThreadPoolExecutor(READ_REQUESTS, thread_name_prefix="quintlog-read")
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._ended.set()
         self._pool.shutdown(cancel_futures=True)
 
     def patiently(self, ask: Callable[[], T]) -> T:
@@ -67,6 +69,8 @@ class Objects:
             try:
                 return ask()
             except Unclear:
+                if self._ended.is_set():
+                    raise
                 self._wait(READ_PAUSE_S * 2**attempt)
         return ask()
 

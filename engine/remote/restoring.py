@@ -40,7 +40,6 @@ from engine.segments.recovery import Recovered, recover_partition
 from engine.segments.recovery_hints import RecoveryHints
 from engine.segments.watermarks import FILE_NAME as WATERMARKS
 from engine.segments.watermarks import Owner, Watermark, Watermarks
-from engine.state.markers import is_committed, read_markers
 from engine.state.store import StateReader, fill_stored
 from engine.state.topic_entries import Stored, describe
 from engine.state.topic_entries import Topic as StoredTopic
@@ -56,6 +55,8 @@ class Restored:
     segments: int = 0
     size_bytes: int = 0
     """Of the segments."""
+    notes: list[str] = field(default_factory=list)
+    """What is only to be mentioned."""
     lost: list[str] = field(default_factory=list)
     """Damage that the log had already when it was stored, and what is not kept in a bucket."""
 
@@ -74,7 +75,6 @@ class Restoring:
         self._paths: dict[int, Path] = {}
         """Of segments that are put together from pieces, by their ids."""
         self._numbers: dict[PartitionKey, int] = {}
-        self._committed: dict[int, int] = {}
         self._restored = Restored()
 
     def run(self) -> Restored:
@@ -106,13 +106,13 @@ class Restoring:
     # --- the state
 
     def _make_state(self) -> None:
+        """The state may be older than the records: a primary that has just begun stores its copy of it a little later.
+        What it does not know of topics and partitions is in their files, from where the log takes it in."""
         groups = state_changes(self._objects, self._snapshot)
         fill_stored(self._target / STATE, ([(change.key, change.value) for change in group] for group in groups))
-        damaged: list[Corrupt] = []
         state = StateReader.open(self._target / STATE)
         try:
             stored = Stored(state)
-            self._committed = read_markers(state, damaged)
             self._restored.lost += [
                 f"{STAGED}: batch {entry.batch} of {entry.writer!r} is partly in the log, and its files are not stored"
                 for entry in read_entries(state)
@@ -120,15 +120,18 @@ class Restoring:
             ]
         finally:
             state.close()
-        for problem in (*stored.damaged, *damaged):
+        for problem in stored.damaged:
             raise problem
         names = {topic.id: topic.name for topic in stored.topics}
         for topic in self._topics.values():
-            if names.get(topic.id) != topic.name:
-                raise Corrupt(STATE, None, f"the catalog has topic {topic.id}, and the state another one or none")
+            if names.setdefault(topic.id, topic.name) != topic.name:
+                raise Corrupt(STATE, None, f"topic {topic.id} has another name than in the catalog")
         for known in stored.topics:
             self._numbers |= {PartitionKey(known.id, index): number for index, number in known.numbers.items()}
         self._restored.topics = len(names)
+        if unknown := len(names) - len(stored.topics):
+            text = f"the state is older than the records, and does not know {unknown} of the topics"
+            self._restored.notes.append(f"{text}: positions of readers may be older, too")
 
     # --- segments
 
@@ -166,15 +169,15 @@ class Restoring:
             self._files.write(fd, [content], section.begin)
         self._restored.size_bytes += len(content)
 
-    @staticmethod
     def _check_header(
-        name: str, content: bytes | memoryview, key: PartitionKey, segment_id: int, first: int | None = None
+        self, name: str, content: bytes | memoryview, key: PartitionKey, segment_id: int, first: int | None = None
     ) -> SegmentHeader:
         """The header of the segment that begins with `content`. Raises Corrupt."""
         header = parse_header(bytes(content[:HEADER_BYTES]), Path(name))
         found = (header.topic_id, header.partition, header.segment_id)
         if found != (*key, segment_id) or first not in (None, header.first_seq):
             raise Corrupt(name, 0, f"the header of a segment of partition {key} says that it is another one")
+        self._numbers.setdefault(key, header.number)
         return header
 
     def _new_file(self, key: PartitionKey, first: int) -> Path:
@@ -245,7 +248,7 @@ class Restoring:
     def _recover(self, location: PartitionLocation, tail: Tail, log_start: int) -> Recovered:
         """What the log itself makes of the files. Raises Corrupt: it is not what the catalog says."""
         mark = Watermark(log_start, tail.first, tail.committed, tail.position, HEADER_BYTES, tail.segment)
-        hints = RecoveryHints(mark, is_committed=lambda number: is_committed(self._committed, number))
+        hints = RecoveryHints(mark, is_committed=lambda _: True)  # nothing else is cut
         recovered = recover_partition(self._files, self._handles, location, hints, 0)
         report = recovered.report
         self._restored.lost += [lost.text for lost in (*report.lost, *report.isolated)]

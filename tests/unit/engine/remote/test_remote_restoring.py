@@ -133,7 +133,7 @@ def test_what_contradicts_itself(packed: Packed, tmp_path: Path) -> None:
     first = next(row for row in catalog.segments if row.key == key)
     cases: list[tuple[Catalog, str]] = [
         (replace(catalog, topics=()), "has partition 1/0 and not its topic"),
-        (replace(catalog, topics=(replace(catalog.topics[0], name=b"x"), *catalog.topics[1:])), "another one or none"),
+        (replace(catalog, topics=(replace(catalog.topics[0], name=b"x"), *catalog.topics[1:])), "has another name"),
         (replace(catalog, tail={}), "partition 1/0 has sealed segments and no tail"),
         (replace(catalog, tail={**catalog.tail, PartitionKey(1, 9): Tail(5, 1, 0, 0)}), "no number of partition 1/9"),
         (replace(catalog, tail={key: replace(tail, committed=tail.committed + 1)}), "should end with number"),
@@ -177,12 +177,23 @@ def test_there_has_to_be_room(packed: Packed, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_transaction_without_its_marker_is_not_taken(packed: Packed, tmp_path: Path, monkeypatch: Any) -> None:
-    """State and records of different moments: the log's own recovery sees it."""
-    monkeypatch.setattr("engine.remote.restoring.read_markers", lambda *_: {})
-    found = snapshot_of(packed.store)
-    with pytest.raises(Corrupt, match="should end with number"):
-        restored(packed.store, tmp_path / "restored", snapshot=replace(found))
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_state_that_is_older_than_the_records(made: Packed, tmp_path: Path, is_there: bool) -> None:
+    """Topics and numbers are taken from the catalog and the files; a transaction that was cut is whole."""
+    found = snapshot_of(made.store)
+    first = tuple(ref for ref in found.catalog.deltas if ref.name.version == 1)
+    catalog = replace(found.catalog, deltas=first if is_there else ())
+    older = replace(found, head=replace(found.head, state=None), catalog=catalog, newest=catalog)
+    target = tmp_path / "restored"
+    report = restored(made.store, target, snapshot=older)
+    assert (report.topics, report.lost) == (3, [])
+    assert len(report.notes) == 1
+    assert findings(target) == []
+    with EngineLog(target, topic=SMALL) as engine:
+        assert {topic: engine.values(topic) for topic in made.values} == made.values
+        for topic in made.values:
+            engine.append([b"more"], topic=topic)
+    assert findings(target) == []
 
 
 def test_partitions_without_records_in_their_tail(tmp_path: Path) -> None:

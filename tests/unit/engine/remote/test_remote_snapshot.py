@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -54,6 +56,24 @@ def test_an_answer_that_does_not_come_is_asked_for_again() -> None:
     assert waits == [0.5, 1.0, 2.0, 4.0, 8.0]
     with pytest.raises(Unclear):
         whole(Silent(READ_ATTEMPTS), b"content")
+
+
+def test_nobody_waits_for_an_answer_at_the_end() -> None:
+    """Whoever interrupts a restore need not wait for its patience."""
+    asked, wanted = threading.Event(), Wanted("x", 100, "0" * 16)
+
+    class Dead(MemoryStore):
+        def get_range(self, name: str, begin: int, end: int) -> bytes:
+            asked.set()
+            raise Unclear("no answer")
+
+    began = time.monotonic()
+    with Objects(Dead()) as objects:
+        blocks = objects._pool.submit(objects._block, wanted, 0)
+        asked.wait()
+    with pytest.raises(Unclear):
+        blocks.result()
+    assert time.monotonic() - began < 10
 
 
 def test_objects_are_read_in_blocks_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
