@@ -175,7 +175,8 @@ def test_a_storm_loses_nothing(server: int, seed: int) -> None:
     problem, world, proxy = storm(server, f"storm-{seed}", seed, REQUESTS)
     assert problem is None
     assert len(world.acknowledged) > 10
-    assert {"lost", "twice", "late", "conflict", "busy"} <= set(proxy.happened)
+    never = {"lost", "twice", "late", "conflict", "busy"} - set(proxy.happened)
+    assert len(never) <= 1, "each happens some ten times: one storm in hundreds has none of one kind"
     print(f"storm {seed}: {len(world.acknowledged)} records acknowledged, {dict(proxy.happened)}")
 
 
