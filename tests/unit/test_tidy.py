@@ -96,6 +96,9 @@ ENGINE_PUBLIC = frozenset(
         "segments.missing_numbers", "segments.watermarks",
         # files and whole directories
         "files.lock", "files.owners", "files.system", "reader", "repair",
+        # a log in object storage, to be looked at and brought back
+        "remote.bucket", "remote.names", "remote.objects", "remote.pinning", "remote.restoring", "remote.snapshot",
+        "remote.store", "remote.verifying",
         # entries of the state
         "state.markers", "state.store", "state.topic_entries", "state.writer_ledger",
         "cursors.documents", "cursors.groups", "cursors.lags", "cursors.stored_cursors",

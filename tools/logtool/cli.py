@@ -59,6 +59,7 @@ COMMANDS = {
     "upgrade": ("tools.logtool.upgrade", "upgrade", "Can this version open a directory, and which ones can go back?"),
     "backup": ("tools.logtool.backup", "backup", "Copy the whole log as of now, also while a server writes it."),
     "restore": ("tools.logtool.backup", "restore", "Make a data directory of a backup."),
+    "remote": ("tools.logtool.remote", "remote", "A log in object storage: look at it, verify it, restore it."),
     "archive-segments": (
         "tools.logtool.archive_segments",
         "archive_segments",
@@ -74,7 +75,7 @@ COMMANDS = {
 }
 
 
-WITHOUT_ADDRESS = {"certificates", "context", "generate"}
+WITHOUT_ADDRESS = {"certificates", "context", "generate", "remote"}
 """Groups whose commands mean no log: a damaged file of contexts does not stop them."""
 
 

@@ -41,6 +41,11 @@ _KNOWN: dict[str, tuple[int, str, str]] = {
     "OutOfRange": (NOT_FOUND, "out_of_range", ""),
     "NotStored": (NO_ROOM, "not_stored", ""),
     "EngineError": (UNREACHABLE, "engine", ""),
+    # engine.remote
+    "NoLog": (NOT_FOUND, "no_log", "--url names bucket and prefix of a log: s3://BUCKET/PREFIX"),
+    "NoSuchVersion": (NOT_FOUND, "no_such_version", "`logtool remote status` names those that there are"),
+    "Denied": (REFUSED, "denied", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a role, have to allow it"),
+    "Unclear": (UNREACHABLE, "unreachable", "is the store up? --endpoint names another one than Amazon's"),
     # netserver.errors
     "ConfigError": (UNREACHABLE, "config", ""),
     "ConnectionFailed": (

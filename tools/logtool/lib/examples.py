@@ -108,6 +108,12 @@ EXAMPLES: Final[dict[str, tuple[str, ...]]] = {
     "repair": ("repair", "repair data --apply"),
     "backup": ("backup backups/2026-11-27", "--data-dir /var/lib/quintlog backup /srv/log-backup -o json"),
     "restore": ("restore backups/2026-11-27 data",),
+    "remote status": ("remote status --url s3://bucket/log", "remote status --url s3://bucket/log -o json"),
+    "remote verify": ("remote verify --url s3://bucket/log", "remote verify --url s3://bucket/log --full"),
+    "remote restore": (
+        "remote restore restored --url s3://bucket/log",
+        "remote restore restored --at 1200 --url s3://bucket/log --endpoint http://127.0.0.1:9000",
+    ),
     "archive-segments": ("archive-segments /srv/archive", "archive-segments s3://bucket/log?region=eu-west-1"),
     "archive-table": ("archive-table /srv/table", "archive-table s3://bucket/table --topic 'orders*'"),
     "spark": ("spark", "spark audit --help"),

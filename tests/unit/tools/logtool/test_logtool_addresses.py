@@ -334,8 +334,8 @@ def test_every_command_is_in_the_table() -> None:
     from tools.logtool.cli import COMMANDS as ALL
 
     others = {
-        "certificates", "context", "generate", "debug", "archive-segments", "archive-table", "restore", "spark",
-        "upgrade",
+        "certificates", "context", "generate", "debug", "archive-segments", "archive-table", "remote", "restore",
+        "spark", "upgrade",
     }  # fmt: skip
     assert {text.split()[0] for _, text in COMMANDS} - {"generate"} == set(ALL) - others
 

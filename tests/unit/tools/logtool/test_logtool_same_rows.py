@@ -56,7 +56,7 @@ ROWS = (
     "dump segment SEGMENT",
     "dump segment SEGMENT --records",
 )
-MEAN_NO_LOG = ("certificates", "context", "generate", "config check", "config show", "restore")
+MEAN_NO_LOG = ("remote", "certificates", "context", "generate", "config check", "config show", "restore")
 LIKE = {
     "bench consume": "bench publish",
     "commits abandon": "definitions import",

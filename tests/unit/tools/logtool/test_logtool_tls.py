@@ -20,7 +20,7 @@ from tools.serving import dialled
 
 LOCAL = {
     "archive-segments", "archive-table", "backup", "certificates", "context", "dump", "generate", "import", "repair",
-    "restore", "spark", "tail", "upgrade", "verify",
+    "remote", "restore", "spark", "tail", "upgrade", "verify",
 }  # fmt: skip
 """Commands that ask no server, and `tail`, which does not end (`cat` reads as it does)."""
 
