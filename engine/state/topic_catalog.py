@@ -158,7 +158,7 @@ class Catalog:
         if name not in self._topics:
             if self._config.auto_create and not self._config.auto_create_by_readers:
                 raise UnknownTopic(f"no topic {title(name)}, and auto_create_by_readers is off")
-            log.info("topic %s is made because somebody wants to read it", title(name))
+            log.info("topic %s is made because somebody asks for it", title(name))
         return self.get_or_create(name, maker)
 
     def adopt(self, description: Mapping[str, Any], on_durable: OnDone | None = None) -> Topic:
