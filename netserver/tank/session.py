@@ -332,6 +332,8 @@ class TankSession:
         self._write_late(encode_response(DiscoverTopicsResponse(request_id, tuple(entries))))
 
     def _created(self, request: CreateTopicRequest, code: CreateCode) -> None:
+        if code == CreateCode.CREATED:
+            self.connection.visitor.changed("CREATE_TOPIC", request.topic)
         self._write_late(encode_response(CreateTopicResponse(request.request_id, request.topic, code)))
 
     def _discovered(self, frame: bytes) -> None:

@@ -30,7 +30,8 @@ from netserver.limits import (
     WRONG_KEYS_TURN_MAX_S,
     WRONG_KEYS_TURN_S,
 )
-from tests import access_place, blipmq_peer
+from netserver.tank.messages import CreateCode
+from tests import access_place, blipmq_peer, tank_peer
 from tests.access_place import key_of, place
 
 pytestmark = pytest.mark.whole
@@ -219,6 +220,20 @@ def test_the_audit_has_each_change_and_refusal_and_no_secret(tmp_path: Path) -> 
     ]
     assert all(re.fullmatch(r"127\.0\.\d\.\d:\d+", line["from"]) for line in lines)
     assert not any(secret in content for secret in (key, key_of("holder"), key_of("stranger")))
+
+
+def test_a_topic_that_is_made_through_tank_is_in_the_audit(tmp_path: Path) -> None:
+    audit = tmp_path / "audit.jsonl"
+
+    async def test() -> None:
+        async with place(tmp_path, {"maker": EVERYTHING}, {"access": {"audit": str(audit)}}) as here:
+            peer = tank_peer.Peer(*await here.streams("tank", "maker"))
+            assert await peer.receive()
+            assert [await peer.create(b"made") for _ in range(2)] == [CreateCode.CREATED, CreateCode.EXISTS]
+
+    asyncio.run(test())
+    (line,) = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert (line["who"], line["listener"], line["what"], line["on"]) == ("maker", "tank", "CREATE_TOPIC", "made")
 
 
 def test_refusals_of_one_kind_are_bounded_and_counted(tmp_path: Path) -> None:
