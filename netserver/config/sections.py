@@ -6,8 +6,10 @@ setting.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Final
 
 from engine.config import DAY_MS, EngineConfig
@@ -35,6 +37,8 @@ from netserver.config.settings import (
 )
 from netserver.errors import ConfigError
 from netserver.limits import MIB
+
+_HOST: Final = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_-]+)*\.?")
 
 
 @dataclass(frozen=True)
@@ -138,10 +142,19 @@ class KafkaSection(ListenerSection):
                 address = Address.parse(self.advertised)
             except ValueError:
                 address = None
-            if address is None or not address.port or address.host in ("0.0.0.0", "::"):
+            if address is None or not address.port or not _is_reached(address.host):
                 raise ConfigError(
-                    f"[kafka] advertised = {self.advertised!r}: expected the HOST:PORT by which clients reach it"
+                    f"[kafka] advertised = {self.advertised!r}: expected the HOST:PORT by which clients reach it; a "
+                    "HOST is a name or an address"
                 )
+
+
+def _is_reached(host: str) -> bool:
+    """Whether it is a name, or an address of one machine."""
+    try:
+        return not ip_address(host).is_unspecified
+    except ValueError:
+        return _HOST.fullmatch(host) is not None
 
 
 PROTOCOL_SECTIONS: Final[dict[str, type[ListenerSection]]] = {

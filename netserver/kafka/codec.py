@@ -18,6 +18,9 @@ from .schema import Reader, Values
 _SIZE: Final = Struct(">i")
 _HEAD: Final = Struct(">hhi")
 _CLIENT: Final = Struct(">h")
+TLS_HANDSHAKE: Final = b"\x16\x03"
+HTTP_METHODS: Final = (b"GET ", b"HEAD", b"POST", b"PUT ", b"PATC", b"DELE", b"OPTI", b"CONN")
+"""What others begin with; as a length, each of these is far above the bound."""
 
 
 class Head(NamedTuple):
@@ -57,7 +60,7 @@ def frame_bounds(data: memoryview, start: int, length: int) -> tuple[Head, int] 
         return None
     (size,) = _SIZE.unpack_from(data, start)
     if not REQUEST_HEAD_BYTES_MIN <= size <= REQUEST_BYTES_MAX:
-        raise FormatError(f"a request of {size} bytes")
+        raise FormatError(_stranger(bytes(data[start : start + SIZE_BYTES])) or f"a request of {size} bytes")
     if length - start < SIZE_BYTES + REQUEST_HEAD_BYTES_MIN:
         return None
     number, version, correlation = _HEAD.unpack_from(data, start + SIZE_BYTES)
@@ -70,6 +73,16 @@ def frame_bounds(data: memoryview, start: int, length: int) -> tuple[Head, int] 
     if number != Key.PRODUCE and size > PLAIN_REQUEST_BYTES_MAX:
         raise FormatError(f"{api.key.name} of {size} bytes")
     return Head(api.key, version, correlation, is_spoken), start + SIZE_BYTES + size
+
+
+def _stranger(first: bytes) -> str:
+    """What else than a request begins so, and what to do then; empty: nothing that is known."""
+    if first.startswith(TLS_HANDSHAKE):
+        return (
+            "a TLS handshake, and this listener speaks plain TCP: set [kafka] tls_certificate and tls_key, or the "
+            "client's security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+        )
+    return "HTTP, which is spoken at the address of [admin]" if first in HTTP_METHODS else ""
 
 
 def decode_request(frame: memoryview, head: Head) -> Request:

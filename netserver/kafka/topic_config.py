@@ -19,10 +19,11 @@ the setting does not allow is refused.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from engine.config import TopicConfig, field_names
+from engine.config import TopicConfig, field_names, spelled
 from engine.config import settings as topic_settings
 from engine.errors import InvalidConfig
 
@@ -47,7 +48,9 @@ FIXED: Final = {
     "message.timestamp.type": "CreateTime",
     "min.insync.replicas": "1",
 }
-_OWN: Final = field_names(topic_settings(TopicConfig))
+_KNOWN: Final = topic_settings(TopicConfig)
+_OWN: Final = field_names(_KNOWN)
+_DIGITS: Final = re.compile("[0-9]{1,20}")
 IS_OWN: Final = 1
 IS_DEFAULT: Final = 5
 _STRING, _LONG, _INT, _LIST = 2, 5, 3, 7
@@ -64,12 +67,29 @@ def setting_of(name: str, value: str | None) -> dict[str, str]:
         if value not in (None, FIXED[name]):
             raise InvalidConfig(f"{name}={value}: only {FIXED[name]} is offered here")
         return {}
+    if name in SETTINGS and value is not None:
+        return {SETTINGS[name]: _number(name, value)}
     setting = SETTINGS.get(name) or _OWN.get(name.removeprefix(OWN_PREFIX) if name.startswith(OWN_PREFIX) else "")
     if setting is None:
         raise InvalidConfig(f"{name} is not known here; there are {', '.join(sorted((*SETTINGS, *FIXED)))}")
     if value is None:
         return {setting: "default"}
-    return {setting: "0" if name in UNLIMITED and value == "-1" else value}
+    return {setting: value}
+
+
+def _number(name: str, value: str) -> str:
+    """The value of a setting that is a number in Kafka's unit, milliseconds or bytes. Raises InvalidConfig."""
+    setting = _KNOWN[SETTINGS[name]]
+    is_unlimited = name in UNLIMITED
+    if is_unlimited and value == "-1":
+        return "0"
+    number = int(value) if _DIGITS.fullmatch(value) else -1
+    if setting.minimum <= number <= setting.maximum or (number == 0 and setting.zero and not is_unlimited):
+        return str(number)
+    unit = "ms" if name.endswith(".ms") else "bytes"
+    more = ", or -1 for no limit" if is_unlimited else ""
+    bounds = f"{setting.minimum} to {setting.maximum}{more}"
+    raise InvalidConfig(f"{name}={value[:100]}: expected a number of {unit}, {bounds}")
 
 
 def settings_of(configs: list[Values], base: TopicConfig) -> dict[str, str]:
@@ -91,6 +111,10 @@ def configs_of(topic: Topic) -> Iterator[Values]:
     for name, setting in SETTINGS.items():
         value = getattr(topic.config, setting)
         yield _config(name, str(-1 if name in UNLIMITED and not value else value), setting in topic.settings)
+    for setting, how in _KNOWN.items():
+        if setting not in SETTINGS.values():
+            text = how.text(getattr(topic.config, setting))
+            yield _config(OWN_PREFIX + spelled(setting, how), text, setting in topic.settings)
     for name, value in FIXED.items():
         yield _config(name, value, False) | {"read_only": True}
 

@@ -33,6 +33,8 @@ from netserver.shell.inherited import INHERITED
 log = logging.getLogger(__name__)
 
 OUT_OF_RESOURCES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+NO_TLS: Final = frozenset({"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNEXPECTED_MESSAGE"})
+"""What OpenSSL says of a first message that is of another protocol."""
 Lost = Callable[[], None]
 MakeProtocol = Callable[[Lost], asyncio.BaseProtocol]
 """Makes the protocol of one connection; the function it is given must be called once when the connection is gone."""
@@ -248,7 +250,10 @@ class TcpListener:
                 partial(self._make, leave), accepted, ssl=tls, ssl_handshake_timeout=timeout
             )
         except (OSError, ssl.SSLError, asyncio.CancelledError) as error:
-            log.info("%s: connection failed before its first byte: %s", self.name, str(error) or type(error).__name__)
+            text = str(error) or type(error).__name__
+            if isinstance(error, ssl.SSLError) and error.reason in NO_TLS:
+                text = f"it does not begin with TLS, which is all that is spoken here ({text})"
+            log.info("%s: connection failed before its first byte: %s", self.name, text)
             accepted.close()
             leave()
         except Exception:  # whatever it is, the connection must not count for ever

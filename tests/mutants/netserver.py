@@ -26,6 +26,20 @@ QUOTAS = "tests/unit/netserver/access/test_quotas.py"
 
 MUTANTS = (
     Mutant(
+        "keep for ever what Kafka's retention.ms=0 would remove",
+        "netserver/kafka/topic_config.py::_number",
+        " and not is_unlimited",
+        "",
+        "tests/unit/netserver/kafka/test_kafka_topics.py -k configurations_mean",
+    ),
+    Mutant(
+        "leave a topic made through TANK out of the audit",
+        "netserver/tank/session.py::TankSession._created",
+        "if code == CreateCode.CREATED:",
+        "if False:",
+        "tests/unit/netserver/access/test_wrong_keys.py -k made_through_tank",
+    ),
+    Mutant(
         "send a Kafka client more than its rate",
         "netserver/kafka/session.py::KafkaSession._begin",
         "head.key == Key.FETCH and not self._connection.writable",

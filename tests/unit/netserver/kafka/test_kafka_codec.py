@@ -90,6 +90,19 @@ def test_what_is_no_frame_is_refused_before_it_is_read() -> None:
             head_of(size.to_bytes(4, "big", signed=True) + bytes(8))
 
 
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "a TLS handshake, .* tls_certificate .* SASL_PLAINTEXT"),
+        (b"GET / HTTP/1.1\r\n", "HTTP, which is spoken at the address of .admin."),
+        (b"POST /v1/topics HTTP/1.1\r\n", "HTTP"),
+    ],
+)
+def test_what_else_comes_is_told_by_its_name(sent: bytes, told: str) -> None:
+    with pytest.raises(FormatError, match=told):
+        frame_bounds(memoryview(sent), 0, len(sent))
+
+
 @pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.key.name)
 def test_versions_that_are_not_spoken_are_refused(api: Any) -> None:
     for version in (api.first - 1, api.last + 1):

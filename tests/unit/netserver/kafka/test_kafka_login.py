@@ -18,6 +18,7 @@ from netserver.kafka.errors import Code
 from netserver.kafka.limits import LOGIN_REQUEST_BYTES_MAX
 from netserver.limits import REFUSED_LINGER_S, WRONG_KEYS_FREE
 from tests.access_place import Place, key_of, place
+from tests.certificates import self_signed
 from tests.kafka_peer import Peer, batch, metadata, produce, with_server
 
 pytestmark = pytest.mark.whole
@@ -244,3 +245,25 @@ def test_a_server_that_stops_waits_for_no_wrong_key(tmp_path: Path) -> None:
 
     at_place(tmp_path, scenario)
     assert servers[0].counters["kafka"].closed["refused"] == 1
+
+
+@pytest.mark.parametrize(
+    "first", [b"\0\0\0\x0a\0\x12\0\0\0\0\0\1\0\0", b"GET / HTTP/1.1\r\n\r\n"], ids=["kafka", "http"]
+)
+def test_what_is_no_tls_where_tls_is_spoken_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: bytes
+) -> None:
+    certificate, key = self_signed(tmp_path)
+
+    async def scenario(server: Server) -> None:
+        peer = await Peer.open(server.addresses["kafka"])
+        peer.writer.write(first)
+        async with asyncio.timeout(20):
+            while await peer.reader.read(100):
+                pass
+            while "connection failed" not in caplog.text:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+        assert "it does not begin with TLS" in caplog.text
+
+    with caplog.at_level("INFO"):
+        with_server(scenario, settings={"kafka": {"tls_certificate": certificate, "tls_key": key}})

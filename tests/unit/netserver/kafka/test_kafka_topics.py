@@ -15,7 +15,7 @@ from netserver.errors import ConfigError
 from netserver.kafka.apis import Key
 from netserver.kafka.errors import Code
 from netserver.kafka.listener_state import is_new_name
-from netserver.kafka.topic_config import setting_of, settings_of
+from netserver.kafka.topic_config import SETTINGS, setting_of, settings_of
 from tests.kafka_peer import Peer, Record, by_topic, metadata, new_topic, result_of, with_server
 
 pytestmark = pytest.mark.whole
@@ -79,7 +79,19 @@ def test_clients_are_sent_where_the_setting_says() -> None:
         assert (broker["host"], broker["port"]) == ("log.example", 19092)
 
     with_server(test, settings={"kafka": {"advertised": "log.example:19092"}})
-    for wrong in ("0.0.0.0:9092", "[::]:9092", "host", "host:0"):
+    for good in ("log.example:1", "my_host:1", "10.0.0.7:9092", "[fd00::7]:9092", "localhost:1", "a.b.:1"):
+        loading.build(("test", {"server": {"data_dir": "x"}, "kafka": {"advertised": good}}))
+    for wrong in (
+        "0.0.0.0:9092",
+        "[::]:9092",
+        "host",
+        "host:0",
+        "ho st:1",
+        "h/x:1",
+        "-h:1",
+        "a..b:1",
+        f"{'h' * 254}:1",
+    ):
         with pytest.raises(ConfigError, match="advertised"):
             loading.build(("test", {"server": {"data_dir": "x"}, "kafka": {"advertised": wrong}}))
 
@@ -164,10 +176,13 @@ def test_configurations_are_told_and_changed() -> None:
         assert found["retention.ms"] == ("3600000", 1)
         assert found["retention.bytes"] == ("-1", 5)
         assert found["cleanup.policy"] == ("delete", 5)
+        assert found["quintlog.durability"] == ("always", 5)
+        assert "quintlog.retention" not in found, "it has a name of Kafka's"
         assert await configs("retention.ms", "nothing") == {"retention.ms": ("3600000", 1)}
         assert await alter(("retention.bytes", 0, "1000000"), ("quintlog.durability", 0, "interval")) == [0]
         assert await alter(("retention.ms", 1, None)) == [0]
-        assert await alter(("segment.bytes", 0, "9999999999999999"), validate_only=True) == [0]
+        assert await alter(("segment.bytes", 0, "9999999999999999"), validate_only=True) == [Code.INVALID_CONFIG]
+        assert await alter(("segment.bytes", 0, "9999999"), validate_only=True) == [0]
         assert await configs("retention.ms", "retention.bytes") == {
             "retention.ms": ("-1", 5), "retention.bytes": ("1000000", 1),
         }  # fmt: skip
@@ -197,6 +212,19 @@ def test_what_configurations_mean() -> None:
     assert settings_of([{"name": "max.message.bytes", "value": "9"}, {"name": "x", "value": None}], TopicConfig()) == {
         "record_bytes_max": "9"
     }
+    for name, value in SETTINGS.items():
+        assert setting_of(name, "100000000") == {value: "100000000"}
+    for name, value, told in (
+        ("retention.ms", "0", "retention.ms=0: expected a number of ms, 1000 to "),
+        ("retention.ms", "7d", ", or -1 for no limit"),
+        ("retention.bytes", "-2", "retention.bytes=-2: expected a number of bytes"),
+        ("max.message.bytes", "9" * 300, "max.message.bytes=999"),
+        ("segment.bytes", "\u0661", "expected a number of bytes"),
+    ):
+        with pytest.raises(InvalidConfig) as refused:
+            setting_of(name, value)
+        assert told in str(refused.value)
+        assert "retention_" not in str(refused.value)
     assert is_new_name(b"a.B_-9")
     assert is_new_name(b"x" * 249)
     for wrong in (b"", b"x" * 250, b".", b"..", b"a b", "ä".encode()):
