@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from engine.commit.round_steps import Round, RoundSteps
 from engine.commit.target import CommitTarget, PartitionCommit, stop_writing
 from engine.context import EngineContext
-from engine.limits import SHARED_ROUND_BYTES, SHARED_ROUNDS
+from engine.limits import ROUND_NUMBERED_BYTES, SHARED_ROUND_BYTES, SHARED_ROUNDS
 from engine.segments.batches import Waiter, WriteBatch
 
 
@@ -60,8 +60,7 @@ class Gathering:
     def take(self) -> Round | None:
         """The next round; None: there is nothing to commit."""
         parts: dict[CommitTarget, PartitionCommit] = {}
-        round_bytes = self._round_bytes()
-        bytes_left = round_bytes
+        bytes_left = self._round_bytes()
         while self._lines and len(parts) < self._context.config.round_files_max:
             waiter, line = next(iter(self._lines.items()))
             partition = line[0]
@@ -88,7 +87,7 @@ class Gathering:
                 part.roll = part.roll or partition.gap_before_next
             while write_batch is not None:
                 part.add(write_batch)
-                bytes_left -= write_batch.end
+                bytes_left -= write_batch.end + ROUND_NUMBERED_BYTES * len(write_batch.produced)
                 write_batch = self._next_of(partition, 0, first=True)[1] if write_batch.is_continued else None
             if partition.has_pending:
                 self._enter(partition)
@@ -97,7 +96,7 @@ class Gathering:
         if not parts:
             return None
         self._shared_rounds = SHARED_ROUNDS if len(parts) > 1 else max(self._shared_rounds - 1, 0)
-        return Round(list(parts.values()), round_bytes - bytes_left)
+        return Round(list(parts.values()), sum(part.size_bytes for part in parts.values()))
 
     def _next_of(self, partition: CommitTarget, bytes_left: int, *, first: bool) -> tuple[bool, WriteBatch | None]:
         """Whether a partition may be in the round, and with what; a defect in one is not in the way of the others."""

@@ -11,6 +11,7 @@ when the segment is sealed and on to the next one, and is put together from both
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import NamedTuple
 
 import msgpack
@@ -32,6 +33,9 @@ class Run(NamedTuple):
     """Number of the first one in the log."""
 
 
+_end_of = attrgetter("end")
+
+
 @dataclass(slots=True)
 class StoredProducer:
     """What is stored of a producer."""
@@ -49,7 +53,7 @@ class StoredProducer:
     @property
     def next(self) -> int:
         """The count that is expected."""
-        return max((run.end for run in self.runs), default=self.floor)
+        return max(map(_end_of, self.runs), default=self.floor)
 
 
 def nearest(sequence: int, expected: int) -> int:

@@ -49,6 +49,13 @@ MUTANTS = (
         f"{PRODUCERS} -k follows_a_failed_round",
     ),
     Mutant(
+        "count numbered batches in a round by their bytes alone",
+        "engine/commit/gathering.py::Gathering.take",
+        " + ROUND_NUMBERED_BYTES * len(write_batch.produced)",
+        "",
+        "tests/unit/engine/commit/test_gathering.py -k those_who_number",
+    ),
+    Mutant(
         "begin a round while one is being gathered",
         "engine/commit/committer.py::Committer._gathered",
         "self._in_flight = True",

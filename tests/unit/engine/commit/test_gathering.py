@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from engine.formats.extension import Producer
 from engine.limits import ROUND_PARTS_MAX
 from engine.segments.batches import COMMITTED
 from tests.engine_log import EngineLog
+from tests.hooked_files import HookedFiles, held
 
 PARTITIONS = 100
 
@@ -53,3 +55,26 @@ def test_those_who_wait_take_turns_and_so_do_the_partitions_of_each(tmp_path: Pa
         for batch in batches.values():
             engine.settle(batch)
         assert done == ["busy", "a-1", "b-1", "a-2", "b-2", "a-3"]
+
+
+def test_a_round_has_not_too_many_batches_of_those_who_number_them(tmp_path: Path) -> None:
+    """Each is noted by the owner in the turn that ends the round."""
+    files = HookedFiles()
+    with EngineLog(tmp_path / "d", files=files) as engine:
+        partition = engine.partition()
+        engine.settle(partition.append([b"made"]))
+        counters = engine.log.committer.counters
+        with held(files, "write", ".log") as reached:
+            partition.append([b"first"])
+            engine.inbox.run_until(reached.is_set)
+            rounds = counters.rounds
+            for number in range(5000):
+                writer = partition.writer(50)
+                writer.produce(number, 0, 0)
+                first_seq = writer.next_seq
+                assert writer.put(b"x", 0, 1)
+                write_batch = partition.appended(None, 1)
+                partition.producers.appended(Producer(number, 0, 0), 1, first_seq, write_batch)
+        engine.settle(write_batch)
+        assert counters.bytes < engine.log.config.round_bytes_max, "by their bytes they would be in one"
+        assert counters.rounds - rounds > 2, "the one under way, and more than one"
