@@ -37,6 +37,7 @@ from engine.state.store import StateReader
 from tests.engine_log import SMALL, EngineLog, delete, wait_for_burial
 from tests.faulty_store import MemoryStore
 from tests.remote_objects import LINEAGE
+from tools.checks import check_partition, check_segment
 
 AHEAD = 1000
 KINDS = ("head", "page", "state", "delta", "piece", "segment")
@@ -61,6 +62,18 @@ def entries_in(data_dir: Path) -> Entries:
         return entries_of(state)
     finally:
         state.close()
+
+
+def findings(data_dir: Path) -> list[Any]:
+    """What is wrong with the files of a directory."""
+    reader = DirectoryReader(data_dir)
+    found = []
+    for topic in reader.topics():
+        for index in range(topic.partition_count):
+            partition = reader.partition(topic, index)
+            found += check_partition(partition, [check_segment(segment) for segment in partition.segments]).findings
+    reader.close()
+    return found
 
 
 class Packer:

@@ -119,9 +119,11 @@ def put_together(tables: Iterable[Table], catalog: Catalog) -> dict[PartitionKey
 class Assembly:
     """How far each segment that is not stored whole has come, piece by piece in the order of the catalog.
 
+    A segment below the start of its log is in no catalog any more, and some of its pieces may be gone while others are
+    still needed for what else is in them: a hole in it is none.
+
     Args:
-        on_hole: is told of a byte that is in no piece, or in two, and the segment goes on after it; without it Corrupt
-            is raised.
+        on_hole: is told of a byte that is in no piece, or in two; without it Corrupt is raised.
     """
 
     def __init__(self, catalog: Catalog, on_hole: Callable[[Corrupt], None] | None = None) -> None:
@@ -130,30 +132,40 @@ class Assembly:
         self._whole = {segment.segment_id for segment in catalog.segments}
         self._gone = set(catalog.gone)
         self._ends: dict[tuple[PartitionKey, int], int] = {}
+        self._holes: dict[tuple[PartitionKey, int], Corrupt] = {}
+        self._lasts: dict[tuple[PartitionKey, int], int] = {}
+        """Last numbers of the segments with a hole."""
 
     def add(self, name: Versioned, sections: Iterable[Section]) -> list[int]:
-        """Which of the sections of the next piece are needed. Raises Corrupt."""
+        """Which of the sections of the next piece are needed."""
         needed: list[int] = []
         for index, section in enumerate(sections):
             key = PartitionKey(section.topic, section.partition)
             if section.segment_id in self._whole or section.topic in self._gone:
                 continue
-            at = self._ends.get((key, section.segment_id), 0)
+            segment = (key, section.segment_id)
+            at = self._ends.get(segment, 0)
             if section.begin != at:
-                self._refuse(name, key, section.segment_id, at, section.begin)
-            self._ends[key, section.segment_id] = section.end
+                self._holes.setdefault(segment, _hole(name, *segment, at, section.begin))
+            if segment in self._holes:
+                self._lasts[segment] = max(section.last, self._lasts.get(segment, 0))
+                continue
+            self._ends[segment] = section.end
             needed.append(index)
         return needed
 
     def end(self) -> None:
-        """To be called after the last piece: every tail has to be there up to its end. Raises Corrupt."""
-        for key, tail in self._catalog.tail.items():
-            at = self._ends.get((key, tail.segment), 0)
-            if tail.segment not in self._whole and at != tail.position:
-                self._refuse("head", key, tail.segment, at, tail.position)
+        """To be called after the last piece: nothing may be missing, up to the end of every tail. Raises Corrupt."""
+        tails = {(key, tail.segment): tail for key, tail in self._catalog.tail.items()}
+        for segment, hole in self._holes.items():
+            if segment in tails or self._lasts[segment] >= self._catalog.starts.get(segment[0], 0):
+                self._refuse(hole)
+        for segment, tail in tails.items():
+            at = self._ends.get(segment, 0)
+            if tail.segment not in self._whole and at != tail.position and segment not in self._holes:
+                self._refuse(_hole("head", *segment, at, tail.position))
 
-    def _refuse(self, name: Versioned | str, key: PartitionKey, segment_id: int, at: int, begin: int) -> None:
-        hole = _hole(name, key, segment_id, at, begin)
+    def _refuse(self, hole: Corrupt) -> None:
         if self._on_hole is None:
             raise hole
         self._on_hole(hole)

@@ -59,6 +59,10 @@ SNAPSHOT_ROWS_MAX = 1 << 21
 RESTORED_FILES_OPEN_MAX = 256
 """Segments that a restore has open at once: of 1024 descriptors that a process may have as a rule."""
 
+UNKNOWN_AHEAD = 1 << 40
+"""Numbers that a primary may have given out above the stored ones where its head names no bound: at 100,000 records a
+second an outage of four months. After a thousand restores numbers are still exact in JSON."""
+
 RESTORE_PIN_MS = 3_600_000
 """What a restore pins it pins for an hour, and again after a third of that."""
 

@@ -28,7 +28,7 @@ from engine.files.system import Files, SystemFiles, write_new_file
 from engine.formats.segment import HEADER_BYTES, SegmentHeader, parse_header, segment_name
 from engine.remote.catalog import Catalog, PartitionKey, Tail
 from engine.remote.cutting import Assembly
-from engine.remote.limits import RESTORED_FILES_OPEN_MAX
+from engine.remote.limits import RESTORED_FILES_OPEN_MAX, UNKNOWN_AHEAD
 from engine.remote.objects import Objects, Wanted
 from engine.remote.piece import Section, unpack_piece
 from engine.remote.snapshot import Snapshot
@@ -210,7 +210,8 @@ class Restoring:
         if without := {segment.key for segment in catalog.segments} - catalog.tail.keys():
             raise Corrupt("head", None, f"partition {min(without)} has sealed segments and no tail")
         newest = Catalog(tail={**catalog.tail, **self._snapshot.newest.tail})
-        new = successor_tails(newest, self._snapshot.head.ahead, self._is_remote, lambda: randbits(64))
+        ahead = self._snapshot.head.ahead or UNKNOWN_AHEAD
+        new = successor_tails(newest, ahead, self._is_remote, lambda: randbits(64))
         for key, tail in sorted(catalog.tail.items()):
             if key not in self._numbers:
                 raise Corrupt(STATE, None, f"it has no number of partition {key}")

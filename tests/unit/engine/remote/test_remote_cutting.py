@@ -87,6 +87,21 @@ def test_a_hole_is_told() -> None:
     assert put_together([], Catalog(tail={KEY: Tail(5, 1, 0, 0)})) == {}
 
 
+def test_a_hole_below_the_start_of_a_log_is_none() -> None:
+    """Its segment was stored whole, which let go of its first piece, and is below the start by now."""
+    tables = [
+        table(2, Section(12, 0, 5, 5, 8, 3, 4), Section(12, 1, 6, 0, 5, 1, 2)),
+        table(3, Section(12, 0, 5, 8, 9, 5, 5), Section(12, 0, 7, 0, 4, 6, 6)),
+    ]
+    tails = {KEY: Tail(7, 6, 6, 4), PartitionKey(12, 1): Tail(6, 1, 2, 5)}
+    found = put_together(tables, Catalog(tail=tails, starts={KEY: 6}))
+    assert {key: list(segments) for key, segments in found.items()} == {KEY: [7], PartitionKey(12, 1): [6]}
+    with pytest.raises(Corrupt, match=r"bytes 0 to 5 of segment 0{15}5 .* in no piece"):
+        put_together(tables, Catalog(tail=tails, starts={KEY: 5}))
+    with pytest.raises(Corrupt, match=r"bytes 0 to 5 of segment 0{15}5 .* in no piece"):
+        put_together(tables[:1], Catalog(tail={KEY: Tail(5, 1, 5, 9)}, starts={KEY: 9}))
+
+
 class Log:
     """Two partitions that grow at random, and what a bucket has of them."""
 

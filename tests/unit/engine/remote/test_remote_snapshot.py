@@ -61,9 +61,11 @@ def test_an_answer_that_does_not_come_is_asked_for_again() -> None:
 def test_nobody_waits_for_an_answer_at_the_end() -> None:
     """Whoever interrupts a restore need not wait for its patience."""
     asked, wanted = threading.Event(), Wanted("x", 100, "0" * 16)
+    requests: list[str] = []
 
     class Dead(MemoryStore):
         def get_range(self, name: str, begin: int, end: int) -> bytes:
+            requests.append(name)
             asked.set()
             raise Unclear("no answer")
 
@@ -74,6 +76,7 @@ def test_nobody_waits_for_an_answer_at_the_end() -> None:
     with pytest.raises(Unclear):
         blocks.result()
     assert time.monotonic() - began < 10
+    assert len(requests) <= 3
 
 
 def test_objects_are_read_in_blocks_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
