@@ -341,6 +341,13 @@ MUTANTS = (
         f"{CLIENTS_PREFETCH}::test_each_message_is_acknowledged[fujin-push-manual-large]",
     ),
     Mutant(
+        "put an answer behind what others of a QUIC connection do not read",
+        "netserver/quic/stream.py::QuicStream.writable",
+        "not size or ",
+        "",
+        f"{CLIENTS_PREFETCH} --timeout 60 -k many_full",
+    ),
+    Mutant(
         "answer as soon as QUIC has acknowledged STOP",
         "netserver/fujin/writer.py::Writer._say_stop",
         ", READ_GRACE_S",

@@ -259,7 +259,7 @@ def test_many_full_subscriptions_leave_room_for_answers(way: Way) -> None:
 
     async def test(client: Any, subscription: Any) -> None:
         others = []
-        for number in range(20):
+        for number in range(20):  # more than 4 MiB wait, 256 KiB of each
             await client.publish_many(f"t{number}", way.values())
             others.append(client.subscribe(f"t{number}", **way.options))
             await others[-1]
