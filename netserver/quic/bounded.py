@@ -189,6 +189,8 @@ class BoundedQuic(QuickReceiving):
         self._gaps.clear()
         self._QuicConnection__frame_handlers: dict[int, Any] = {}
         self._loss._send_probe = _nothing
+        for space in self._spaces.values():
+            space.sent_packets.clear()  # each would call back when it is acknowledged
         for pair in (*self._cryptos.values(), *self._cryptos_initial.values()):
             for context in (pair.recv, pair.send):
                 context._setup_cb = context._teardown_cb = _nothing

@@ -369,6 +369,13 @@ MUTANTS = (
         "tests/unit/netserver/quic/test_quic.py -k gone_at_once",
     ),
     Mutant(
+        "keep what a QUIC connection had under way when it went",
+        "netserver/quic/bounded.py::BoundedQuic.let_go",
+        "space.sent_packets.clear()",
+        "pass",
+        "tests/unit/netserver/quic/test_quic_receive.py -k circle",
+    ),
+    Mutant(
         "date certificates by the system's clock",
         "netserver/quic/certificates.py::_self_signed",
         ".not_valid_before(VALID[0])",

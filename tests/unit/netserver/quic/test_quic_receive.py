@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -285,3 +287,17 @@ def test_of_many_gaps_the_oldest_are_forgotten(configuration: QuicConfiguration)
             pair.receive(pair.packet(stream_frame(0, 1 + at, b"x")))
     assert pairs[0].state() == pairs[1].state()
     assert len(pairs[0].state()["received"][0]) == MAX_ACK_RANGES
+
+
+def test_a_connection_that_is_let_go_leaves_no_circle(configuration: QuicConfiguration) -> None:
+    server = Pair(BoundedQuic, configuration).server
+    server.send_ping(1)
+    assert server.datagrams_to_send(2.0), "under way, and never acknowledged"
+    server.let_go()
+    left = weakref.ref(server)
+    gc.disable()
+    try:
+        del server
+        assert left() is None
+    finally:
+        gc.enable()
