@@ -92,6 +92,7 @@ async def visited(data_dir: Path) -> dict[str, list[str]]:
         for kind in KINDS:
             for count in (1, VISITS):  # some are made once: by imports, for caches
                 gc.collect()
+                gc.freeze()  # what was there before, mostly pytest's, is not looked at for each visit
                 await visit(kind, count)
                 left[kind] = found()
     return left
@@ -104,6 +105,7 @@ def no_collection() -> Iterator[None]:
     logging.disable()
     yield
     logging.disable(logging.NOTSET)
+    gc.unfreeze()
     gc.enable()
 
 
