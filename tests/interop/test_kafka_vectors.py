@@ -23,6 +23,7 @@ from netserver.kafka.apis import Key
 from netserver.kafka.codec import Head, decode_request, decode_response, encode_request, frame_bounds
 from netserver.kafka.errors import FormatError
 from netserver.kafka.schema import Values
+from tests.kafka_batches import resealed
 from tests.kafka_peer import Peer, with_server
 
 VECTORS = Path(__file__).parents[1] / "data" / "kafka.jsonl"
@@ -39,6 +40,7 @@ OUR_OWN = {
     ("raw_idempotent", 27): "and by its records, however they are cut",
     ("raw_fetch", 1): "cut at batches, not at bytes",
     ("raw_fetch", 27): "leader epochs are not kept",
+    ("raw_txn_errors", 5): "the older one is fenced at once",
     ("raw_admin", 1): "configurations are in another order and have other values",
 }
 """Where the answer to a request is another one, each for a reason of the module."""
@@ -80,9 +82,9 @@ def plain(values: Any) -> Any:
     return values
 
 
-def exchanges() -> Iterator[tuple[str, int, bytes, bytes | None]]:
+def exchanges(cases: tuple[str, ...] = CASES) -> Iterator[tuple[str, int, bytes, bytes | None]]:
     """(case, step, request, answer); None where there is none to be compared."""
-    rows = [row for row in ROWS if row["case"] in CASES]
+    rows = [row for row in ROWS if row["case"] in cases]
     for row, behind in zip(rows, [*rows[1:], None], strict=True):
         if row["dir"] == "c2s" and row["hex"]:
             answer = bytes.fromhex(behind["hex"]) if behind is not None and behind["dir"] == "s2c" else None
@@ -146,3 +148,59 @@ def test_the_answers_are_those_of_the_original() -> None:
         assert len(replay.compared) >= 45
 
     with_server(test, settings={"topics": {"record_bytes_max": "1000000"}})
+
+
+def errors_of(values: Any) -> list[int]:
+    """All error codes of an answer, and the offsets of groups, in their order."""
+    if isinstance(values, list):
+        return [code for one in values for code in errors_of(one)]
+    if not isinstance(values, dict):
+        return []
+    own = [values["error"]] if "error" in values else []
+    own += [values["offset"]] if "metadata" in values else []
+    return own + [code for one in values.values() for code in errors_of(one)]
+
+
+def with_producer(body: Values, head: Head, ids: dict[int, int]) -> Values:
+    """A request with the producer ids of this server in the place of the captured ones."""
+    if "producer" in body:
+        body["producer"] = ids.get(body["producer"], body["producer"])
+    for topic in body["topics"] if head.key == Key.PRODUCE else ():
+        for partition in topic["partitions"]:
+            data = bytes(partition["records"])
+            captured = int.from_bytes(data[43:51], "big")
+            partition["records"] = resealed(data, producer_id=ids.get(captured, captured))
+    return body
+
+
+def test_transactions_fail_and_succeed_as_in_the_original() -> None:
+    async def test(server: Server) -> None:
+        peer = await Peer.open(server.addresses["kafka"])
+        await peer.make("w.one")
+        await peer.make("w.three", 3)
+        ids: dict[int, int] = {}
+        different, compared = [], 0
+        for case, step, frame, expected in exchanges(("raw_txn", "raw_txn_errors")):
+            try:
+                found = frame_bounds(memoryview(frame), 0, len(frame))
+            except FormatError:  # of a version that is not offered
+                continue
+            assert found is not None
+            head = found[0]
+            if head.key in (Key.FETCH, Key.LIST_OFFSETS):
+                continue  # they are about offsets, and these are others here
+            request = decode_request(memoryview(frame), head)
+            peer.writer.write(encode_request(head, "x", with_producer(request.body, head, ids)))
+            got = decode_response(memoryview(await peer.frame()), head)
+            assert expected is not None
+            wanted = decode_response(memoryview(expected), head)
+            if head.key == Key.INIT_PRODUCER_ID and not wanted["error"]:
+                ids[wanted["producer"]] = got["producer"]
+                assert got["epoch"] == wanted["epoch"]
+            compared += 1
+            if errors_of(got) != errors_of(wanted) and (case, step) not in OUR_OWN:
+                different.append(f"{case} {step}: {errors_of(got)} instead of {errors_of(wanted)}")
+        assert not different, "\n".join(different)
+        assert compared >= 24
+
+    with_server(test)
