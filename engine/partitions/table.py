@@ -61,12 +61,10 @@ class PartitionTable:
         """
         error = NotStored(f"topic {title(topic.name)} was deleted")
         first, pop = _key(topic, 0), self._partitions.pop
-        dropped = []
-        for key in range(first, first + topic.partition_count):
-            partition = pop(key, None)
-            if partition is not None:
-                partition.removed(error)
-                dropped.append(partition)
+        keys = range(first, first + topic.partition_count)
+        dropped = [partition for key in keys if (partition := pop(key, None)) is not None]
+        for partition in dropped:
+            partition.removed(error)
         return dropped
 
     def tell_dropped(self, partition: Partition) -> None:
