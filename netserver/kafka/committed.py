@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -122,10 +122,14 @@ class Offsets:
 
     def remove(self, group: str, on_done: OnDone | None = None, topic_id: int | None = None) -> None:
         """Forget all of a group, or what it has of a topic."""
-        places = self._groups.pop(group, {})
-        gone = [place for place in places if topic_id in (None, place[0])]
-        if left := {place: one for place, one in places.items() if topic_id not in (None, place[0])}:
-            self._groups[group] = left
+        self.forget(group, [place for place in self.of(group) if topic_id in (None, place[0])], on_done)
+
+    def forget(self, group: str, places: Iterable[Place], on_done: OnDone | None = None) -> None:
+        """Forget what a group has committed in some places."""
+        known = self.of(group)
+        gone = [place for place in places if known.pop(place, None) is not None]
+        if not known:
+            self._groups.pop(group, None)
         self._count -= len(gone)
         self._log.state.submit([Delete(key_of(group, place)) for place in gone], on_done)
 

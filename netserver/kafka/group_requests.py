@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from engine.errors import EngineError
@@ -16,7 +17,7 @@ from .call import nothing
 from .committed import Committed, Place
 from .coordinator import DEAD, EMPTY, Group, GroupError, Joining
 from .errors import Code
-from .limits import COMMIT_METADATA_BYTES_MAX
+from .limits import COMMIT_METADATA_BYTES_MAX, COMMITTED_AT_ONCE
 from .listener_state import NODE
 from .schema import Encoded, Values
 from .waiting import durable
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .call import Call
 
 Found = TypeVar("Found")
+Item = TypeVar("Item")
 FETCH: Final = right_of("kafka", "OFFSET_FETCH")
 KINDS: Final = (0, 1)
 """Of what has a coordinator: a group, a transactional id."""
@@ -153,6 +155,12 @@ def _left(call: Call, member: str, instance: str | None) -> Code:
 # --- offsets
 
 
+def _portions(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
+    """So many as become one change of the state at a time."""
+    left = iter(items)
+    return iter(lambda: tuple(islice(left, COMMITTED_AT_ONCE)), ())
+
+
 async def offset_commit(call: Call) -> Values:
     """Keep offsets; answered when they are on disk."""
 
@@ -162,7 +170,8 @@ async def offset_commit(call: Call) -> Values:
         if not shared.offsets.has_room(len(places)):
             return Code.TOO_MANY_OFFSETS
         try:
-            await durable(partial(shared.offsets.commit, call.body["group"], places))
+            async for some in call.each(_portions(places.items())):
+                await durable(partial(shared.offsets.commit, call.body["group"], dict(some)))
         except EngineError:
             return Code.COORDINATOR_NOT_AVAILABLE
         return Code.NONE
@@ -333,7 +342,8 @@ async def _deleted(call: Call, name: str) -> Code:
         return Code.GROUP_NOT_EMPTY
     shared.groups.remove(name)
     try:
-        await durable(partial(shared.offsets.remove, name))
+        async for some in call.each(_portions(list(shared.offsets.of(name)))):
+            await durable(partial(shared.offsets.forget, name, some))
     except EngineError:
         return Code.COORDINATOR_NOT_AVAILABLE
     call.visitor.changed("DELETE_GROUPS", name)

@@ -194,6 +194,12 @@ APPENDED_AT_ONCE_US: Final = 2000
 APPENDED_AT_ONCE_PARTS: Final = 100
 """The same for a request of more partitions: each is looked up, 10 us with its rights."""
 
+ANSWERED_AT_ONCE_PARTS: Final = 1000
+"""The answer to a Produce of more partitions is put together in steps: 2 us for each."""
+
+COMMITTED_AT_ONCE: Final = 1000
+"""Offsets that become one change of the state: 5 us for each. A crash may leave some of an unanswered commit."""
+
 FETCHED_BATCH_BYTES: Final = 64 << 10
 """A batch of a Fetch answer is ended at about this size, as those of the log are: clients verify whole ones."""
 

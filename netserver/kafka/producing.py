@@ -22,6 +22,7 @@ from .schema import Values
 from .transactions import TransactionError
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Generator, Iterator
 
     from engine.partitions.partition import Partition
@@ -54,6 +55,7 @@ class Prepared(NamedTuple):
 
     Attributes:
         answer: what it is told, filled in by and by.
+        told: set when it is all there, where that is too much to be put together at once.
     """
 
     head: Head
@@ -61,6 +63,7 @@ class Prepared(NamedTuple):
     transactional_id: str | None
     parts: list[Part]
     answer: Values
+    told: asyncio.Future[None] | None = None
 
 
 class Answer(NamedTuple):

@@ -45,7 +45,13 @@ from .group_requests import (
     offset_fetch,
     sync_group,
 )
-from .limits import CHECKED_AT_ONCE_BYTES, FRAME_BYTES_MAX, PIPELINED_MAX, UNPACKED_AT_ONCE_BYTES
+from .limits import (
+    ANSWERED_AT_ONCE_PARTS,
+    CHECKED_AT_ONCE_BYTES,
+    FRAME_BYTES_MAX,
+    PIPELINED_MAX,
+    UNPACKED_AT_ONCE_BYTES,
+)
 from .listener_state import ListenerState
 from .login import Login, sasl_authenticate, sasl_handshake
 from .metadata import api_versions, metadata
@@ -219,11 +225,21 @@ class KafkaSession:
     async def _open_and_append(self, prepared: Prepared) -> None:
         """Append, in several turns if there is much of it. Who has lost its rights meanwhile is closed by then."""
         call = Call(self._shared, self._connection, self._login, Request(prepared.head, "", {}))
+        if prepared.acks and len(prepared.parts) > ANSWERED_AT_ONCE_PARTS:
+            prepared = prepared._replace(told=self._connection.loop.create_future())
         async for part in call.each(prepared.parts):
             if (partition := self._producer.closed_partition(part)) is not None:
                 await asyncio.gather(opened(partition), return_exceptions=True)
         async for _ in call.each(self._producer.append(prepared)):
             pass
+        if prepared.told is not None:  # and nothing behind it is read before
+            await prepared.told
+            topics = ((topic["name"], topic["partitions"]) for topic in prepared.answer["topics"])
+            self._write_answer(prepared, {"topics": await call.encoded_by_topic(topics)})
+
+    def _write_answer(self, prepared: Prepared, answer: Values) -> None:
+        answer["throttle_ms"] = produce_pause_ms(self._connection)
+        self._connection.write(encode_response(prepared.head, answer))
 
     def _released(self, released: Released) -> None:
         frames: list[bytearray] = []
@@ -234,7 +250,9 @@ class KafkaSession:
                 continue
             assert isinstance(token, Answer)
             prepared = token.prepared
-            if prepared.acks:
+            if prepared.told is not None:
+                prepared.told.set_result(None)
+            elif prepared.acks:
                 prepared.answer["throttle_ms"] = produce_pause_ms(self._connection)
                 frames.append(encode_response(prepared.head, prepared.answer))
             elif has_failed(prepared):  # nothing else can tell it

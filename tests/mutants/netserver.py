@@ -40,6 +40,20 @@ MUTANTS = (
         "tests/unit/netserver/access/test_wrong_keys.py -k made_through_tank",
     ),
     Mutant(
+        "put a long answer to a Kafka producer together in one turn",
+        "netserver/kafka/session.py::KafkaSession._open_and_append",
+        "prepared.acks and len(prepared.parts) > ANSWERED_AT_ONCE_PARTS",
+        "False",
+        f"{KAFKA_STEPS} -k put_together",
+    ),
+    Mutant(
+        "keep all offsets of a commit by one change",
+        "netserver/kafka/group_requests.py::_portions",
+        "islice(left, COMMITTED_AT_ONCE)",
+        "left",
+        f"{KAFKA_STEPS} -k several_changes",
+    ),
+    Mutant(
         "send a Kafka client more than its rate",
         "netserver/kafka/session.py::KafkaSession._begin",
         "head.key == Key.FETCH and not self._connection.writable",

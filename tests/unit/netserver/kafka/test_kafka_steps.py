@@ -14,20 +14,27 @@ from engine.formats.batch import RecordCursor
 from engine.limits import WRITE_BATCH_BYTES_MAX
 from engine.partitions.partition import Partition
 from engine.segments.batches import PENDING
+from engine.state.store import OnDone
 from netserver.app import Server
-from netserver.kafka import appending
+from netserver.kafka import appending, session
 from netserver.kafka.apis import Key
 from netserver.kafka.appending import Appended, append_in_steps, append_records
 from netserver.kafka.checking import Records, check_records
+from netserver.kafka.codec import Head
+from netserver.kafka.committed import Committed, Offsets, Place
+from netserver.kafka.errors import Code
 from netserver.kafka.limits import (
+    ANSWERED_AT_ONCE_PARTS,
     APPENDED_AT_ONCE_PARTS,
     APPENDED_AT_ONCE_US,
+    COMMITTED_AT_ONCE,
     PACKED_OBJECTS_MAX,
     PACKED_RECORDS,
     RECORDS_MAX,
 )
 from netserver.kafka.producing import Part, Producer
 from netserver.kafka.record_errors import RecordsError
+from netserver.kafka.schema import Encoded, Values
 from tests.engine_log import EngineLog
 from tests.kafka_peer import (
     Peer,
@@ -249,5 +256,53 @@ def test_a_request_to_many_partitions_gives_way_to_others(monkeypatch: pytest.Mo
         answer = await peer.ask(Key.PRODUCE, by_topic("t", partitions, acks=-1, timeout_ms=1000))
         assert all_errors(answer) == [0] + [3] * (count - 1)
         assert len(turns) > count // 4
+
+    with_server(test)
+
+
+def test_an_answer_about_many_partitions_is_put_together_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 50,000 partitions it took one turn of 100 ms."""
+    count = ANSWERED_AT_ONCE_PARTS + 1
+    encode, encoded = session.encode_response, []
+
+    def watched(head: Head, body: Values) -> bytearray:
+        encoded.append(type(body["topics"]))
+        return encode(head, body)
+
+    async def test(server: Server) -> None:
+        peer = await Peer.open(server.addresses["kafka"])
+        assert await peer.make("t") == 0
+        monkeypatch.setattr(session, "encode_response", watched)
+        body = by_topic("t", [{"index": 0, "records": batch(b"x")}] + [{"index": 1, "records": b""}] * (count - 1))
+        peer.send(Key.PRODUCE, body | {"acks": -1, "timeout_ms": 1000})
+        peer.send(Key.PRODUCE, produce("t", batch(b"behind")))
+        first, second = await peer.answer(), await peer.answer()
+        assert list(all_errors(first)) == [0] + [Code.INVALID_RECORD] * (count - 1)
+        assert (result_of(first)["offset"], result_of(second)["offset"]) == (1, 2)
+        assert encoded == [Encoded, list], "what is short is put together at once"
+
+    with_server(test)
+
+
+def test_a_commit_of_many_offsets_is_several_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One change of 50,000 took turns of 300 ms."""
+    count = 2 * COMMITTED_AT_ONCE + 1
+    commit, sizes = Offsets.commit, []
+
+    def watched(self: Offsets, group: str, places: dict[Place, Committed], on_done: OnDone) -> None:
+        sizes.append(len(places))
+        commit(self, group, places, on_done)
+
+    monkeypatch.setattr(Offsets, "commit", watched)
+
+    async def test(server: Server) -> None:
+        peer = await Peer.open(server.addresses["kafka"])
+        assert await peer.make("t", count) == 0
+        offsets = [{"index": index, "offset": index, "metadata": None} for index in range(count)]
+        body = by_topic("t", offsets, group="g", generation=-1, member="", instance=None)
+        assert set(all_errors(await peer.ask(Key.OFFSET_COMMIT, body))) == {0}
+        assert sizes == [COMMITTED_AT_ONCE, COMMITTED_AT_ONCE, 1]
+        found = await peer.ask(Key.OFFSET_FETCH, {"group": "g", "topics": None})
+        assert [one["offset"] for one in found["topics"][0]["partitions"]] == list(range(count))
 
     with_server(test)
