@@ -25,6 +25,8 @@ from netserver.blipmq import codec as blipmq
 from netserver.figg import codec as figg
 from netserver.figg.codec import TO_SERVER
 from netserver.fujin import codec as fujin
+from netserver.kafka.apis import APIS, Key
+from netserver.kafka.codec import Head, encode_request
 from netserver.limits import SLOW_TURN_S
 from netserver.reliably import codec as reliably
 from netserver.tank import codec as tank
@@ -37,6 +39,7 @@ from tests.cpu import Pace
 from tests.figg_peer import FiggPeer
 from tests.fujin_peer import Peer as FujinPeer
 from tests.fujin_peer import connect
+from tests.hostile_kafka import KAFKA
 from tests.hostile_shapes import NAME, SCALE, WIDE, Shapes
 
 PATIENCE_S = 60.0 * SCALE
@@ -60,6 +63,7 @@ TABLE: dict[str, tuple[Shapes, set[str]]] = {
     "blipmq": (hostile_shapes.BLIPMQ, {kind.name for kind in BY_CLIENT}),
     "blipmq 2": (hostile_shapes.BLIPMQ_V2, {kind.name for kind in BY_CLIENT}),
     "fujin": (hostile_shapes.FUJIN, {op.name for op in fujin.Op}),
+    "kafka": (KAFKA, {api.key.name for api in APIS.values()}),
     "admin": (hostile_shapes.admin(ROUTES), {f"{method} {path}" for method, path in ROUTES}),
 }
 """Protocol -> (shapes by request, the requests that its codec knows)."""
@@ -156,6 +160,12 @@ def send_tank(process: ServerProcess, _request: str, data: bytes) -> None:
     time.sleep(0.15)  # what waits for records ends by then
 
 
+def send_kafka(process: ServerProcess, _request: str, data: bytes) -> None:
+    last = encode_request(Head(Key.API_VERSIONS, 0, MARK & 0x7FFF_FFFF), "", {})
+    mark = last[8:12]
+    exchange(process.address("kafka"), data + last, lambda latest: mark in latest)
+
+
 def send_reliably(process: ServerProcess, _request: str, data: bytes) -> None:
     exchange(process.address("reliably"), data, lambda _latest: False, shut_after_s=0.2)
 
@@ -188,7 +198,7 @@ def send_fujin(process: ServerProcess, request: str, data: bytes) -> None:
 
 SENDERS: dict[str, Callable[[ServerProcess, str, bytes], None]] = {
     "figg": send_figg, "reliably": send_reliably, "tank": send_tank, "blipmq": send_blipmq,
-    "blipmq 2": send_blipmq_v2, "fujin": send_fujin, "admin": send_admin,
+    "blipmq 2": send_blipmq_v2, "fujin": send_fujin, "kafka": send_kafka, "admin": send_admin,
 }  # fmt: skip
 
 
@@ -200,6 +210,8 @@ def test_no_request_makes_a_long_turn(
     SENDERS[protocol](watched.process, request_name, make())
     watched.pace.sample()
     longer_s = watched.longer_turn_s()
+    if longer_s:
+        print(f"the longest turn so far, of {protocol} {request_name}: {longer_s * 1e3:.0f} ms")
     assert longer_s <= SLOW_TURN_S * watched.pace.ratio, (
         f"a turn of {longer_s * 1e3:.0f} ms, work takes {watched.pace.ratio:.1f} times as long as at best;\n"
         + "\n".join(text for text in watched.process.log_text.splitlines() if "turn of the event loop" in text)
