@@ -156,7 +156,7 @@ def _left(call: Call, member: str, instance: str | None) -> Code:
 
 
 def _portions(items: Iterable[Item]) -> Iterator[tuple[Item, ...]]:
-    """So many as become one change of the state at a time."""
+    """So many at a time as become one change of the state."""
     left = iter(items)
     return iter(lambda: tuple(islice(left, COMMITTED_AT_ONCE)), ())
 
@@ -257,7 +257,9 @@ async def offset_fetch(call: Call) -> Values:
 
 async def _topics_of(call: Call, name: str) -> list[bytes]:
     """The topics that a group has committed offsets of."""
-    found = {topic_id async for topic_id, _ in call.each(list(call.shared.offsets.of(name)))}
+    found: set[int] = set()
+    async for some in call.each(_portions(list(call.shared.offsets.of(name)))):
+        found.update(topic_id for topic_id, _ in some)
     topics = map(call.shared.catalog.by_id, found)
     return [topic.name for topic in topics if topic is not None]
 
