@@ -156,7 +156,8 @@ def test_a_page_of_another_lineage_or_version(packed: Packed) -> None:
 def test_values_and_headers_in_a_piece(packed: Packed) -> None:
     """The object is what the catalog says; what is in it is not."""
     catalog, lineage = packed.packer.catalog, packed.packer.head.lineage
-    for number, reason in ((0, "header of a segment"), (1, "checksum of the value")):
+    reasons = ("header of a segment", "checksum of the value", "segment header is damaged")
+    for number, reason in enumerate(reasons):
         at = next(
             at
             for at, ref in enumerate(catalog.pieces)
@@ -164,7 +165,10 @@ def test_values_and_headers_in_a_piece(packed: Packed) -> None:
         )
         ref = catalog.pieces[at]
         piece = unpack_piece(packed.store.objects[str(ref.name)][0], str(ref.name), lineage)
-        if number:
+        if number == 2:
+            flipped = bytes(piece.data[0][:20]) + b"x" + bytes(piece.data[0][21:])
+            wrong = replace(piece, data=(flipped, *piece.data[1:]))
+        elif number:
             wrong = replace(piece, changes=(Change(b"c/x", b"12345678x"), Change(b"c/y", None)))
         else:
             wrong = replace(piece, sections=(replace(piece.sections[0], partition=9), *piece.sections[1:]))
