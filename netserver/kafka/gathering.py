@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -55,9 +54,11 @@ class Gathered:
 class Sequence:
     """How far a producer has counted in a partition, and its latest batches: who gets no answer sends them again."""
 
+    __slots__ = ("_latest", "next")
+
     def __init__(self) -> None:
         self.next = -1
-        self._latest: deque[tuple[int, int]] = deque(maxlen=REPEATS_KNOWN)
+        self._latest: tuple[tuple[int, int], ...] = ()
 
     def has(self, records: Records) -> bool:
         """Whether this batch was taken already."""
@@ -69,7 +70,7 @@ class Sequence:
 
     def take(self, records: Records) -> None:
         """It is taken."""
-        self._latest.append((records.first_sequence, records.count))
+        self._latest = (*self._latest, (records.first_sequence, records.count))[-REPEATS_KNOWN:]
         self.next = records.first_sequence + records.count & SEQUENCE_MASK
 
 

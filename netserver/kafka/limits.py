@@ -146,8 +146,9 @@ PLACE_BYTES: Final = 256
 REPEATS_KNOWN: Final = 5
 """Batches of a partition that are known when they come again: clients have so many under way, as in the original."""
 
-SEQUENCES_MAX: Final = 10_000
-"""Partitions in which is known how far a producer has counted; 1 KiB each, and in another one any count is taken."""
+SEQUENCES_MAX: Final = 200_000
+"""Partitions in which is known how far a transactional producer has counted, of all of them; 600 bytes each. Beyond it
+those that are in no transaction are forgotten: any count is taken of them."""
 
 # --- records
 

@@ -127,6 +127,7 @@ class Transactions:
         self._named: dict[str, Named] = {}
         self._by_group: dict[str, set[Named]] = {}
         self._looked_s = 0.0
+        self._sequences = 0  # that are known, at most
         self.size_bytes = 0
         self.ended = {"committed": 0, "aborted": 0, "timed out": 0}
         lost: list[Put] = []
@@ -307,9 +308,18 @@ class Transactions:
             raise
         gathered.records.setdefault(place, []).append(records)
         sequence.take(records)
-        one.sequences[place] = sequence
-        if len(one.sequences) > SEQUENCES_MAX:
-            del one.sequences[next(iter(one.sequences))]
+        if place not in one.sequences:
+            one.sequences[place] = sequence
+            self._sequences += 1
+            if self._sequences > SEQUENCES_MAX:
+                self._forget_sequences()
+
+    def _forget_sequences(self) -> None:
+        """Forget how far those have counted that are in no transaction; some have been forgotten meanwhile."""
+        for one in self._named.values():
+            if one.open is None:
+                one.sequences.clear()
+        self._sequences = sum(len(one.sequences) for one in self._named.values())
 
     def may_have_offsets(self, name: str, producer: int, epoch: int, group: str) -> Gathered:
         """The transaction of a producer, which has this group. Raises TransactionError."""

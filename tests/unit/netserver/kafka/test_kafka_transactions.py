@@ -501,6 +501,29 @@ def test_a_connection_that_is_lost_at_the_commit_loses_nothing(state: Callable[[
     with_server(test)
 
 
+def test_how_far_producers_have_counted_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, state: Callable[[], ListenerState]
+) -> None:
+    monkeypatch.setattr(transactions, "SEQUENCES_MAX", 2)
+
+    async def test(server: Server) -> None:
+        first = await begun(server)
+        assert await first.produce("t", b"a") == 0
+        assert await first.end() == 0
+        second = Producer(first.peer, "second")
+        assert await second.init() == 0
+        assert await second.add("t", 0, 1) == [0, 0]
+        for index in (0, 1):
+            assert await second.produce("t", b"b", index=index) == 0
+        known = {name: len(one.sequences) for name, one in state().transactions._named.items()}
+        assert known == {"mine": 0, "second": 2}
+        assert await second.produce("t", b"b", sequence=0) == 0, "it comes again"
+        assert await second.end() == 0
+        assert await values(first.peer) == [b"a", b"b"]
+
+    with_server(test)
+
+
 def test_names_that_nobody_uses_are_forgotten(
     monkeypatch: pytest.MonkeyPatch, state: Callable[[], ListenerState], tmp_path: Path
 ) -> None:
