@@ -149,12 +149,12 @@ GROUPS: Shapes = {
         "small ones": times(2000 * SCALE, lambda n: ask(Key.LEAVE_GROUP, of_group(members=()))),
     },
     "LIST_GROUPS": {
-        "very many": times(100 * SCALE, lambda n: ask(Key.LIST_GROUPS, {"states": ()})),
+        "very many": times(20 * SCALE, lambda n: ask(Key.LIST_GROUPS, {"states": ()})),
         "many states": lambda: ask(Key.LIST_GROUPS, {"states": names(90_000)}),
     },
     "DESCRIBE_GROUPS": {
         "unknown ones": lambda: ask(Key.DESCRIBE_GROUPS, {"groups": names(90_000)}),
-        "one again and again": lambda: ask(Key.DESCRIBE_GROUPS, {"groups": ["hostile"] * 1000}),
+        "one again and again": lambda: ask(Key.DESCRIBE_GROUPS, {"groups": ["hostile"] * (100 * SCALE)}),
     },
     "DELETE_GROUPS": {
         "unknown ones": lambda: ask(Key.DELETE_GROUPS, {"groups": names(90_000)}),
