@@ -21,6 +21,12 @@ RECENT_BYTES = 64 << 10
 RECENT_PIECES = 200
 """Pieces that a head names before they go into a page: 140 bytes each."""
 
+PIECES_KEPT = 256
+"""Commits whose pieces are needed, above which the newest are put together as one: whoever reads asks for each."""
+
+MERGE_PAUSE_S = 60.0
+"""After a merge that could not be made, because a file was just removed, as long none is tried."""
+
 RECENT_MS = 300_000
 """How long a head says something that could be in a page: a page costs a request."""
 

@@ -7,7 +7,7 @@ all that is stored is written into new ones.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import xxhash
@@ -34,7 +34,7 @@ from engine.remote.names import CATALOG, Versioned
 from engine.remote.piece import Section, Table
 from engine.remote.store import StoreError
 from engine.shipping.changes import PartitionCut
-from engine.shipping.limits import PAGE_BYTES, PAGE_ROWS, PAGES_MAX, RECENT_BYTES, RECENT_PIECES
+from engine.shipping.limits import PAGE_BYTES, PAGE_ROWS, PAGES_MAX, PIECES_KEPT, RECENT_BYTES, RECENT_PIECES
 
 Place = tuple[PartitionKey, int]
 """A segment by its partition and id."""
@@ -71,7 +71,7 @@ class Manifest:
     _lost: tuple[Lost, ...] = ()
     _pieces: dict[int, list[ObjectRef]] = field(default_factory=dict)
     """By version: those that are still needed for their records."""
-    _needs: dict[int, set[Place]] = field(default_factory=dict)
+    _needs: dict[int, dict[Place, Section]] = field(default_factory=dict)
     """By version: the segments of which its pieces have bytes that are nowhere else."""
     _users: dict[PartitionKey, dict[int, set[int]]] = field(default_factory=dict)
     """The reverse: by partition and segment id, the versions."""
@@ -84,11 +84,7 @@ class Manifest:
         found = cls(head)
         whole = joined((*pages, head.recent))
         by_name = {table.name: table for table in tables}
-        places = {
-            ref.name: [(PartitionKey(one.topic, one.partition), one.segment_id) for one in by_name[ref.name].sections]
-            for ref in whole.pieces
-        }
-        found._take(whole, places)
+        found._take(whole, {ref.name: by_name[ref.name].sections for ref in whole.pieces})
         found._lost = whole.lost
         if head.state is not None:
             found._drop_deltas(head.state.name.version)
@@ -147,27 +143,31 @@ class Manifest:
         known = self.starts.get(partition.key, 1)
         return {partition.key: partition.log_start} if partition.log_start > known else {}
 
-    def done_after(self, more: Catalog, live: Iterable[tuple[PartitionKey, frozenset[int]]]) -> tuple[Done, ...]:
-        """Versions of which no piece is needed any more after a change.
+    def forget(self, gone: Collection[int], live: Iterable[tuple[PartitionKey, frozenset[int]]]) -> None:
+        """No byte is needed any more of these topics, and of segments that are below the start of their partition.
 
         Args:
-            live: of partitions, the ids of all segments that the log has: what others have is below its start.
+            live: of partitions, the ids of all segments that the log has.
         """
         dead = [(key, one) for key, ids in live for one in self._users.get(key, ()) if one not in ids]
-        gone = set(more.gone)
         if gone:
             dead += [(key, one) for key, its in self._users.items() if key.topic in gone for one in its]
         for place in dead:
             self._forget_place(place)
+        self._is_done_open |= bool(dead)
+
+    def done_after(self, more: Catalog, merged: Iterable[int] = ()) -> tuple[Done, ...]:
+        """Versions of which no piece is needed any more after a change, which merges these."""
         whole = {(one.key, one.segment_id) for one in more.segments}
-        self._is_done_open |= bool(dead or whole)
-        if not self._is_done_open:
-            return ()
-        return tuple(
-            Done(version, version)
-            for version, needs in sorted(self._needs.items())
-            if all(one in whole or self._is_whole(*one) for one in needs)
-        )
+        versions = set(merged)
+        self._is_done_open |= bool(whole)
+        if self._is_done_open:
+            versions |= {
+                version
+                for version, needs in self._needs.items()
+                if all(one in whole or self._is_whole(*one) for one in needs)
+            }
+        return tuple(Done(version, version) for version in sorted(versions))
 
     def _is_whole(self, key: PartitionKey, segment_id: int) -> bool:
         return segment_id in self.segments.get(key, {})
@@ -177,9 +177,37 @@ class Manifest:
         key, segment_id = place
         its = self._users[key]
         for version in its.pop(segment_id):
-            self._needs[version].discard(place)
+            del self._needs[version][place]
         if not its:
             del self._users[key]
+
+    def mergeable(self, size_max: int, paths: Container[int]) -> tuple[list[Section], list[int]]:
+        """The newest pieces, where they are many and small: their bytes, and the versions that need no others then.
+
+        Without this a segment that grows slowly would be in a million of them.
+
+        Args:
+            size_max: bytes of all of them together.
+            paths: ids of segments whose files are known.
+        """
+        if len(self._pieces) <= PIECES_KEPT:
+            return [], []
+        versions: list[int] = []
+        size = 0
+        for version in sorted(self._pieces, reverse=True):
+            size += sum(ref.size_bytes for ref in self._pieces[version])
+            needed = [place for place in self._needs[version] if not self._is_whole(*place)]
+            if size > size_max or any(segment_id not in paths for _, segment_id in needed):
+                break
+            versions.insert(0, version)
+        if len(versions) < PIECES_KEPT // 2:
+            return [], []
+        merged: dict[Place, Section] = {}
+        for version in versions:
+            for place, section in self._needs[version].items():
+                if not self._is_whole(*place):
+                    merged[place] = _united(merged.get(place), section)
+        return list(merged.values()), versions
 
     # --- the next head
 
@@ -223,7 +251,9 @@ class Manifest:
 
     # --- what was stored
 
-    def stored(self, step: Step, more: Catalog, sections: dict[Versioned, list[Place]]) -> list[Versioned | str]:
+    def stored(
+        self, step: Step, more: Catalog, sections: Mapping[Versioned, Sequence[Section]]
+    ) -> list[Versioned | str]:
         """A step was done: the names of objects that nothing needs any more, once their readers are gone."""
         before, self.head, self._is_done_open = self.head, step.head, False
         dropped: list[Versioned | str] = [ref.name for ref in before.catalog if ref not in step.head.catalog]
@@ -239,7 +269,7 @@ class Manifest:
     def _drop_deltas(self, copied: int) -> None:
         self.deltas = [ref for ref in self.deltas if ref.name.version > copied]
 
-    def _take(self, more: Catalog, places: dict[Versioned, list[Place]]) -> list[str]:
+    def _take(self, more: Catalog, sections: Mapping[Versioned, Sequence[Section]]) -> list[str]:
         """Takes a change over; paths of sealed segments that it ends."""
         paths: list[str] = []
         self.topics.update((topic.id, topic) for topic in more.topics)
@@ -249,9 +279,10 @@ class Manifest:
             self.segments.setdefault(one.key, {})[one.segment_id] = one
         for ref in more.pieces:
             self._pieces.setdefault(ref.name.version, []).append(ref)
-            needs = self._needs.setdefault(ref.name.version, set())
-            for place in places[ref.name]:
-                needs.add(place)
+            needs = self._needs.setdefault(ref.name.version, {})
+            for section in sections[ref.name]:
+                place = PartitionKey(section.topic, section.partition), section.segment_id
+                needs[place] = _united(needs.get(place), section)
                 self._users.setdefault(place[0], {}).setdefault(place[1], set()).add(ref.name.version)
         self.deltas += more.deltas
         for topic_id in more.gone:
@@ -263,9 +294,8 @@ class Manifest:
             for one in ended:
                 del its[one.segment_id]
         for done in more.done:
-            for version in range(done.first, done.last + 1) if done.last - done.first < 1000 else list(self._needs):
-                if done.first <= version <= done.last:
-                    self._forget_version(version)
+            for version in [version for version in self._needs if done.first <= version <= done.last]:
+                self._forget_version(version)
         return paths
 
     def _forget_topic(self, topic_id: int) -> list[str]:
@@ -287,6 +317,14 @@ class Manifest:
                 del its[segment_id]
             if not its:
                 del self._users[key]
+
+
+def _united(one: Section | None, other: Section) -> Section:
+    """Two sections of a segment, of which one begins where the other ends, as one."""
+    if one is None:
+        return other
+    begin, end = min(one.begin, other.begin), max(one.end, other.end)
+    return replace(one, begin=begin, end=end, first=min(one.first, other.first), last=max(one.last, other.last))
 
 
 def _parts(catalog: Catalog) -> Iterator[Catalog]:

@@ -229,15 +229,16 @@ class Shipper:
         if self._is_in_step and not cut.has_all_changes:  # there were too many: a copy is less, and comes next
             self._must_copy = True
             if state is not None:
-                self._collection.add([state.name])
+                self._collection.add([state.name], self._commits.manifest.head.version)
             return
         try:
             dropped = self._commits.commit(self._pending, self._chosen(), self._rows.values(), state)
         except FileNotFoundError as problem:  # retention was faster, and the next cut says so
+            self._commits.put_off_merging()
             self._told = report_seldom(f"not stored yet: {problem}", self._told, self._context.now_ms())
             return
         self._stored(state)
-        self._collection.add(dropped)
+        self._collection.add(dropped, self._commits.manifest.head.version)
         self._collect()
 
     def _cut(self, *, behind_state: bool) -> Cut:
@@ -292,7 +293,7 @@ class Shipper:
             if done.row is None:
                 self._refused.add(wanted.file.segment_id)
             elif self._commits.manifest.is_ended(done.row):
-                self._collection.add([done.row.path])
+                self._collection.add([done.row.path], self._commits.manifest.head.version)
             else:
                 self._rows[done.row.segment_id] = done.row
             waits_for = self._waiting.get(wanted.key)

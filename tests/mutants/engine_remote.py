@@ -68,6 +68,20 @@ MUTANTS = (
         STATE_COPY,
     ),
     Mutant(
+        "leave small pieces as they are",
+        "engine/shipping/manifest.py::Manifest.mergeable",
+        "if len(self._pieces) <= PIECES_KEPT:",
+        "if True:",
+        SHIPPING,
+    ),
+    Mutant(
+        "remove what a pin holds",
+        "engine/shipping/collection.py::Collection.collect",
+        "free = removable([(name, version) for _, name, version in due], held)",
+        "free = removable([(name, version) for _, name, version in due], [])",
+        SHIPPING,
+    ),
+    Mutant(
         "forget what was deleted by a prefix",
         "engine/state/store.py::_change",
         "made += [(key, None) for key in _delete_all(transaction, change.prefix)]",

@@ -14,6 +14,8 @@ import pytest
 from engine.config import TopicConfig
 from engine.directory_layout import LINEAGE_FILE
 from engine.errors import ReadOnly
+from engine.remote.names import pin_name
+from engine.remote.pins import Pin
 from engine.remote.store import Bytes, Unclear, run
 from engine.remote.writes import HeadWriter, read_head, take_over
 from engine.shipping import changes, manifest
@@ -200,3 +202,33 @@ def is_clean(shipper: Shipper, store: MemoryStore) -> bool:
     found = found_in(store)
     named = {str(ref.name) for ref in (*found.head.named(), *found.catalog.pieces, *found.catalog.deltas)}
     return store.objects.keys() == {"head", *named, *(one.path for one in found.catalog.segments)}
+
+
+def test_many_small_pieces_become_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of several partitions and over a restart, and what they held is removed."""
+    monkeypatch.setattr(manifest, "PIECES_KEPT", 6)
+    store = MemoryStore()
+    for _ in range(2):
+        with EngineLog(tmp_path / "log") as log:
+            shipper = shipping(log, Locked(store), grace_ms=1)
+            for number in range(30):
+                log.append([b"%d" % number], f"t{number % 2}")
+                found = wait_stored(log, shipper, store)
+                assert len(found.catalog.pieces) <= 7
+            wait_until(log, partial(is_clean, shipper, store))
+
+
+def test_what_somebody_reads_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(manifest, "PIECES_KEPT", 2)
+    store = MemoryStore()
+    with EngineLog(tmp_path / "log") as log:
+        shipper = shipping(log, Locked(store), grace_ms=1)
+        log.append([b"x"])
+        head = wait_stored(log, shipper, store).head
+        store.put_if_absent(pin_name("reader.1"), Pin(head.lineage, head.version, "reader", 60_000).pack())
+        for _ in range(9):
+            log.append([b"x"])
+            wait_stored(log, shipper, store)
+        assert {str(ref.name) for ref in head.named()} <= store.objects.keys()
+        store.delete(pin_name("reader.1"))
+        wait_until(log, partial(is_clean, shipper, store))
