@@ -25,6 +25,7 @@ from engine.errors import EngineError, LogLocked
 from engine.files.system import SystemFiles, replace_file
 from engine.histogram import Histogram
 from engine.log import Log
+from netserver import remote
 from netserver.access.access import Access
 from netserver.access.exposed import warn_of_writers
 from netserver.admin.metrics import Rounds
@@ -310,6 +311,8 @@ class Server:
             except ServerError as error:
                 refused.append(error)
             INHERITED.close_rest()
+            if not refused and self.config.remote.url:
+                remote.begin(self.log, self.config.remote, self._primary_address())
             if refused:
                 raise _together(refused)
             self._write_server_json()
@@ -349,6 +352,7 @@ class Server:
             listener.stop_accepting()
         await self._each(listener.finish(started + within_s) for listener in self.listeners.values())
         committed = await self._drain_log()
+        await remote.finish(self.log)
         if self.admin is not None:
             await self.admin.close(min(within_s, ADMIN_SHUTDOWN_S))
         for timer in self._timers:
@@ -422,6 +426,10 @@ class Server:
             opened.slices.call_soon = loop.call_soon  # marked: it is work, and may be all that there is in many turns
         self.open_seconds = time.monotonic() - started
         return opened
+
+    def _primary_address(self) -> str:
+        """Where people find this server, for who reads the head in object storage."""
+        return ", ".join(f"{name} {address}" for name, address in self.addresses.items())
 
     async def _listen(self) -> list[ServerError]:
         """Why some do not listen: all are told in one go."""

@@ -108,6 +108,9 @@ TLS_HANDSHAKE_S: Final = 10.0
 LOG_PIECE_BYTES: Final = 256
 """Bytes of the log written at once to a terminal or socket that says it can take some: so many it always takes."""
 
+DRAIN_REMOTE_S: Final = 1.0
+"""Then what was appended has so long to get into object storage, if it gets there at all."""
+
 DRAIN_LOG_S: Final = 1.5
 """After the connections are gone the disk has so long to take what was appended and is acknowledged to nobody."""
 

@@ -23,6 +23,7 @@ from engine.segments.watermarks import Owner
 from engine.sessions.store import Sessions
 from engine.sessions.types import UnknownSession
 from engine.state.topic_entries import Topic
+from netserver import remote
 from netserver.admin.globs import matcher
 from netserver.admin.slices import Encoded, sliced, turn
 from netserver.admin.stored_sizes import Key, look
@@ -113,6 +114,7 @@ class Api:
             "records_published": sum(one.records_published for one in (*server.counters.values(), server.http)),
             "disk_free_bytes": disk.f_bavail * disk.f_frsize,
             "disk_size_bytes": disk.f_blocks * disk.f_frsize,
+            "remote": remote.document(engine, server.config.remote.url),
         }
 
     async def reload(self) -> Document:

@@ -119,6 +119,7 @@ class ServerCollector(Collector):
         yield from self._identities()
         yield from self._commits()
         yield from self._storage()
+        yield from self._remote()
         yield from self._cursors()
         taken_s = time.perf_counter() - started
         yield single("scrape_seconds", "Time that this scrape took to collect.", taken_s)
@@ -267,6 +268,27 @@ class ServerCollector(Collector):
         text = "When housekeeping last went through all topics."
         yield single("housekeeping_last_success_time_seconds", text, keeping.last_success_ms / 1000)
         yield single("housekeeping_failing_topics", "Partitions it failed at.", len(keeping.failing))
+
+    def _remote(self) -> Iterator[Metric]:
+        shipper = self._server.log.shipper
+        progress = shipper.progress if shipper is not None else None
+        records, size_bytes, seconds = shipper.lag if shipper is not None else (0, 0, 0.0)
+        requests, failures = shipper.requests if shipper is not None else (0, 0)
+        yield single("remote", "1: the log is stored in object storage, too.", float(shipper is not None))
+        text = "1: nothing is stored there now; /v1/status says why."
+        yield single("remote_failing", text, float(shipper is not None and bool(shipper.problem)))
+        yield single("remote_lag_records", "Records that are not in object storage yet.", records)
+        yield single("remote_lag_bytes", "Their bytes.", size_bytes)
+        text = "Time since the oldest record or change that is not in object storage yet."
+        yield single("remote_lag_seconds", text, seconds)
+        yield single(
+            "remote_head_version", "Version of the head in object storage.", progress.version if progress else 0
+        )
+        commits = progress.commits if progress is not None else 0
+        yield counter("remote_commits", "Commits to object storage.", (), [((), commits)])
+        yield counter("remote_requests", "Requests to object storage.", (), [((), requests)])
+        text = "Those that had no answer, or were refused for want of rights."
+        yield counter("remote_request_failures", text, (), [((), failures)])
 
     def _cursors(self) -> Iterator[Metric]:
         cursors = self._server.log.cursors

@@ -12,6 +12,7 @@ from netserver.config.clients import AccessSection
 from netserver.config.console import ConsoleSection
 from netserver.config.lines import line_of
 from netserver.config.ports import Ports, moved
+from netserver.config.remote import RemoteSection
 from netserver.config.sections import PROTOCOL_SECTIONS, AdminSection, ServerConfig, ServerSection
 from netserver.config.settings import ListenerSection, parse_value, section_settings, toml_text
 from netserver.config.table import SECTIONS, TABLE, Entry
@@ -166,6 +167,7 @@ class Reading:
             admin=AdminSection(**held.get(("admin",), {})),
             console=ConsoleSection(**held.get(("console",), {})),
             access=AccessSection(**held.get(("access",), {})),
+            remote=RemoteSection(**held.get(("remote",), {})),
             origins=self._origins,
             warnings=tuple(self._warnings),
             **listeners,  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ from netserver.config.clients import (
 from netserver.config.console import ConsoleSection
 from netserver.config.fujin import FujinSection
 from netserver.config.ports import address_problems
+from netserver.config.remote import RemoteSection
 from netserver.config.settings import (
     Address,
     ListenerSection,
@@ -187,6 +188,7 @@ class ServerConfig:
     admin: AdminSection = field(default_factory=AdminSection)
     console: ConsoleSection = field(default_factory=ConsoleSection)
     access: AccessSection = field(default_factory=AccessSection)
+    remote: RemoteSection = field(default_factory=RemoteSection)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
@@ -229,6 +231,7 @@ class ServerConfig:
         yield from admin_client_problems(self.admin)
         yield from self._admin_exposed_problems()
         yield from self.console.problems()
+        yield from self.remote.problems()
         if self.access.file and self.blipmq.key_file not in ("", self.access.file):
             yield "[access] file and [blipmq] key_file name two files: put all identities into the first"
         yield from address_problems({name: getattr(self, name).listen for name in (*PROTOCOL_SECTIONS, "admin")})

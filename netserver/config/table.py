@@ -13,6 +13,7 @@ from netserver.config.clients import AccessSection
 from netserver.config.console import ConsoleSection
 from netserver.config.fujin import NOT_RELOADABLE as FUJIN_FIXED
 from netserver.config.fujin import FujinSection
+from netserver.config.remote import RemoteSection
 from netserver.config.sections import PROTOCOL_SECTIONS, AdminSection, ReliablySection, ServerConfig, ServerSection
 from netserver.config.settings import AnySetting, section_settings, toml_text
 
@@ -107,7 +108,8 @@ def _entries() -> Iterator[Entry]:
     kinds: list[tuple[str, tuple[str, ...], type[Any]]] = [("server", ("server",), ServerSection)]
     kinds += [(name, (name,), kind) for name, kind in PROTOCOL_SECTIONS.items()]
     kinds += [("admin", ("admin",), AdminSection), ("console", ("console",), ConsoleSection)]
-    kinds += [("access", ("access",), AccessSection), ("topics", ("engine", "topic"), TopicConfig)]
+    kinds += [("access", ("access",), AccessSection), ("remote", ("remote",), RemoteSection)]
+    kinds += [("topics", ("engine", "topic"), TopicConfig)]
     kinds += [("topics", ("engine",), EngineConfig), ("engine", ("engine",), EngineConfig)]
     for section, holder, kind in kinds:
         for field, how in section_settings(kind).items():

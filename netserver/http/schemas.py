@@ -75,6 +75,11 @@ POSITION_FIELDS: Final = {
 CHECKED: Final = dict.fromkeys(
     ("partition", "segments", "batches", "records", "first", "last", "bytes", "findings"), COUNT
 )
+REMOTE: Final = document(
+    dict.fromkeys(("url", "phase", "problem", "lineage"), TEXT)
+    | dict.fromkeys(("epoch", "version", "commits", "lag_records", "lag_bytes"), COUNT)
+    | {"lag_seconds": NUMBER}
+)
 FOUND_AT: Final = dict.fromkeys(("partition", "position", "end", "first", "last"), COUNT) | named("topic")
 BACKUP: Final = {"backup": TEXT} | dict.fromkeys(
     ("topics", "partitions_with_records", "records", "files", "bytes", "damaged"), COUNT
@@ -119,6 +124,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "records_published": COUNT,
             "disk_free_bytes": COUNT,
             "disk_size_bytes": COUNT,
+            "remote": optional(REMOTE),
         },
     ),
     "Partition": document(

@@ -56,8 +56,8 @@ def _item(settings: Settings) -> dict[str, Any]:
     else:
         server = _without_admin(service(settings))
     item: dict[str, Any] = {"server": server}
-    for key in ("version", "pid", "listeners", "connections", "records_published", "pending_bytes"):
-        if key in answer:
+    for key in ("version", "pid", "listeners", "connections", "records_published", "pending_bytes", "remote"):
+        if answer.get(key) is not None:
             item[key] = answer[key]
     if "started" in answer:
         started_ms = int(float(answer["started"]) * 1000)

@@ -42,6 +42,10 @@ class Alert:
     action: str
 
 
+REMOTE_LAGS: Final = Alert(
+    "QuintlogRemoteLags", "quintlog_remote_lag_seconds > 60 or quintlog_remote_failing == 1", "5m", "critical",
+    "object storage does not have what this server has", "`logtool status` says why: credentials, the network",
+)  # fmt: skip
 CERTIFICATE_EXPIRES: Final = Alert(
     "QuintlogCertificateExpires",
     "quintlog_certificate_expires_in_seconds < 1209600",
@@ -107,6 +111,7 @@ def alerts(lag_records: int = LAG_RECORDS) -> tuple[Alert, ...]:
             "QuintlogReloadFailed", "quintlog_config_reload_success == 0", "1m", "warning",
             "a changed configuration was not taken over", "`logtool config check --config FILE` says what is wrong",
         ),
+        REMOTE_LAGS,
         CERTIFICATE_EXPIRES,
         Alert(
             "QuintlogSubscriptionBehind", f"quintlog_subscription_lag_records_max > {lag_records}", "15m", "warning",
