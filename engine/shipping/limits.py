@@ -71,3 +71,6 @@ COLLECT_MS = 60_000
 
 ORPHANS_MS = 3_600_000
 """The same for objects that earlier starts have left: it lists everything."""
+
+PROBES = 5
+"""Looks at what a store can do before it counts as one that cannot."""

@@ -70,7 +70,6 @@ class Joining:
         self._files = files
         self._data_dir = data_dir
         self._directory_id = directory_id
-        self.nonce = secrets.token_hex(16)
         self._owner = new_owner()
         self._lineage = secrets.token_hex(16)  # also of a second attempt: the head of the first may yet arrive
         self._address = address.encode()[:ADDRESS_BYTES_MAX].decode(errors="ignore")

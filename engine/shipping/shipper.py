@@ -12,6 +12,7 @@ its records. A restart begins with a new copy: nobody knows the changes since th
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from engine.errors import EngineError, ReadOnly
 from engine.partitions.context import PartitionContext
 from engine.partitions.table import PartitionTable
 from engine.remote.catalog import ObjectRef, PartitionKey, SealedSegment
-from engine.remote.probe import probe
-from engine.remote.store import Denied, ObjectStore, Unclear
+from engine.remote.probe import Unfit, probe
+from engine.remote.store import Denied, ObjectStore, Refused, Unclear
 from engine.remote.writes import Fenced
 from engine.reports import report, report_exception, report_seldom
 from engine.shipping.asking import Asking, Stopped
@@ -31,7 +32,7 @@ from engine.shipping.changes import Changes, Cut, PartitionCut
 from engine.shipping.collection import Collection
 from engine.shipping.commits import Commits
 from engine.shipping.joining import stored_manifest
-from engine.shipping.limits import STATE_COPY_MS, STATE_DELTA_BYTES
+from engine.shipping.limits import PROBES, STATE_COPY_MS, STATE_DELTA_BYTES
 from engine.shipping.lineage import Joining
 from engine.shipping.pending import Pending
 from engine.shipping.scan import Scan
@@ -103,7 +104,7 @@ class Shipper:
         self._look_at: list[PartitionKey] = []
         self._rows: dict[int, SealedSegment] = {}
         """Sealed segments that are stored whole, and named by the next head."""
-        self._is_in_step = self._must_copy = False
+        self._is_in_step = self._must_copy = self._is_committing = self._is_fit = False
         self._told = ("", 0)
         self._copied_s = 0.0
         self._delta_bytes = 0
@@ -149,7 +150,9 @@ class Shipper:
     @property
     def is_idle(self) -> bool:
         """Whether all that the log has is stored, as far as it is known now."""
-        return not self._changes.has_any and not self._pending and not self._on_their_way and not self._has_more
+        if self._changes.has_any or self._is_committing:
+            return False
+        return not self._pending and not self._on_their_way and not self._has_more
 
     @property
     def _has_more(self) -> bool:
@@ -190,8 +193,7 @@ class Shipper:
         attempt = 0
         while True:
             try:
-                if not attempt:
-                    probe(self._asking, self._joining.nonce)
+                self._look_whether_fit()
                 writer = self._asking.run(self._joining.steps())
                 manifest = stored_manifest(self._asking, writer)
                 break
@@ -217,12 +219,28 @@ class Shipper:
         self._context.call_soon_threadsafe(begin)
         self._asking.away(self._answers.get)
 
+    def _look_whether_fit(self) -> None:
+        """Raises Unfit: it was several times; Unclear, Denied: call this again."""
+        for left in reversed(range(PROBES if not self._is_fit else 0)):
+            try:
+                probe(self._asking, secrets.token_hex(16))
+                self._is_fit = True
+                return
+            except (Refused, Unfit) as problem:  # a network that sends twice looks like that, once
+                if not left:
+                    raise Unfit(str(problem)) from problem
+
     def _turn(self) -> None:
         self._take_uploads()
         has_work = self._pending or self._rows or self._look_at or self._is_copy_due() or self._changes.has_any
         if self._is_in_step and not has_work and all(self._waiting.values()):
             self._collect()
             return
+        self._is_committing = True  # before the cut, which leaves nothing to be seen where it was
+        self._commit_cut()
+        self._is_committing = False
+
+    def _commit_cut(self) -> None:
         state = self._copy_of_state() if self._is_in_step and self._is_copy_due() else None
         cut = self._cut(behind_state=state is not None)
         self._pending.take(cut)

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -51,12 +51,13 @@ def remote(process: ServerProcess) -> Any:
 
 
 def wait_stored(process: ServerProcess) -> None:
+    wait_for(process, "stored", lambda it: it["phase"] == "storing" and not it["lag_records"] and not it["lag_seconds"])
+
+
+def wait_for(process: ServerProcess, what: str, is_so: Callable[[Any], bool]) -> None:
     until = time.monotonic() + 60
-    while True:
-        found = remote(process)
-        if found["phase"] == "storing" and not found["lag_records"] and not found["lag_seconds"]:
-            return
-        assert time.monotonic() < until, found
+    while not is_so(found := remote(process)):
+        assert time.monotonic() < until, (what, found)
         time.sleep(0.05)
 
 
@@ -68,6 +69,7 @@ def test_a_server_that_is_killed_stores_everything_in_the_end(tmp_path: Path, st
         ServerProcess(tmp_path / "data", settings(proxy.port, "killed"), environment=CREDENTIALS) as process,
     ):
         for _ in range(KILLS):
+            wait_for(process, "joined", lambda found: found["phase"] != "connecting")
             killer = threading.Timer(random.uniform(0.2, 1.2), process.kill)
             killer.start()
             try:
@@ -109,9 +111,6 @@ def test_a_prefix_of_another_log_is_refused(tmp_path: Path, store: int) -> None:
         wait_stored(process)
     with ServerProcess(tmp_path / "two", settings(store, "taken"), environment=CREDENTIALS) as process:
         publish(process, "t", ["x"])
-        until = time.monotonic() + 30
-        while remote(process)["phase"] != "stopped":
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_for(process, "refused", lambda found: found["phase"] == "stopped")
         assert "another log is stored there" in remote(process)["problem"]
         assert "another log is stored there" in process.log_text
