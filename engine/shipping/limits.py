@@ -74,3 +74,7 @@ ORPHANS_MS = 3_600_000
 
 PROBES = 5
 """Looks at what a store can do before it counts as one that cannot."""
+
+AHEAD = 1 << 40
+"""Numbers above the stored ones that may have been given out when a restore begins, and are left out by it. A million
+records a second for twelve days: nothing stops a server whose store is away."""

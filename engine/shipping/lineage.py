@@ -21,7 +21,7 @@ from engine.remote.head import Head
 from engine.remote.limits import ADDRESS_BYTES_MAX, OWNER_BYTES_MAX
 from engine.remote.store import Steps, StoreError
 from engine.remote.writes import Fenced, HeadWriter, read_head, take_over
-from engine.shipping.limits import ATTEMPTS, JOIN_ATTEMPTS_MAX
+from engine.shipping.limits import AHEAD, ATTEMPTS, JOIN_ATTEMPTS_MAX
 
 _NONCE_CHARS = 16
 
@@ -106,7 +106,7 @@ class Joining:
             beat=0,
             ttl_ms=TTL_MS,
             released=False,
-            ahead=0,
+            ahead=AHEAD,
         )
         yield from writer.commit(first, ATTEMPTS)
         return writer
