@@ -52,8 +52,11 @@ class Settling:
         transaction = this.transaction
         if transaction is None or not transaction.id or any(part.error is not None for part in this.parts):
             self._settle(this)
-        else:
+            return
+        try:
             self._markers.commit(transaction.id, lambda problem: self._marked(this, problem), transaction.also)
+        except EngineError as error:  # too much at once for the state
+            self._marked(this, error)
 
     def _marked(self, this: Round, problem: EngineError | None) -> None:
         """The marker of a transaction is on disk, or was refused."""

@@ -14,7 +14,7 @@ from engine.config import TopicConfig
 from engine.errors import Corrupt, EngineError, NotStored, ReadOnly, TooLarge
 from engine.formats.bundle import check_bundle
 from engine.formats.bundle_encode import encode_bundle
-from engine.limits import TRANSACTION_BYTES_MAX
+from engine.limits import STATE_VALUE_BYTES_MAX, TRANSACTION_BYTES_MAX
 from engine.state.markers import Markers, is_committed, read_markers
 from engine.state.store import Put
 from tests.engine_log import EngineLog
@@ -84,6 +84,18 @@ def test_records_that_are_put_by_the_writer_of_a_partition(tmp_path: Path) -> No
         engine.partition().stop_writing(ReadOnly("the disk failed"))
         with pytest.raises(ReadOnly):
             engine.log.transaction().writer(engine.partition(), 0)
+
+
+def test_what_is_too_much_for_the_state_fails_its_transaction_alone(tmp_path: Path) -> None:
+    with EngineLog(tmp_path / "d") as engine:
+        transaction = engine.log.transaction()
+        transaction.append(engine.partition(), b"none of it")
+        transaction.also = (Put(b"zz/large", bytes(STATE_VALUE_BYTES_MAX)),)
+        assert isinstance(commit(engine, transaction), NotStored)
+        transaction = engine.log.transaction()
+        transaction.append(engine.partition(), b"the next one")
+        assert commit(engine, transaction) is None
+        assert engine.values() == [b"the next one"]
 
 
 def test_a_commit_takes_no_time_for_each_record(tmp_path: Path) -> None:
