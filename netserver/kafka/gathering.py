@@ -74,9 +74,9 @@ class Sequence:
         self.next = records.first_sequence + records.count & SEQUENCE_MASK
 
 
-def size_of_offset(committed: Committed) -> int:
+def size_of_offset(group: str, committed: Committed) -> int:
     """What an offset of a group counts in the bounds of transactions."""
-    return PLACE_BYTES + len((committed.metadata or "").encode())
+    return PLACE_BYTES + len(group.encode()) + len((committed.metadata or "").encode())
 
 
 def pack(transaction: Transaction, partition: Partition, batches: list[Records], now_ms: int) -> Iterator[None]:

@@ -17,7 +17,7 @@ from .call import nothing
 from .committed import Committed, Place
 from .coordinator import DEAD, EMPTY, Group, GroupError, Joining
 from .errors import Code
-from .limits import COMMIT_METADATA_BYTES_MAX, COMMITTED_AT_ONCE
+from .limits import CLIENT_ID_CHARS_MAX, COMMIT_METADATA_BYTES_MAX, COMMITTED_AT_ONCE, GROUP_NAME_BYTES_MAX
 from .listener_state import NODE
 from .schema import Encoded, Values
 from .waiting import durable
@@ -43,6 +43,11 @@ async def find_coordinator(call: Call) -> Values:
         text = f"{call.body['kind']} is no kind of coordinator"
         return {"error": Code.INVALID_REQUEST, "message": text, "node": -1, "host": "", "port": -1}
     return {"error": Code.NONE, "node": NODE, "host": where.host, "port": where.port}
+
+
+def is_group_name(name: str) -> bool:
+    """Whether a group may be called so."""
+    return 0 < len(name.encode()) <= GROUP_NAME_BYTES_MAX
 
 
 # --- members
@@ -87,12 +92,14 @@ async def _unless_ending(call: Call, work: Coroutine[Any, Any, Found]) -> Found:
 async def join_group(call: Call) -> Values:
     """Join a group, and wait until all have."""
     body = call.body
-    if not body["group"]:
+    if not is_group_name(body["group"]):
         return {"error": Code.INVALID_GROUP}
+    if len(body["instance"] or "") > CLIENT_ID_CHARS_MAX:
+        return {"error": Code.INVALID_REQUEST}
     if not await may_be_in(call):
         return {"error": Code.GROUP_FORBIDDEN}
     wanted = Joining(
-        body["member"], body["instance"], call.request.client_id, host_of(call.connection.peer),
+        body["member"], body["instance"], call.request.client_id[:CLIENT_ID_CHARS_MAX], host_of(call.connection.peer),
         body["session_ms"], body["rebalance_ms"], body["protocol_type"],
         [(one["name"], one["metadata"]) for one in body["protocols"]],
         needs_id=call.request.head.version >= ID_NEEDED_SINCE,
@@ -211,7 +218,7 @@ def commit_error(call: Call, *, in_transaction: bool = False) -> Code:
     """Why offsets of a group may not be kept now."""
     body = call.body
     group = call.shared.groups.get(body["group"])
-    if not body["group"]:
+    if not is_group_name(body["group"]):
         return Code.INVALID_GROUP
     if group is None:
         return Code.NONE if body["generation"] < 0 else Code.UNKNOWN_MEMBER

@@ -81,11 +81,18 @@ JOIN_DELAY_S: Final = 0.5
 """The first member of a group waits for others, and again after each that comes: else every start of several consumers
 is as many rebalances. The original waits three seconds."""
 
+GROUP_NAME_BYTES_MAX: Final = 1024
+"""Longest name of a group: it is on disk with each offset that the group commits."""
+
 GROUPS_MAX: Final = 10_000
 """Groups that somebody is in or was; about 1 KiB each. Those that nobody is in go first."""
 
 MEMBERS_MAX: Final = 20_000
 """Members of all groups together; about 2 KiB each, and each has a timer."""
+
+CLIENT_ID_CHARS_MAX: Final = 255
+"""So much of what a client calls itself is in the id of a member, and shown of it. An instance with a longer name is
+refused: Kafka's clients allow 249 characters."""
 
 PENDING_MEMBERS_MAX: Final = 1000
 """Ids of a group that were given and not used yet; the oldest goes first."""
@@ -141,7 +148,7 @@ TRANSACTION_OFFSETS_MAX: Final = 2000
 """Offsets of groups in one transaction: they are packed in the turn that commits it, 4 us each."""
 
 PLACE_BYTES: Final = 256
-"""What a partition of a transaction takes, or an offset beside its text."""
+"""What a partition of a transaction takes, or an offset beside its text and the name of its group."""
 
 REPEATS_KNOWN: Final = 5
 """Batches of a partition that are known when they come again: clients have so many under way, as in the original."""

@@ -11,7 +11,7 @@ from netserver.access.table import right_of
 from .apis import Key
 from .appending import new_producer_id
 from .errors import Code
-from .group_requests import commit_error, keep_offsets, may_anything, may_be_in
+from .group_requests import commit_error, is_group_name, keep_offsets, may_anything, may_be_in
 from .limits import TRANSACTION_MS_MAX, TRANSACTIONAL_ID_BYTES_MAX
 from .schema import Values
 from .transactions import TransactionError
@@ -102,7 +102,7 @@ async def add_partitions_to_txn(call: Call) -> Values:
 async def add_offsets_to_txn(call: Call) -> Values:
     """A group that a transaction will have offsets of."""
     body = call.body
-    if not body["group"]:
+    if not is_group_name(body["group"]):
         return {"error": Code.INVALID_GROUP}
     if not await may_be_in(call):
         return {"error": Code.GROUP_FORBIDDEN}

@@ -332,7 +332,7 @@ class Transactions:
         """Take offsets of a group. Raises TransactionError: they are too many."""
         if gathered.offset_count + len(places) > TRANSACTION_OFFSETS_MAX or not self._offsets.has_room(len(places)):
             raise TransactionError(Code.TOO_MANY_OFFSETS)
-        self._grow(gathered, sum(map(size_of_offset, places.values())))
+        self._grow(gathered, sum(size_of_offset(group, one) for one in places.values()))
         gathered.offsets.setdefault(group, {}).update(places)
 
     def has_offsets(self, group: str, place: Place) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from netserver.app import Server
-from netserver.kafka import coordinator
+from netserver.kafka import coordinator, limits
 from netserver.kafka.apis import Key
 from netserver.kafka.errors import Code
 from netserver.kafka.schema import Values
@@ -226,6 +226,10 @@ def test_what_members_may_not_say() -> None:
         member = await alone(server)
         other = await Member.of(server)
         assert (await other.join(group=""))["error"] == Code.INVALID_GROUP
+        long = "x" * (limits.GROUP_NAME_BYTES_MAX + 1)
+        assert (await other.join(group=long))["error"] == Code.INVALID_GROUP
+        assert await other.commit(1, group=long) == Code.INVALID_GROUP
+        assert (await other.join(instance="i" * 256))["error"] == Code.INVALID_REQUEST
         assert (await other.join(session_ms=0))["error"] == Code.SESSION_TIMEOUT
         assert (await other.join(session_ms=1 << 30))["error"] == Code.SESSION_TIMEOUT
         assert (await other.join(protocols=[]))["error"] == Code.INCONSISTENT_PROTOCOL

@@ -10,13 +10,16 @@ from typing import Any
 
 import pytest
 
+from engine.limits import STATE_ROUND_BYTES_MAX
+from engine.state.store import Put, pack_submission
 from netserver.access.rights import Right
 from netserver.app import Server
 from netserver.kafka import limits, transactions
 from netserver.kafka.apis import Key
 from netserver.kafka.checking import check_records
+from netserver.kafka.committed import Committed, key_of
 from netserver.kafka.errors import Code
-from netserver.kafka.gathering import pack
+from netserver.kafka.gathering import pack, size_of_offset
 from netserver.kafka.listener_state import ListenerState
 from netserver.kafka.schema import Values
 from tests.access_place import place
@@ -362,10 +365,18 @@ def test_offsets_and_names_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert await producer.group() == 0
         assert await producer.offset("t", 1) == 0
         assert await producer.offset("t", 2) == Code.TOO_MANY_OFFSETS
+        assert await producer.group("x" * (limits.GROUP_NAME_BYTES_MAX + 1)) == Code.INVALID_GROUP
         assert await Producer(producer.peer, "other").init() == Code.POLICY
         assert limits.TRANSACTION_OFFSETS_MAX < limits.ELEMENTS_MAX
 
     with_server(test)
+
+
+def test_the_name_of_a_group_counts_with_each_of_its_offsets() -> None:
+    name, committed = "g" * limits.GROUP_NAME_BYTES_MAX, Committed(1, "m" * limits.COMMIT_METADATA_BYTES_MAX)
+    put = Put(key_of(name, (1, 1)), [name, *committed])
+    assert pack_submission([put], None).size_bytes <= size_of_offset(name, committed)
+    assert limits.TRANSACTION_BYTES_MAX <= STATE_ROUND_BYTES_MAX
 
 
 def test_one_that_takes_too_long_is_aborted_and_its_producer_fenced(state: Callable[[], ListenerState]) -> None:
