@@ -29,6 +29,7 @@ from .limits import (
     MEMBERS_BYTES_MAX,
     MEMBERS_MAX,
     PENDING_MEMBERS_MAX,
+    PROTOCOLS_MAX,
     SESSION_MS_MAX,
     SESSION_MS_MIN,
 )
@@ -176,9 +177,9 @@ class Group:
         return await waiting
 
     def _check_protocols(self, wanted: Joining) -> None:
-        others = [one for one in self.members.values() if one.id != wanted.member and not _is_same(one, wanted)]
-        if not wanted.protocols or not wanted.protocol_type:
+        if not 0 < len(wanted.protocols) <= PROTOCOLS_MAX or not wanted.protocol_type:
             raise GroupError(Code.INCONSISTENT_PROTOCOL)
+        others = [one for one in self.members.values() if one.id != wanted.member and not _is_same(one, wanted)]
         if others and (wanted.protocol_type != self.protocol_type or not _common([*others, wanted])):
             raise GroupError(Code.INCONSISTENT_PROTOCOL)
 
@@ -439,7 +440,10 @@ def _is_same(member: Member, wanted: Joining) -> bool:
 def _common(members: Sequence[Member | Joining]) -> list[str]:
     """Protocols that all of them have, as the first one likes them."""
     first, *others = members
-    return [name for name, _ in first.protocols if all(name in dict(one.protocols) for one in others)]
+    common = {name for name, _ in first.protocols}
+    for one in others:
+        common.intersection_update(name for name, _ in one.protocols)
+    return [name for name, _ in first.protocols if name in common]
 
 
 class Groups:

@@ -100,6 +100,9 @@ PENDING_MEMBERS_MAX: Final = 1000
 MEMBER_BYTES_MAX: Final = 256 << 10
 """What a member says of itself: consumers send some names of topics, Streams some KiB."""
 
+PROTOCOLS_MAX: Final = 64
+"""Ways to share partitions that a member offers, each compared with those of all others: clients have one to four."""
+
 MEMBERS_BYTES_MAX: Final = 64 << 20
 """The same of all members together, with what they were told to read."""
 

@@ -232,7 +232,9 @@ def test_what_members_may_not_say() -> None:
         assert (await other.join(instance="i" * 256))["error"] == Code.INVALID_REQUEST
         assert (await other.join(session_ms=0))["error"] == Code.SESSION_TIMEOUT
         assert (await other.join(session_ms=1 << 30))["error"] == Code.SESSION_TIMEOUT
-        assert (await other.join(protocols=[]))["error"] == Code.INCONSISTENT_PROTOCOL
+        for number in (0, limits.PROTOCOLS_MAX + 1):
+            many = [{"name": f"p{i}", "metadata": b""} for i in range(number)]
+            assert (await other.join(protocols=many, group="many"))["error"] == Code.INCONSISTENT_PROTOCOL
         sticky = [{"name": "sticky", "metadata": b""}]
         assert (await other.join(protocols=sticky))["error"] == Code.INCONSISTENT_PROTOCOL
         assert (await other.join(protocol_type="connect"))["error"] == Code.INCONSISTENT_PROTOCOL
