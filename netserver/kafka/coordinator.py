@@ -341,6 +341,7 @@ class Group:
             self._assign(one, assignments.get(one.id, b""))
             waiting, one.syncing = one.syncing, None
             if waiting is not None and not waiting.done():
+                self._touch(one)
                 waiting.set_result(one.assignment)
         self.state = STABLE
         return member.assignment
@@ -408,8 +409,8 @@ class Group:
         member.timer = self._loop.call_later(member.session_s, self._silent, member)
 
     def _silent(self, member: Member) -> None:
-        """Nothing was heard of it; one that waits for others is there."""
-        if member.joining is not None:
+        """Nothing was heard of it; one that waits for others is there, and can say nothing else meanwhile."""
+        if member.joining is not None or (member.syncing is not None and not member.syncing.done()):
             self._touch(member)
         else:
             self._remove(member)

@@ -196,6 +196,37 @@ def test_who_is_silent_for_too_long_is_out_and_others_go_on() -> None:
     with_server(test)
 
 
+def test_who_waits_for_a_slow_leader_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[coordinator.Member] = []
+    usual = coordinator.Group._silent
+
+    def silent(self: coordinator.Group, member: coordinator.Member) -> None:
+        looked.append(member)
+        usual(self, member)
+
+    monkeypatch.setattr(coordinator.Group, "_silent", silent)
+
+    async def test(server: Server) -> None:
+        leader, other = await alone(server), await Member.of(server)
+        joining = asyncio.create_task(other.join(session_ms=50))
+        while await leader.heartbeat() == 0:
+            pass
+        await leader.join()
+        await joining
+        looked.clear()
+        syncing = asyncio.create_task(other.sync())
+        await until(lambda: len(looked) > 1)
+        assert (await leader.sync(**{leader.id: b"A", other.id: b"B"}))["error"] == 0
+        assert await syncing == {"throttle_ms": 0, "error": 0, "assignment": b"B"}
+        syncing = asyncio.create_task(other.sync())
+        await other.peer.close()
+        await asyncio.gather(syncing, return_exceptions=True)
+        while await leader.heartbeat() == 0:  # who is gone is out
+            pass
+
+    with_server(test)
+
+
 def test_a_static_member_comes_back_without_a_rebalance() -> None:
     async def test(server: Server) -> None:
         first = await Member.of(server, "i1")
