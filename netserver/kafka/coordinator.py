@@ -337,8 +337,11 @@ class Group:
         if member_id != self.leader:
             member.syncing = self._loop.create_future()
             return await member.syncing
+        told = {one.id: assignments.get(one.id, b"") for one in self.members.values()}
+        if self._used.size_bytes + sum(map(len, told.values())) > MEMBERS_BYTES_MAX:
+            raise GroupError(Code.GROUP_FULL)
         for one in self.members.values():
-            self._assign(one, assignments.get(one.id, b""))
+            self._assign(one, told[one.id])
             waiting, one.syncing = one.syncing, None
             if waiting is not None and not waiting.done():
                 self._touch(one)

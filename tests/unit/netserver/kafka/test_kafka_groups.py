@@ -227,6 +227,20 @@ def test_who_waits_for_a_slow_leader_is_not_silent(monkeypatch: pytest.MonkeyPat
     with_server(test)
 
 
+def test_what_members_are_told_counts_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator, "MEMBERS_BYTES_MAX", 1000)
+
+    async def test(server: Server) -> None:
+        member = await Member.of(server)
+        await member.join()
+        assert (await member.sync(**{member.id: bytes(1000)}))["error"] == Code.GROUP_FULL
+        assert (await member.sync(**{member.id: bytes(900), "gone": bytes(900)}))["error"] == 0
+        assert (await member.join())["error"] == 0
+        assert (await member.sync(**{member.id: bytes(900)}))["error"] == 0
+
+    with_server(test)
+
+
 def test_a_static_member_comes_back_without_a_rebalance() -> None:
     async def test(server: Server) -> None:
         first = await Member.of(server, "i1")
