@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Final, TypeAlias
 
 from .compression import NONE, unpacked
-from .limits import CHECKED_RECORDS, RECORDS_MAX
+from .limits import CHECKED_RECORDS, RECORDS_MAX, UNPACKED_BYTES_MAX
 from .record_errors import CORRUPT, INVALID_RECORD, TOO_LARGE, RecordsError
 from .records import RecordWalk, check_walk, crc32c
 
@@ -76,7 +76,12 @@ class Records:
         return RecordWalk(self._data, self._start, len(self._data), self.count, self._base_timestamp_ms)
 
 
-def check_records(records: Buffer, record_bytes_max: int) -> Records:
+def is_packed(records: Buffer) -> bool:
+    """Whether a batch says that it is compressed."""
+    return len(records) >= HEADER_BYTES and bool(records[_CHECKED_FROM + 1] & _CODEC)
+
+
+def check_records(records: Buffer, record_bytes_max: int, unpacked_bytes_max: int = UNPACKED_BYTES_MAX) -> Records:
     """Checks the ``records`` of one partition in a Produce request: exactly one batch.
 
     An uncompressed one is not copied: its bytes are not to change before they are appended.
@@ -101,7 +106,9 @@ def check_records(records: Buffer, record_bytes_max: int) -> Records:
     if producer_id >= 0 and sequence < 0:
         raise RecordsError(INVALID_RECORD, f"sequence {sequence} of producer {producer_id}")
     codec = attributes & _CODEC
-    data, start = (records, HEADER_BYTES) if codec == NONE else (unpacked(codec, memoryview(records)[HEADER_BYTES:]), 0)
+    data, start = records, HEADER_BYTES
+    if codec != NONE:
+        data, start = unpacked(codec, memoryview(records)[HEADER_BYTES:], unpacked_bytes_max), 0
     found = Records(data, start, base_ms, count)
     if producer_id >= 0:
         found.producer_id, found.producer_epoch, found.first_sequence = producer_id, epoch, sequence

@@ -166,6 +166,10 @@ UNPACKED_BYTES_MAX: Final = 64 << 20
 """What a compressed batch may unpack to: gzip makes 1,000 bytes of one, zstd 10,000 and more. Clients gather some MiB
 before they compress. It is as much as a transaction may hold in memory."""
 
+REQUEST_UNPACKED_BYTES_MAX: Final = 128 << 20
+"""The same of all batches of a request, of which there may be 100,000; what is no batch counts as a whole one. Somewhat
+more than a request that is not compressed may have."""
+
 UNPACKED_GUESS: Final = 8
 """Times its size that a batch unpacks to at first: text seldom gives more. What does not fit is unpacked again, into as
 much address space as the bound."""

@@ -14,9 +14,14 @@ from engine.errors import EngineError
 from netserver.access.table import right_of
 
 from .appending import append_in_steps, append_records
-from .checking import Records, check_records
+from .checking import Records, check_records, is_packed
 from .errors import Code
-from .limits import APPENDED_AT_ONCE_PARTS, APPENDED_AT_ONCE_US
+from .limits import (
+    APPENDED_AT_ONCE_PARTS,
+    APPENDED_AT_ONCE_US,
+    REQUEST_UNPACKED_BYTES_MAX,
+    UNPACKED_BYTES_MAX,
+)
 from .record_errors import RecordsError
 from .schema import Values
 from .transactions import TransactionError
@@ -35,9 +40,6 @@ if TYPE_CHECKING:
 PUBLISH: Final = right_of("kafka", "PRODUCE")
 ACKS: Final = (-1, 0, 1)
 """None, or when it is on disk: 1 promises no less than all here, as there is one replica."""
-CODEC_AT: Final = 22
-CODEC_BITS: Final = 7
-"""Where a batch of records says how they are packed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,24 +83,30 @@ def prepare(shared: ListenerState, request: Request) -> Prepared:
     transactional_id = body["transactional_id"]
     parts: list[Part] = []
     topics: list[Values] = []
+    room_bytes = REQUEST_UNPACKED_BYTES_MAX
     for topic in body["topics"]:
         name = topic["name"]
         record_bytes_max = shared.record_bytes_max(name)
         results: list[Values] = []
         for partition in topic["partitions"]:
             result: Values = {"index": partition["index"], "error": Code.NONE}
+            records = partition["records"]
             found = refused or _checked(
-                partition["records"], record_bytes_max, is_transactional=transactional_id is not None
+                records, record_bytes_max, room_bytes, is_transactional=transactional_id is not None
             )
+            if is_packed(records):
+                room_bytes -= found.size_bytes if isinstance(found, Records) else UNPACKED_BYTES_MAX
             parts.append(Part(name, partition["index"], found, result))
             results.append(result)
         topics.append({"name": name, "partitions": results})
     return Prepared(request.head, body["acks"], transactional_id, parts, {"topics": topics})
 
 
-def _checked(records: memoryview, record_bytes_max: int, *, is_transactional: bool) -> Records | RecordsError | Code:
+def _checked(
+    records: memoryview, record_bytes_max: int, room_bytes: int, *, is_transactional: bool
+) -> Records | RecordsError | Code:
     try:
-        found = check_records(records, record_bytes_max)
+        found = check_records(records, record_bytes_max, max(1, min(room_bytes, UNPACKED_BYTES_MAX)))
     except RecordsError as error:
         return error
     if found.is_transactional != is_transactional or (is_transactional and found.producer_id < 0):
@@ -114,11 +122,7 @@ def is_large(request: Request, size_bytes: int, at_once_bytes: int, unpacked_at_
         return True
     if size_bytes <= unpacked_at_once_bytes:
         return False
-    return any(
-        len(records) > CODEC_AT and records[CODEC_AT] & CODEC_BITS
-        for topic in request.body["topics"]
-        for records in (partition["records"] for partition in topic["partitions"])
-    )
+    return any(is_packed(partition["records"]) for topic in request.body["topics"] for partition in topic["partitions"])
 
 
 class Producer:

@@ -138,6 +138,13 @@ MUTANTS = (
         "tests/unit/netserver/quic/test_quic.py -k dials_too_late",
     ),
     Mutant(
+        "bound what Kafka's batches unpack to for each by itself",
+        "netserver/kafka/producing.py::prepare",
+        "if is_packed(records):",
+        "if False:",
+        f"{KAFKA_SESSION} -k all_batches_of_a_request",
+    ),
+    Mutant(
         "take a Kafka record that ends before its last number",
         "netserver/kafka/records.py::RecordWalk.varint",
         "        self.at = self.stop + 1\n",

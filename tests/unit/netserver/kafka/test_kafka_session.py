@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from netserver.app import Server
-from netserver.kafka import session
+from netserver.kafka import producing, session
 from netserver.kafka.apis import APIS, Key
 from netserver.kafka.codec import Head, decode_response, encode_request
 from netserver.kafka.errors import Code
 from netserver.kafka.limits import ANSWER_BYTES_MAX, CHECKED_AT_ONCE_BYTES, WAITED_BYTES_MAX
 from netserver.kafka.session import ANSWERS, BEHIND, PIPELINED
 from tests.echo import LOOPS, until
+from tests.kafka_batches import packed
 from tests.kafka_peer import (
     Peer,
     Record,
@@ -383,6 +384,24 @@ def test_each_partition_of_a_publish_is_stored_or_refused_for_itself() -> None:
         ]
         assert first["error"] == second["error"] == first["epoch"] == 0
         assert first["producer"] != second["producer"]
+
+    with_server(test)
+
+
+def test_what_all_batches_of_a_request_unpack_to_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producing, "REQUEST_UNPACKED_BYTES_MAX", 130_000)
+    monkeypatch.setattr(producing, "UNPACKED_BYTES_MAX", 60_000)
+    good = packed(batch(bytes(50_000)), "zstd")
+    parts = [good, packed(batch(bytes(70_000)), "gzip"), good, batch(bytes(50_000)), packed(batch(b"x"), "lz4")]
+
+    async def test(server: Server) -> None:
+        peer = await Peer.open(server.addresses["kafka"])
+        await peer.make("t")
+        body = by_topic("t", [{"index": 0, "records": part} for part in parts], acks=-1, timeout_ms=5)
+        assert all_errors(await peer.ask(Key.PRODUCE, body)) == [0, Code.TOO_LARGE, Code.TOO_LARGE, 0, Code.TOO_LARGE]
+        for part in parts:  # in a request of its own it has room
+            found = result_of(await peer.ask(Key.PRODUCE, produce("t", part)))
+            assert found["error"] == (Code.TOO_LARGE if part is parts[1] else 0)
 
     with_server(test)
 
