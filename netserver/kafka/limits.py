@@ -170,6 +170,10 @@ REQUEST_UNPACKED_BYTES_MAX: Final = 128 << 20
 """The same of all batches of a request, of which there may be 100,000; what is no batch counts as a whole one. Somewhat
 more than a request that is not compressed may have."""
 
+CHECKED_TOGETHER_MAX: Final = 4
+"""Large or compressed requests that are checked and not appended yet: one is checked while others are appended. What
+they unpack to is in no bound of connections."""
+
 UNPACKED_GUESS: Final = 8
 """Times its size that a batch unpacks to at first: text seldom gives more. What does not fit is unpacked again, into as
 much address space as the bound."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
@@ -11,8 +12,9 @@ from netserver.config.settings import Address
 from .committed import Offsets, Place
 from .coordinator import Groups
 from .describe import Consumers
-from .limits import TOPIC_NAME_CHARS_MAX
+from .limits import CHECKED_TOGETHER_MAX, TOPIC_NAME_CHARS_MAX
 from .transactions import Transactions
+from .waiting import DiskRoom
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
@@ -36,6 +38,8 @@ class ListenerState:
 
     Attributes:
         checks: where large requests are read and checked, one after the other.
+        checked: held by those that are, until they are appended.
+        disk_room: whether any may be.
         waiting_partitions: those of Fetches that wait.
         groups: who is in them.
         offsets: what they have committed.
@@ -47,6 +51,8 @@ class ListenerState:
         self.log = services.log
         self.catalog = services.log.catalog
         self.checks = ThreadPoolExecutor(1, thread_name_prefix="quintlog-kafka")
+        self.checked = asyncio.Semaphore(CHECKED_TOGETHER_MAX)
+        self.disk_room = DiskRoom(services.shell.pressure)
         self.waiting_partitions = 0
         self.groups = Groups(services.loop)
         self.offsets = Offsets(services.log)

@@ -216,11 +216,17 @@ class KafkaSession:
         def work() -> Prepared:
             return prepare(self._shared, decode_request(frame, head))
 
-        await self._open_and_append(await self._connection.loop.run_in_executor(self._shared.checks, work))
+        await self._work_and_append(work)
 
     async def _check_and_append(self, request: Request) -> None:
-        work = partial(prepare, self._shared, request)
-        await self._open_and_append(await self._connection.loop.run_in_executor(self._shared.checks, work))
+        await self._work_and_append(partial(prepare, self._shared, request))
+
+    async def _work_and_append(self, work: Callable[[], Prepared]) -> None:
+        """Unpack and check on a thread, and append: few at a time, and when the disk keeps up."""
+        shared = self._shared
+        async with shared.checked:
+            await shared.disk_room.wait()
+            await self._open_and_append(await self._connection.loop.run_in_executor(shared.checks, work))
 
     async def _open_and_append(self, prepared: Prepared) -> None:
         """Append, in several turns if there is much of it. Who has lost its rights meanwhile is closed by then."""

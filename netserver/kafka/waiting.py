@@ -10,6 +10,7 @@ from engine.errors import EngineError
 
 if TYPE_CHECKING:
     from engine.partitions.partition import Partition
+    from netserver.shell.input_pressure import PublishPressure
 
 
 async def durable(change: Callable[[Callable[[EngineError | None], None]], Any]) -> None:
@@ -25,6 +26,29 @@ async def durable(change: Callable[[Callable[[EngineError | None], None]], Any])
 
     change(done)
     await future
+
+
+class DiskRoom:
+    """Whether more may be published now, as ``netserver.shell.input_pressure`` counts what is not on disk yet."""
+
+    charged = 0
+
+    def __init__(self, pressure: PublishPressure) -> None:
+        self._there = asyncio.Event()
+        self._there.set()
+        pressure.join(self)
+
+    def hold(self, reason: str) -> None:
+        """There is too much of it."""
+        self._there.clear()
+
+    def release(self, reason: str) -> None:
+        """Half of it is stored."""
+        self._there.set()
+
+    async def wait(self) -> None:
+        """Wait for room."""
+        await self._there.wait()
 
 
 async def opened(partition: Partition) -> None:

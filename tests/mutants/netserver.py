@@ -145,6 +145,13 @@ MUTANTS = (
         f"{KAFKA_SESSION} -k all_batches_of_a_request",
     ),
     Mutant(
+        "unpack requests of Kafka's for a disk that does not keep up",
+        "netserver/kafka/session.py::KafkaSession._work_and_append",
+        "await shared.disk_room.wait()",
+        "pass",
+        f"{KAFKA_SESSION} -k few_requests",
+    ),
+    Mutant(
         "take a Kafka record that ends before its last number",
         "netserver/kafka/records.py::RecordWalk.varint",
         "        self.at = self.stop + 1\n",

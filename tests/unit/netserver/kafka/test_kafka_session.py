@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from netserver.app import Server
-from netserver.kafka import producing, session
+from netserver.kafka import listener_state, producing, session
 from netserver.kafka.apis import APIS, Key
 from netserver.kafka.codec import Head, decode_response, encode_request
 from netserver.kafka.errors import Code
 from netserver.kafka.limits import ANSWER_BYTES_MAX, CHECKED_AT_ONCE_BYTES, WAITED_BYTES_MAX
+from netserver.kafka.producing import Prepared
 from netserver.kafka.session import ANSWERS, BEHIND, PIPELINED
+from netserver.shell.connection import ANSWERING
 from tests.echo import LOOPS, until
 from tests.kafka_batches import packed
 from tests.kafka_peer import (
@@ -402,6 +407,49 @@ def test_what_all_batches_of_a_request_unpack_to_is_bounded(monkeypatch: pytest.
         for part in parts:  # in a request of its own it has room
             found = result_of(await peer.ask(Key.PRODUCE, produce("t", part)))
             assert found["error"] == (Code.TOO_LARGE if part is parts[1] else 0)
+
+    with_server(test)
+
+
+class Flood:
+    """Somebody who has published as much as may wait for the disk."""
+
+    charged = 0
+
+    def hold(self, reason: str) -> None: ...
+    def release(self, reason: str) -> None: ...
+
+
+def test_few_requests_are_unpacked_at_a_time_and_none_when_the_disk_does_not_keep_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener_state, "CHECKED_TOGETHER_MAX", 1)
+    prepared: list[Prepared] = []
+    go_on = threading.Event()
+
+    def prepare(*args: Any) -> Prepared:
+        assert go_on.wait(20)
+        prepared.append(producing.prepare(*args))
+        return prepared[-1]
+
+    monkeypatch.setattr(session, "prepare", prepare)
+
+    async def test(server: Server) -> None:
+        address, pressure, flood = server.addresses["kafka"], server.shell.pressure, Flood()
+        peers = [await Peer.open(address) for _ in range(3)]
+        await peers[0].make("t")
+        for peer in peers:
+            peer.send(Key.PRODUCE, produce("t", packed(batch(random.randbytes(2000)), "zstd")))
+        await until(lambda: sum(ANSWERING in one.hold_reasons for one in server.shell.connections) == 3)
+        pressure.charge(flood, pressure.total_bytes_max)
+        go_on.set()
+        answers = [asyncio.create_task(peer.answer()) for peer in peers]
+        await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert len(prepared) == 1
+        pressure.discharge(flood, pressure.total_bytes_max)
+        assert [result_of(await answer)["error"] for answer in answers] == [0, 0, 0]
 
     with_server(test)
 
