@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -110,6 +111,9 @@ class Offsets:
             for place, one in places.items()
             if self._log.catalog.by_id(place[0]) is not None
         }
+
+        for place, one in islice(self.of(group).items(), 1):  # what is on its way is not unused, nor removed as such
+            self._groups[group][place] = one._replace(at_ms=now_ms)
 
         def keep() -> None:
             still = {place: one for place, one in found.items() if self._log.catalog.by_id(place[0]) is not None}
