@@ -146,9 +146,14 @@ class Changes:
         return bool(self._opened)
 
     def request(
-        self, done: Callable[[Cut], None], *, look_at: Iterable[PartitionKey] = (), behind_state: bool = False
+        self,
+        done: Callable[[Cut | Exception], None],
+        *,
+        look_at: Iterable[PartitionKey] = (),
+        behind_state: bool = False,
     ) -> None:
-        """Has a cut taken between two rounds (any thread); `done` is called on the owner's thread.
+        """Has a cut taken between two rounds (any thread); `done` is called on the owner's thread, in any case: a
+        defect is its answer, too, since who waits for a cut would wait for ever.
 
         Args:
             look_at: partitions that are in it in any case.
@@ -156,8 +161,12 @@ class Changes:
         """
 
         def take() -> None:
-            self._touch(look_at)
-            done(self.cut())
+            try:
+                self._touch(look_at)
+                answer: Cut | Exception = self.cut()
+            except Exception as defect:  # noqa: BLE001 - told by the thread that waits
+                answer = defect
+            done(answer)
 
         def begin(_: EngineError | None = None) -> None:
             self._committer.after_round(take)

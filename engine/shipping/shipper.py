@@ -93,7 +93,7 @@ class Shipper:
         self._uploads = Uploads(self._uploads_asking, context.handles, self._asking.wake)
         self._joining = Joining(context.files, context.data_dir, directory_id, config.address)
         self._collection = Collection(self._asking, config.grace_ms)
-        self._answers: SimpleQueue[Cut | None] = SimpleQueue()
+        self._answers: SimpleQueue[Cut | Exception | None] = SimpleQueue()
         self._pending = Pending()
         self._on_their_way: dict[int, Wanted] = {}
         """Sealed segments that are being stored whole, by id."""
@@ -264,6 +264,8 @@ class Shipper:
         self._changes.request(self._answers.put, look_at=keys, behind_state=behind_state)
         cut = self._asking.away(self._answers.get)
         assert cut is not None, "None comes with Stopped"
+        if isinstance(cut, Exception):
+            raise cut
         return cut
 
     def _is_copy_due(self) -> bool:

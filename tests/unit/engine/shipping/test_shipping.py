@@ -132,6 +132,21 @@ def test_a_log_that_has_less_than_what_is_stored_is_refused(tmp_path: Path) -> N
         assert "partition 1/0 has less than what is stored of it" in shipper.problem
 
 
+def test_a_defect_in_a_cut_ends_it_and_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with EngineLog(tmp_path / "log") as log:
+        store = MemoryStore()
+        shipper = shipping(log, Locked(store))
+        wait_stored(log, shipper, store)
+
+        def defect(_: object) -> None:
+            raise KeyError("a defect")
+
+        monkeypatch.setattr(changes, "partition_cut", defect)
+        log.append([b"x"])
+        wait_until(log, lambda: shipper.progress.phase == STOPPED)
+        assert "a defect" in shipper.problem
+
+
 def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path) -> None:
     """Neither by who appends nor by who closes the log."""
     hold = threading.Event()
