@@ -288,10 +288,14 @@ class Door:
         if not self.is_governed:
             return f"whoever has a certificate of the authority may do everything (by {ways})"
         count = sum(self._can_come(one) for one in self.access.identities.names.values())
-        if not count:
-            return f"nobody: no identity of the file can be known here (by {ways})"
-        whose = "1 identity, what its line says" if count == 1 else f"{count} identities, each what its line says"
-        return f"{whose} (by {ways})"
+        whose = []
+        if self.listener == "blipmq" and self.access.identities.has_clear_keys:
+            whose.append("whoever has a key of allowed_api_keys may do everything")
+        if count:
+            whose.append(
+                "1 identity, what its line says" if count == 1 else f"{count} identities, each what its line says"
+            )
+        return f"{'; '.join(whose) or 'nobody: no identity of the file can be known here'} (by {ways})"
 
     def _can_come(self, one: Identity) -> bool:
         """Whether there is a way for an identity to be known here."""

@@ -82,6 +82,11 @@ class Identities:
         self._by_proof[salt + digest] = identity
 
     @property
+    def has_clear_keys(self) -> bool:
+        """Whether the configuration itself has keys (``allowed_api_keys``)."""
+        return bool(self._allowed)
+
+    @property
     def is_open(self) -> bool:
         """Nothing is configured: anybody is let in, from loopback only. (An empty file admits nobody.)"""
         return not self._by_proof and self._path is None

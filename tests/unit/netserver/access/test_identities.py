@@ -210,3 +210,13 @@ def test_the_start_counts_those_who_can_come_in(tmp_path: Path) -> None:
         "who may: figg: 1 identity, what its line says (by network, anyone)",
         "who may: blipmq: 2 identities, each what its line says (by network, key, anyone)",
     ]
+
+
+def test_the_start_tells_of_keys_in_the_configuration(tmp_path: Path) -> None:
+    everything = "who may: blipmq: whoever has a key of allowed_api_keys may do everything"
+    keys = {"allowed_api_keys": "k"}
+    assert Access(build(("test", {"blipmq": keys}))).who_may(["blipmq"]) == [f"{everything} (by network, key, anyone)"]
+    path = tmp_path / "access"
+    add_identity(path, {"name": "one", "publish": ["*"], "subscribe": [], "networks": ["10.0.0.0/8"]})
+    access = Access(build(("test", {"blipmq": keys, "access": {"file": str(path)}})))
+    assert access.who_may(["blipmq"]) == [f"{everything}; 1 identity, what its line says (by network, key, anyone)"]
