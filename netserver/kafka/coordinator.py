@@ -5,6 +5,7 @@ States::
     Empty -> PreparingRebalance               somebody joins; others have a moment to come, too
     PreparingRebalance -> CompletingRebalance all members have joined, or the longest of their times is over
     CompletingRebalance -> Stable             the leader has told who reads what
+    CompletingRebalance -> Preparing          it has not, and the longest of their times is over: it is out
     Stable, Completing -> Preparing           somebody joins, leaves or is silent for too long
     any -> Empty                              the last one is gone
 
@@ -267,8 +268,11 @@ class Group:
             member.syncing = None
         self.state = PREPARING
         self._gathers_until = self._loop.time() + JOIN_DELAY_S if is_first else 0.0
-        longest_s = max((member.rebalance_s for member in self.members.values()), default=0.0)
-        self._start(JOIN_DELAY_S if is_first else longest_s)
+        self._start(JOIN_DELAY_S if is_first else self._longest_s())
+
+    def _longest_s(self) -> float:
+        """How long those are waited for that have to join, or to sync."""
+        return max((member.rebalance_s for member in self.members.values()), default=0.0)
 
     def _start(self, seconds: float) -> None:
         if self._timer is not None:
@@ -277,6 +281,10 @@ class Group:
 
     def _time_is_over(self) -> None:
         self._timer = None
+        if self.state == COMPLETING:  # who is told what to read, or tells it, has to ask for it
+            for member in [one for one in self.members.values() if one.syncing is None]:
+                self._remove(member)
+            return
         left_s = self._gathers_until - self._loop.time()
         if self._gathers_until and left_s > 0:
             self._start(left_s)
@@ -311,6 +319,7 @@ class Group:
             self._touch(member)
             if waiting is not None and not waiting.done():
                 waiting.set_result(self._joined(member))
+        self._start(self._longest_s())
 
     def _chosen(self) -> str:
         """The protocol that most like best of those that all have."""
@@ -347,6 +356,8 @@ class Group:
                 self._touch(one)
                 waiting.set_result(one.assignment)
         self.state = STABLE
+        if self._timer is not None:
+            self._timer.cancel()
         return member.assignment
 
     def _assign(self, member: Member, assignment: bytes) -> None:

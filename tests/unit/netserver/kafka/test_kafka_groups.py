@@ -227,6 +227,22 @@ def test_who_waits_for_a_slow_leader_is_not_silent(monkeypatch: pytest.MonkeyPat
     with_server(test)
 
 
+def test_a_leader_that_never_says_who_reads_what_is_out_though_it_is_there() -> None:
+    async def test(server: Server) -> None:
+        leader, other = await alone(server), await Member.of(server)
+        joining = asyncio.create_task(other.join(rebalance_ms=1500))
+        while await leader.heartbeat() == 0:
+            pass
+        await leader.join(rebalance_ms=1500)
+        await joining
+        assert (await other.sync())["error"] == Code.REBALANCE
+        assert await leader.heartbeat() == Code.UNKNOWN_MEMBER
+        assert (await other.join())["leader"] == other.id
+        assert (await other.sync(**{other.id: b"all"}))["assignment"] == b"all"
+
+    with_server(test)
+
+
 def test_what_members_are_told_counts_in_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinator, "MEMBERS_BYTES_MAX", 1000)
 
