@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from netserver.admin.slices import sliced
 
 from .apis import response_form
-from .schema import Encoded, Structure, Values
+from .schema import Encoded, Output, Structure, Values
 
 if TYPE_CHECKING:
     from netserver.access.access import Visitor
@@ -62,7 +62,7 @@ class Call:
 
     async def encoded(self, form: Structure, items: Iterable[Values]) -> Encoded:
         """An array of structures, encoded in slices."""
-        out = bytearray()
+        out = Output()
         count = 0
         async for item in self.each(items):
             form.write(out, item)
@@ -72,7 +72,7 @@ class Call:
     async def encoded_by_topic(self, topics: Iterable[tuple[str, Iterable[Values]]]) -> Encoded:
         """Partitions by topic, as many answers have them."""
         form = self.form.inner["topics"]
-        out = bytearray()
+        out = Output()
         count = 0
         for name, partitions in topics:
             form.write(out, {"name": name, "partitions": await self.encoded(form.inner["partitions"], partitions)})

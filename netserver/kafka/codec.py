@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from .apis import APIS, Key, request_form, response_form
 from .errors import FormatError
 from .limits import PLAIN_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX, REQUEST_HEAD_BYTES_MIN, SIZE_BYTES
-from .schema import Reader, Values
+from .schema import Output, Reader, Values
 
 _SIZE: Final = Struct(">i")
 _HEAD: Final = Struct(">hhi")
@@ -99,15 +99,16 @@ def decode_request(frame: memoryview, head: Head) -> Request:
     return Request(head, client_id, body)
 
 
-def encode_response(head: Head, body: Values) -> bytearray:
+def encode_response(head: Head, body: Values) -> Output:
     """The frame of an answer."""
     version = head.version if head.is_spoken else 0  # the one that everybody reads
-    out = bytearray(SIZE_BYTES)
+    out = Output()
+    out += bytes(SIZE_BYTES)
     out += _SIZE.pack(head.correlation)
     if version >= APIS[head.key].flexible and head.key != Key.API_VERSIONS:
         out.append(0)
     response_form(head.key, version).write(out, body)
-    _SIZE.pack_into(out, 0, len(out) - SIZE_BYTES)
+    _SIZE.pack_into(out, 0, out.size_bytes - SIZE_BYTES)
     return out
 
 

@@ -45,6 +45,9 @@ ANSWER_BYTES_MAX: Final = 4 << 20
 """Records in one Fetch answer, however much is asked for: a larger one gains no throughput and holds memory. The first
 batch comes whole in any case."""
 
+SENT_FROM_PLACE_BYTES: Final = 16 << 10
+"""Records of an answer that are not copied into it: for fewer a copy costs less than a piece of its own."""
+
 CHUNK_BYTES_MAX: Final = 1 << 20
 """Records of one partition in one answer, for the same reason; it is what clients ask for."""
 

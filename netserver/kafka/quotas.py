@@ -25,7 +25,7 @@ def fetch_pause_ms(connection: Connection, answer: Values) -> int:
     meter, topics = connection.visitor.meter, answer["topics"]
     if meter is None or not isinstance(topics, Encoded):
         return 0
-    return _ms(meter.debt_s(incoming=False, size_bytes=len(topics.data)))
+    return _ms(meter.debt_s(incoming=False, size_bytes=topics.size_bytes))
 
 
 def _ms(seconds: float) -> int:

@@ -391,7 +391,7 @@ def build_records(batches: Buffer, from_seq: int, bytes_max: int) -> tuple[memor
         BatchError, BundleError: the batches were not written by us.
     """
     cursor = RecordCursor(batches, 0, len(batches), from_seq)
-    size = 2 * len(batches) + 256
+    size = len(batches) + (len(batches) >> 3) + 256  # records are about as long there as here
     builder = RecordBuilder(size if size < bytes_max else bytes_max)
     next_seq = from_seq
     objects = 0
@@ -411,7 +411,8 @@ def build_records(batches: Buffer, from_seq: int, bytes_max: int) -> tuple[memor
                 break
         next_seq = cursor.seq + 1
     builder.end_batch()
-    return memoryview(builder.buffer)[: builder.used], next_seq, builder.records
+    del builder.buffer[builder.used :]  # it may be long until the client has read the rest
+    return memoryview(builder.buffer), next_seq, builder.records
 
 
 def put_odd(builder: RecordBuilder, cursor: RecordCursor, bytes_max: int) -> bool:

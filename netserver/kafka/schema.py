@@ -14,7 +14,7 @@ from struct import Struct, error
 from typing import Any, Final, NamedTuple
 
 from .errors import FormatError
-from .limits import ELEMENTS_MAX, STRING_BYTES_MAX, VARINT_BYTES_MAX
+from .limits import ELEMENTS_MAX, SENT_FROM_PLACE_BYTES, STRING_BYTES_MAX, VARINT_BYTES_MAX
 
 Values = dict[str, Any]
 LAST: Final = 32_767
@@ -62,11 +62,57 @@ class Field(NamedTuple):
     until: int = LAST
 
 
+class Output(bytearray):
+    """Bytes of a message in the making, but for large buffers: these stay where they are and are sent from there.
+
+    Attributes:
+        aside: large buffers, each with its place: how many bytes of this object come before it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aside: list[tuple[int, bytes | memoryview]] = []
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the message so far."""
+        return len(self) + sum(len(buffer) for _, buffer in self.aside)
+
+    def put(self, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes, which must not be changed afterwards."""
+        if isinstance(data, Output):
+            start = len(self)
+            self.aside += [(start + place, buffer) for place, buffer in data.aside]
+        elif len(data) >= SENT_FROM_PLACE_BYTES and not isinstance(data, bytearray):
+            self.aside.append((len(self), data))
+            return
+        self += data
+
+    def pieces(self) -> Iterator[bytes | bytearray | memoryview]:
+        """The whole message, in order; this object must not be changed afterwards."""
+        if not self.aside:
+            yield self
+            return
+        own, at = memoryview(self), 0
+        for place, buffer in self.aside:
+            if place > at:
+                yield own[at:place]
+            yield buffer
+            at = place
+        if at < len(own):
+            yield own[at:]
+
+
 class Encoded(NamedTuple):
     """Stands for an array of structures that is encoded already; see ``Structure.inner``."""
 
     elements: int
     data: bytes | bytearray
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the elements."""
+        return self.data.size_bytes if isinstance(self.data, Output) else len(self.data)
 
 
 class Reader:
@@ -219,6 +265,13 @@ def put_varint(out: bytearray, value: int) -> None:
     out.append(value)
 
 
+def _put(out: bytearray, data: bytes | bytearray | memoryview) -> None:
+    if isinstance(out, Output):
+        out.put(data)
+    else:
+        out += data
+
+
 def _put_length(out: bytearray, length: int, wide: Struct, flexible: bool) -> None:
     if flexible:
         put_varint(out, length + 1)
@@ -264,7 +317,7 @@ def _buffer(kind: Type, flexible: bool) -> tuple[Read, Write]:
         pieces = (value,) if isinstance(value, bytes | memoryview) else value or ()
         _put_length(out, sum(map(len, pieces)), _INT32, flexible)
         for piece in pieces:
-            out += piece
+            _put(out, piece)
 
     return read, write
 
@@ -295,7 +348,7 @@ def _array(kind: Array, flexible: bool, structure: Structure | None) -> tuple[Re
             _put_length(out, -1, _INT32, flexible)
         elif isinstance(value, Encoded):
             _put_length(out, value.elements, _INT32, flexible)
-            out += value.data
+            _put(out, value.data)
         else:
             _put_length(out, len(value), _INT32, flexible)
             for one in value:

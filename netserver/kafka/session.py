@@ -184,7 +184,8 @@ class KafkaSession:
         body = await ANSWERS[request.head.key](call)
         if request.head.key == Key.FETCH:
             body["throttle_ms"] = fetch_pause_ms(self._connection, body)
-        self._connection.write(encode_response(request.head, body))
+        for piece in encode_response(request.head, body).pieces():
+            self._connection.write(piece)
         if call.ends_by:
             self._connection.close(call.ends_by, "refused")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ from netserver.kafka.codec import (
     frame_bounds,
 )
 from netserver.kafka.errors import FormatError
-from netserver.kafka.limits import ELEMENTS_MAX, PLAIN_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX
-from netserver.kafka.schema import Array, Field, Reader, Structure, Type, put_varint
+from netserver.kafka.limits import ELEMENTS_MAX, PLAIN_REQUEST_BYTES_MAX, REQUEST_BYTES_MAX, SENT_FROM_PLACE_BYTES
+from netserver.kafka.schema import Array, Encoded, Field, Output, Reader, Structure, Type, Values, put_varint
 
 ROWS = [json.loads(line) for line in (Path(__file__).parents[3] / "data" / "kafka.jsonl").read_text().splitlines()][1:]
 MALFORMED = "raw_bad_frames"
@@ -246,3 +247,34 @@ def test_records_are_views_of_the_request_and_sent_from_any_pieces() -> None:
     assert bytes(records) == b"abcd"
     assert records.obj is frame
     assert not topic["partitions"][1]["records"]
+
+
+@pytest.mark.parametrize("version", [4, 11, 12])
+def test_large_records_are_sent_from_where_they_are(version: int) -> None:
+    """Each answer to Fetch was copied five times on its way to the socket."""
+    large, small = memoryview(bytes(range(256)) * (SENT_FROM_PLACE_BYTES // 256)), b"small"
+    form = response_form(Key.FETCH, version)
+
+    def partitions(topic: int) -> list[Values]:
+        some = [[small], [small, large], [large, large, small], []]
+        return [{"index": topic + index, "aborted": None, "records": records} for index, records in enumerate(some)]
+
+    def topics(out: Callable[[], bytearray], first: int) -> Encoded:
+        inner, data = form.inner["topics"], out()
+        for topic in range(first, first + 2):
+            parts = out()
+            for partition in partitions(topic):
+                inner.inner["partitions"].write(parts, partition)
+            inner.write(data, {"name": f"t{topic}", "partitions": Encoded(4, parts)})
+        return Encoded(2, data)
+
+    head, copied = Head(Key.FETCH, version, 7), topics(bytearray, 3)
+    referred = topics(Output, 3)
+    answer = encode_response(head, {"topics": referred})
+    pieces = list(answer.pieces())
+    expected = bytes(encode_response(head, {"topics": copied}))
+    assert b"".join(pieces) == expected
+    assert answer.size_bytes == len(expected)
+    assert referred.size_bytes == copied.size_bytes
+    assert sum(piece is large for piece in pieces) == 6
+    assert all(pieces), "no empty ones"
