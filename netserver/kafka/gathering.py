@@ -31,6 +31,8 @@ class Gathered:
         groups: those that it may have offsets of.
         size_bytes: what it counts in the bounds of transactions.
         failed: why something of it was refused that its producer may not leave out: it cannot be committed any more.
+        began: what the first batch of a partition begins with, where nothing was known of its producer.
+        missing: a batch of a partition that was refused, as one before it had not come: without it there is no commit.
         timer: of its time.
         is_late: its time was over while its end was under way.
     """
@@ -42,8 +44,28 @@ class Gathered:
         self.offsets: dict[str, dict[Place, Committed]] = {}
         self.size_bytes = 0
         self.failed: Code | None = None
+        self.began: dict[Place, int] = {}
+        self.missing: dict[Place, int] = {}
         self.timer: asyncio.TimerHandle | None = None
         self.is_late = False
+
+    def take(self, place: Place, records: Records, sequence: Sequence) -> None:
+        """Take the next records, or some that others have overtaken, on another connection."""
+        if self.missing.get(place) == records.first_sequence:
+            del self.missing[place]
+        if self.is_earlier(place, records):
+            self.records[place].insert(0, records)
+            self.began[place] = records.first_sequence
+            sequence.remember(records)
+            return
+        if sequence.next < 0 and place not in self.records:
+            self.began[place] = records.first_sequence
+        self.records.setdefault(place, []).append(records)
+        sequence.take(records)
+
+    def is_earlier(self, place: Place, records: Records) -> bool:
+        """Whether a batch comes just before the first one that is there."""
+        return self.began.get(place) == records.first_sequence + records.count & SEQUENCE_MASK
 
     @property
     def offset_count(self) -> int:
@@ -70,8 +92,12 @@ class Sequence:
 
     def take(self, records: Records) -> None:
         """It is taken."""
-        self._latest = (*self._latest, (records.first_sequence, records.count))[-REPEATS_KNOWN:]
+        self.remember(records)
         self.next = records.first_sequence + records.count & SEQUENCE_MASK
+
+    def remember(self, records: Records) -> None:
+        """It is not taken again."""
+        self._latest = (*self._latest, (records.first_sequence, records.count))[-REPEATS_KNOWN:]
 
 
 def size_of_offset(group: str, committed: Committed) -> int:

@@ -297,17 +297,17 @@ class Transactions:
         sequence = one.sequences.get(place) or Sequence()
         if sequence.has(records):
             return
+        if not sequence.follows(records) and not gathered.is_earlier(place, records):
+            gathered.missing[place] = records.first_sequence  # it may come again, behind what it has overtaken
+            raise TransactionError(Code.OUT_OF_SEQUENCE)
         try:
-            if not sequence.follows(records):
-                raise TransactionError(Code.OUT_OF_SEQUENCE)
             if place not in gathered.records and len(gathered.records) >= TRANSACTION_PARTITIONS_MAX:
                 raise TransactionError(Code.LIST_TOO_LARGE)
             self._grow(gathered, room_bytes_of(records))
         except TransactionError as error:
             gathered.failed = error.code
             raise
-        gathered.records.setdefault(place, []).append(records)
-        sequence.take(records)
+        gathered.take(place, records, sequence)
         if place not in one.sequences:
             one.sequences[place] = sequence
             self._sequences += 1
@@ -357,7 +357,7 @@ class Transactions:
                 raise TransactionError(Code.INVALID_TXN_STATE)
         elif not commit:
             await durable(partial(self._abort, one))
-        elif gathered.failed is not None:
+        elif gathered.failed is not None or gathered.missing:
             raise TransactionError(Code.INVALID_TXN_STATE)
         else:
             await self._commit(one, gathered)
@@ -365,7 +365,7 @@ class Transactions:
     def _abort(self, one: Named, on_done: OnDone) -> None:
         assert one.open is not None
         self._let_go(one.open)
-        if one.open.failed is not None:  # its producer may go on with what was refused, or behind it
+        if one.open.failed is not None or one.open.missing:  # its producer may go on with those, or behind them
             one.sequences.clear()
         one.open.failed = Code.INVALID_TXN_STATE
 

@@ -55,9 +55,16 @@ MUTANTS: Final = (
     Mutant(
         "commit a transaction of which something was refused",
         f"{FILE}::Transactions.end",
-        "gathered.failed is not None",
+        "gathered.failed is not None or gathered.missing",
         "False",
         f"{TESTS} -k comes_again",
+    ),
+    Mutant(
+        "put a batch of a transaction that another has overtaken behind it",
+        "netserver/kafka/gathering.py::Gathered.take",
+        "insert(0, records)",
+        "append(records)",
+        f"{TESTS} -k overtake",
     ),
     Mutant(
         "commit offsets of a group apart from the transaction",

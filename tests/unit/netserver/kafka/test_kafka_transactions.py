@@ -321,13 +321,37 @@ def test_a_batch_that_comes_again_is_taken_once_and_one_that_leaves_out_somethin
         assert await producer.add("t") == [0]
         assert await producer.produce("t", b"d", sequence=1) == 0
         assert await producer.produce("t", b"f", sequence=3) == Code.OUT_OF_SEQUENCE
-        assert await producer.produce("t", b"e", sequence=2) == Code.OUT_OF_SEQUENCE, "it can only be aborted"
+        assert await producer.produce("t", b"e", sequence=2) == 0, "one of them is still missing"
         assert await producer.end() == Code.INVALID_TXN_STATE
         assert await producer.end(commit=False) == 0
         assert await producer.add("t") == [0]
         assert await producer.produce("t", b"g", sequence=9) == 0, "wherever its producer goes on"
         assert await producer.end() == 0
         assert await values(producer.peer) == [b"a", b"b", b"c", b"g"]
+
+    with_server(test)
+
+
+def test_batches_that_overtake_each_other_are_committed_in_order() -> None:
+    """A client that has several under way may send a later one on its next connection before it repeats the first."""
+
+    async def test(server: Server) -> None:
+        producer = await begun(server)
+        assert await producer.produce("t", b"c", b"d", sequence=12) == 0, "nothing is known of the producer"
+        assert await producer.produce("t", b"-", sequence=10) == Code.OUT_OF_SEQUENCE
+        assert await producer.produce("t", b"b", sequence=11) == 0
+        assert await producer.produce("t", b"a", sequence=10) == 0
+        for first, values_ in ((10, [b"a"]), (11, [b"b"]), (12, [b"c", b"d"])):
+            assert await producer.produce("t", *values_, sequence=first) == 0, "it comes again"
+        assert await producer.end() == 0
+        assert await producer.add("t") == [0]
+        assert await producer.produce("t", b"-", sequence=9) == Code.OUT_OF_SEQUENCE, "too late"
+        assert await producer.produce("t", b"f", sequence=15) == Code.OUT_OF_SEQUENCE
+        assert await producer.produce("t", b"e", sequence=14) == 0
+        assert await producer.end() == Code.INVALID_TXN_STATE, "one is missing"
+        assert await producer.produce("t", b"f", sequence=15) == 0
+        assert await producer.end() == 0
+        assert await values(producer.peer) == [b"a", b"b", b"c", b"d", b"e", b"f"]
 
     with_server(test)
 
