@@ -24,7 +24,7 @@ from pathlib import Path
 from bench import figg_loads, http_loads, machine, peer_loads, report, targets
 from bench.harness import Bench
 
-PROTOCOLS = ("figg", "tank", "blipmq", "fujin", "http")
+PROTOCOLS = ("figg", "tank", "blipmq", "fujin", "kafka", "http")
 """Those whose loads are run, if there is a module of them."""
 TURNS = 2
 """How often the loads of the summary are run, by turns with the other servers'; the better figure of each counts."""

@@ -49,9 +49,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for_port(port: int, process: subprocess.Popen[bytes], wait_s: float) -> None:
     """Returns when somebody accepts connections on `port`."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} ended with code {process.returncode}")
@@ -65,11 +65,11 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 @contextmanager
-def running(arguments: list[str], port: int) -> Iterator[int]:
+def running(arguments: list[str], port: int, wait_s: float = 20) -> Iterator[int]:
     """A server process; gives its pid."""
     process = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        wait_for_port(port, process)
+        wait_for_port(port, process, wait_s)
         yield process.pid
     finally:
         process.terminate()
