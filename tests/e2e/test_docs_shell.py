@@ -114,6 +114,12 @@ def test_access(folder: Path) -> None:
     assert '"bytes_in_per_s": 5000000' in lines
 
 
+def test_keys_of_kafkas_clients(folder: Path) -> None:
+    (folder / "access").write_text("")
+    with_server(folder, lambda reader, _process: reader.follow(page("kafka.md")))
+    assert "shop" in (folder / "access").read_text()
+
+
 def test_operating_and_console(folder: Path) -> None:
     def follow(reader: Reader, process: ServerProcess) -> None:
         process.admin("POST", "/v1/topics/orders/records", {"records": [{"value": "one"}]})

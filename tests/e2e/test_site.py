@@ -12,7 +12,7 @@ import pytest
 
 from tools.one_page import one_page
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.timeout(600)]  # the whole site is built: 20 s of a quiet processor
 
 ROOT = Path(__file__).resolve().parents[2]
 LOADING = {"script": "src", "img": "src", "link": "href", "iframe": "src", "source": "src"}
