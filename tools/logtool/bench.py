@@ -168,9 +168,7 @@ def _confirm(settings: Settings, admin: Admin, name: bytes, records: int, presen
     readers = sum(topic_of(item) == name for item in admin.call("GET", "/v1/subscriptions").get("items", []))
     if present or readers:
         uses = f"{count_text(present, 'record')} and {count_text(readers, 'durable subscription')}"
-        what = (
-            f"{count_text(records, 'record')} of a measurement will be published to {name_text(name)}, which has {uses}"
-        )
+        what = f"{count_text(records, 'record')} of a measurement will be published to {name_text(name)}"
         confirm(settings, f"{what}, which has {uses}", name_text(name))
 
 

@@ -275,7 +275,7 @@ def reset(
         assert stored is not None
         items = [_planned(settings, stored, item, one, position) for one in wanted]
     again, passed = (sum(one[key] for one in items) for key in ("again", "passed"))
-    plan = f"{count_text(again, 'record')} come again, {passed} never"
+    plan = f"{count_text(again, 'record')} {'comes' if again == 1 else 'come'} again, {passed} never"
     if not dry_run:
         confirm(settings, f"group {printable(name)}: {plan}", name)
         if admin is not None:

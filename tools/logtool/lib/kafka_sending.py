@@ -22,6 +22,31 @@ if TYPE_CHECKING:
     from tools.logtool.lib.splitting import Input
 
 MILLISECONDS = 1000
+_LOGIN = (
+    "AuthenticationFailedError",
+    "UnsupportedSaslMechanismError",
+    "SaslAuthenticationFailed",
+    "IllegalSaslStateError",
+)
+_SAID = {
+    "TopicAuthorizationFailedError": "no right to publish to this topic",
+    "UnknownTopicOrPartitionError": "there is no such topic, and none is made by publishing to it",
+    "InvalidTopicError": "not a name that a topic can have there",
+}
+"""What errors mean that aiokafka gives no words to."""
+
+
+class _Cause(logging.Handler):
+    """Keeps why a connection failed: aiokafka says that to its log alone, and raises that it could not connect."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.error: BaseException | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keeps an exception that is told."""
+        told = record.args if isinstance(record.args, tuple) else ()
+        self.error = next((one for one in told if isinstance(one, BaseException)), self.error)
 
 
 class KafkaSender:
@@ -42,7 +67,10 @@ class KafkaSender:
         except ImportError:
             hint = "pip install 'quintlog[kafka]'"
             raise Failure(errors.USAGE, "no_aiokafka", "publish --via kafka needs aiokafka", hint) from None
-        logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # what is wrong is told once, by us
+        log = logging.getLogger("aiokafka")
+        log.propagate = False  # what is wrong is told once, by us
+        self._cause = _Cause()
+        log.addHandler(self._cause)
         made = client_tls(**tls)
         name, colon, key = login.partition(":")
         if login and not (name and colon and key):
@@ -70,7 +98,7 @@ class KafkaSender:
             await asyncio.wait_for(self._producer.start(), self._dial_timeout_s)
         except (self._made.errors.KafkaError, TimeoutError, OSError) as error:
             await self._producer.stop()
-            raise _connecting(error, self._address) from error
+            raise _connecting(self._cause.error or error, self._address) from error
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, _: object, __: TracebackType | None) -> None:
@@ -107,11 +135,11 @@ class KafkaSender:
 
 def _connecting(error: BaseException, address: str) -> QuintlogError:
     name = type(error).__name__
-    if name in ("AuthenticationFailedError", "UnsupportedSaslMechanismError"):
-        return Refused(name, str(error))
+    if name in _LOGIN:
+        return Refused(getattr(error, "errno", None) or name, "the login was refused: name or key is wrong")
     why = "no answer in time" if isinstance(error, TimeoutError) else str(error) or name
     return ConnectionFailed(
-        f"no Kafka at {address}: {why}; is that its listener, does it speak TLS, are name and key right?"
+        f"no Kafka at {address}: {why}; is that its listener, does it speak TLS, does it want a login?"
     )
 
 
@@ -122,4 +150,4 @@ def _refused(error: BaseException, address: str) -> QuintlogError:
         return TooLarge(str(error), VALUE_BYTES_MAX)
     if name in ("KafkaConnectionError", "NodeNotReadyError", "RequestTimedOutError", "KafkaTimeoutError"):
         return Unknown(f"{address} does not answer ({name})")
-    return Refused(getattr(error, "errno", None) or name, str(error) or name)
+    return Refused(getattr(error, "errno", None) or name, _SAID.get(name) or str(error) or name)

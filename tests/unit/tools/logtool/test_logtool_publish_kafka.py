@@ -54,9 +54,11 @@ def test_by_tls_and_key_into_partitions(tmp_path: Path, logtool: Logtool) -> Non
         assert sorted(line.partition(" ")[2] for line in found) == sorted(lines.read_text().splitlines())
         assert len({line.partition("=")[0] for line in found}) == 5, "a key is in one partition"
         code, _, told = publish(*place, "publish", "theirs:0", str(lines), *via, key=f"shop:{KEY}")
-        assert (code, "uthoriz" in told) == (4, True), told
+        assert (code, "no right to publish to this topic" in told) == (4, True), told
         code, _, told = publish(*place, "publish", "orders:2", str(lines), *via, key=f"shop:not {KEY}")
-        assert (code, "are name and key right?" in told) == (3, True), told
+        assert (code, "name or key is wrong" in told) == (4, True), told
+        code, _, told = publish(*place, "publish", "orders:2", str(lines), *via[2:], key=f"shop:{KEY}")
+        assert (code, "does it speak TLS" in told) == (3, True), told
 
 
 def test_what_is_wrong_before_anything_is_sent(tmp_path: Path, logtool: Logtool) -> None:
