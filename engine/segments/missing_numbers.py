@@ -29,7 +29,10 @@ class Count(NamedTuple):
 
 
 class Gaps:
-    """The stretches of one partition. What is added lies after everything that was added before."""
+    """The stretches of one partition. What is added lies after everything that was added before.
+
+    But for a gap: before an empty segment recovery adds it, and the first write batch there once more.
+    """
 
     __slots__ = ("_firsts", "_lasts", "_missing")
 
@@ -43,6 +46,8 @@ class Gaps:
 
     def add(self, first: int, last: int, records: int = 0) -> None:
         """The numbers ``first`` to ``last`` name so many records; nothing is added when that is all of them."""
+        if not records and self._lasts:
+            first = max(first, self._lasts[-1] + 1)
         missing = last - first + 1 - records
         if missing <= 0:
             return

@@ -172,6 +172,13 @@ MUTANTS = (
         RECOVERY_DAMAGE,
     ),
     Mutant(
+        "count a gap twice that is told twice",
+        "engine/segments/missing_numbers.py::Gaps.add",
+        "max(first, self._lasts[-1] + 1)",
+        "first",
+        "tests/property/test_missing_numbers.py -k twice",
+    ),
+    Mutant(
         "take numbers for records that damage took",
         "engine/segments/missing_numbers.py::Gaps.most",
         "return sum([self.count(first, last).most for first, last in ranges])",

@@ -138,3 +138,12 @@ def test_a_log_with_gaps(rows: list[tuple[int, int]], capacity: int, rolls: set[
             assert [number for number in rows if number >= newest] == rows[max(len(rows) - count, 0) :]
             assert [number for number in rows if number >= behind] == rows[count:]
         reader.close()
+
+
+def test_a_gap_that_is_told_twice_counts_once() -> None:
+    """Recovery tells of one before an empty segment, and the first write batch there tells of it again."""
+    gaps = Gaps()
+    gaps.add(4, 1 << 40)
+    gaps.add(4, (1 << 40) + 7)
+    assert len(gaps) == 1
+    assert gaps.count(1, (1 << 40) + 9) == (5, 5)
