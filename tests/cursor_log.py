@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.config import TopicConfig
 from engine.cursors.cursor import Cursor
+from engine.cursors.lags import Lag
 from engine.cursors.policies import CursorPolicy
 from engine.errors import EngineError
 from engine.files.system import Files
@@ -119,6 +120,16 @@ class CursorLog:
         self.clock.now_ms += pass_ms
         self.store.tick()
         self.engine.inbox.run_pending()
+
+
+def lag_of(log: CursorLog, cursor_id: int) -> Lag:
+    """The lag of a cursor, when it is known."""
+    while True:
+        ready: list[bool] = []
+        lag = log.store.lags.of(cursor_id, lambda ready=ready: ready.append(True))  # type: ignore[misc]
+        if lag is not None:
+            return lag
+        log.engine.inbox.run_until(lambda ready=ready: bool(ready))  # type: ignore[misc]
 
 
 def numbered(first: int, last: int, size: int = 0) -> list[bytes]:

@@ -21,7 +21,6 @@ from engine.formats.batch_header import APPEND_TIME_POSITION, TIME
 from engine.limits import LAG_HISTORIES_MAX, LAG_HISTORY_SAMPLES, LAG_SAMPLE_MS
 from engine.partitions.partition import Partition
 from engine.partitions.table import PartitionTable
-from engine.segments.missing_numbers import NO_GAPS
 from engine.segments.watermarks import Owner
 
 if TYPE_CHECKING:
@@ -59,10 +58,13 @@ class Lag(NamedTuple):
 
 
 class Waiting(NamedTuple):
-    """What waits for a cursor; ``first_seq`` is the oldest number that may, 0: none does."""
+    """What waits for a cursor; ``first_seq`` is the oldest number that may, 0: none does.
+
+    ``records`` None: not known before the partition is open, as numbers may have been left out.
+    """
 
     partition: Partition
-    records: int
+    records: int | None
     first_seq: int
 
 
@@ -98,13 +100,15 @@ class Lags:
         except EngineError:
             return None
         if partition.is_open:
-            log_start, committed_seq, gaps = partition.log_start, partition.committed_seq, partition.gaps
+            log_start, committed_seq = partition.log_start, partition.committed_seq
         else:
-            (log_start, committed_seq), gaps = self._stored_end(topic, standing.partition), NO_GAPS
+            log_start, committed_seq = self._stored_end(topic, standing.partition)
             if not log_start:
                 return None
         next_seq = max(standing.next_seq, log_start)  # what was removed does not wait
-        records = gaps.count(next_seq, committed_seq).most + standing.unacknowledged
+        records: int | None = standing.unacknowledged + partition.gaps.count(next_seq, committed_seq).most
+        if next_seq <= committed_seq and not partition.is_open:
+            records = None
         first_seq = max(standing.floor + 1, log_start)
         return Waiting(partition, records, first_seq if first_seq <= committed_seq else 0)
 
@@ -176,7 +180,7 @@ class Lags:
         found: dict[Key, int] = {}
         for key, standing in self.standings():
             waiting = self.waiting(standing) if standing is not None else None
-            if waiting is not None:
+            if waiting is not None and waiting.records is not None:
                 found[key] = waiting.records
                 self._remember(key, waiting.records)
             yield
@@ -210,7 +214,9 @@ class Lags:
         shortest = min(map(len, series), default=0)
         return [sum(samples) for samples in zip(*(one[len(one) - shortest :] for one in series), strict=True)]
 
-    def _trend(self, key: Key, records: int) -> float | None:
+    def _trend(self, key: Key, records: int | None) -> float | None:
+        if records is None:
+            return None
         for at_ms, found in self._samples:
             since_ms = self._cursors.clock_ms() - at_ms
             if key in found and since_ms >= 1000:

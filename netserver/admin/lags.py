@@ -67,7 +67,7 @@ class CursorSums:
             if standing is None or waiting is None or standing.owner not in LAG_PROTOCOLS:
                 continue
             unacked[standing.owner] += standing.unacknowledged
-            lag[standing.owner] = max(lag[standing.owner], waiting.records)
+            lag[standing.owner] = max(lag[standing.owner], waiting.records or 0)
             place = standing.owner, standing.topic_id, standing.partition
             if waiting.first_seq and (place not in furthest or waiting.first_seq < furthest[place][0]):
                 furthest[place] = waiting.first_seq, key, standing, waiting.partition
@@ -76,9 +76,15 @@ class CursorSums:
             if partition.is_open:
                 seconds = (await lag_then(self._log, key, standing)).seconds
                 lag_s[owner] = max(lag_s.get(owner, 0.0), seconds or 0.0)
-            elif partition.error is None:
-                partition.when_open(_nothing)  # so that it can be told the next time
+            else:
+                open_for_next_time(partition)
         self.unacked, self.lag, self.lag_s = unacked, lag, lag_s
+
+
+def open_for_next_time(partition: Partition) -> None:
+    """So that what waits in it can be told when somebody asks again; nobody waits for it."""
+    if partition.error is None:
+        partition.when_open(_nothing)
 
 
 def _nothing() -> None:

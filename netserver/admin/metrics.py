@@ -23,7 +23,7 @@ from engine.sessions.store import Sessions
 from engine.state.clock import wall_ms
 from engine.state.index import Index
 from engine.state.store import LmdbState, StateStore
-from netserver.admin.lags import CURSOR_PROTOCOLS, LAG_PROTOCOLS, CursorSums, lag_then
+from netserver.admin.lags import CURSOR_PROTOCOLS, LAG_PROTOCOLS, CursorSums, lag_then, open_for_next_time
 from netserver.admin.slices import sliced
 from netserver.admin.stored_sizes import StoredSizes
 from netserver.limits import METRICS_GROUPS, METRICS_TOPICS
@@ -458,6 +458,9 @@ async def group_facts(log: Log, matches: Callable[[str], object]) -> list[GroupF
         topic = waiting.partition.topic
         name = topic.name.decode("utf-8", "backslashreplace")
         if not matches(name):
+            continue
+        if waiting.records is None:
+            open_for_next_time(waiting.partition)
             continue
         labels = standing.owner, _label(_group_name(log, key)), _label(name)
         if labels not in found and len(found) >= METRICS_GROUPS:

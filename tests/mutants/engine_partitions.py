@@ -549,6 +549,13 @@ MUTANTS = (
         "tests/unit/engine/test_repair.py",
     ),
     Mutant(
+        "take numbers for records before a partition is open",
+        "engine/cursors/lags.py::Lags.waiting",
+        "if next_seq <= committed_seq and not partition.is_open:",
+        "if False:",
+        "tests/unit/engine/remote/test_remote_restoring.py -k wait_for_nobody",
+    ),
+    Mutant(
         "count what was removed as what waits",
         "engine/cursors/lags.py::Lags.waiting",
         "max(standing.next_seq, log_start)",

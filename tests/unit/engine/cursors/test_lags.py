@@ -12,7 +12,7 @@ from engine.cursors import lags
 from engine.cursors.cursor import Cursor
 from engine.cursors.lags import Lag, Standing
 from engine.state.clock import steady_ms
-from tests.cursor_log import CursorLog, numbered
+from tests.cursor_log import CursorLog, lag_of, numbered
 
 
 class Moved:
@@ -29,15 +29,6 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> Moved:
     clock = Moved()
     monkeypatch.setattr("engine.state.clock.steady_ms", clock)
     return clock
-
-
-def lag_of(log: CursorLog, cursor_id: int) -> Lag:
-    while True:
-        ready: list[bool] = []
-        lag = log.store.lags.of(cursor_id, lambda ready=ready: ready.append(True))  # type: ignore[misc]
-        if lag is not None:
-            return lag
-        log.engine.inbox.run_until(lambda ready=ready: bool(ready))  # type: ignore[misc]
 
 
 def acknowledge(log: CursorLog, cursor: Cursor, count: int) -> None:

@@ -20,6 +20,7 @@ from engine.remote.objects import Objects
 from engine.remote.piece import pack_piece, piece_ref, unpack_piece
 from engine.remote.restoring import Restored, Restoring
 from engine.remote.snapshot import NoSuchVersion, Snapshot, read_snapshot, versions
+from tests.cursor_log import CursorLog, lag_of
 from tests.engine_log import SMALL, EngineLog, segments
 from tests.faulty_store import MemoryStore
 from tests.packed_bucket import AHEAD, DAMAGE, KINDS, Packed, Packer, entries_in, findings
@@ -70,6 +71,33 @@ def test_records_go_on_in_a_new_segment_above_all_that_was_given_out(packed: Pac
         assert engine.append([b"more"]).first_seq == committed + 1 + AHEAD
         assert engine.values()[-2:] == [packed.values["t"][-1], b"more"]
     assert findings(target) == []
+
+
+@pytest.mark.parametrize("topic", ["t", "trimmed"])
+def test_numbers_left_out_by_a_restore_wait_for_nobody(packed: Packed, tmp_path: Path, topic: str) -> None:
+    """At once, when the first record is behind them, and after a restart."""
+    target = tmp_path / "restored"
+    restored(packed.store, target)
+    log = CursorLog(target, topic=SMALL)
+    held = len(packed.values[topic])
+    cursor = log.subscribe(topic, after_seq=0)
+    assert lag_of(log, cursor.id).records == held
+    log.engine.append([b"more"], topic)
+    log.engine.append([b"and more"], topic)
+    lag = lag_of(log, cursor.id)
+    assert lag.records == held + 2
+    log.tick(10_000)
+    assert log.flush() is None
+    log.restart()
+    log.tick(10_000)
+    standing = log.store.standing(cursor.id)
+    assert standing is not None
+    waiting = log.store.lags.waiting(standing)
+    assert waiting is not None
+    assert waiting.records is None, "numbers are no count before the partition is open"
+    lag = lag_of(log, cursor.id)
+    assert (lag.records, lag.trend) == (held + 2, None), "nothing was noted that was not known"
+    log.close()
 
 
 def test_numbers_of_remote_topics_go_on_without_a_gap(packed: Packed, tmp_path: Path) -> None:
