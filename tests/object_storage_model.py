@@ -21,7 +21,7 @@ from engine.remote.head import Head
 from engine.remote.names import CATALOG, HEAD, PIECES, Versioned
 from engine.remote.piece import Piece, Section, pack_piece, piece_ref, unpack_piece
 from engine.remote.store import Absent, Denied, ObjectStore, Refused, Request, Steps, Stored, StoreError, Unclear, ask
-from engine.remote.writes import Fenced, HeadWriter
+from engine.remote.writes import Fenced, HeadLost, HeadWriter
 from tests.faulty_store import Faults, FaultyStore
 
 LINEAGE = "0" * 32
@@ -171,7 +171,7 @@ def writer(world: World, owner: str) -> Steps[None]:
                     primary.give_out()
                 draw = world.random.random()
                 yield from primary.collect() if draw < 0.2 else primary.fold() if draw < 0.3 else primary.commit()
-        except (Fenced, Unclear, Denied, Absent):
+        except (Fenced, HeadLost, Unclear, Denied, Absent):
             yield Request("pause", (1,))
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.errors import EngineError
 from engine.remote.catalog import (
     Catalog,
     ObjectRef,
@@ -141,6 +142,17 @@ def problem_of_next(before: Head, after: Head) -> str | None:
     if any(start < before.recent.starts.get(key, 0) for key, start in after.recent.starts.items()):
         return "the start of a log goes back"
     return None
+
+
+def is_later(content: bytes, known: Head | None) -> bool:
+    """Whether another primary goes on from the head that we know. What is older was put back."""
+    try:
+        found = Head.unpack(content)
+    except EngineError:
+        return False
+    if known is None:
+        return True
+    return found.lineage == known.lineage and (found.epoch, found.version) > (known.epoch, known.version)
 
 
 def _says_all(before: Head, after: Head) -> bool:

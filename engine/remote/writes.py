@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from engine.remote.catalog import Catalog, Lost, PartitionKey, Tail
-from engine.remote.head import Head, problem_of_next
+from engine.remote.head import Head, is_later, problem_of_next
 from engine.remote.limits import COMPARE_BYTES, HEAD_BYTES_MAX
 from engine.remote.names import HEAD, parse_versioned
 from engine.remote.store import Absent, Bytes, Described, Refused, Steps, Stored, StoreError, Unclear, ask, pause
@@ -21,6 +21,21 @@ from engine.remote.store import Absent, Bytes, Described, Refused, Steps, Stored
 
 class Fenced(StoreError):
     """Another writer has moved the head on: nothing more may be acknowledged by this one."""
+
+    def __init__(self, text: str, found: bytes = b"") -> None:
+        super().__init__(text)
+        self.found = found
+        """What is stored as the head."""
+
+
+class HeadLost(StoreError):
+    """The head is gone, or no primary of this lineage has written what is there: a mistake, and no other primary."""
+
+
+_LOST = (
+    "a lifecycle rule, or a mistake; the log goes on; to store it anew, end what did it, take a new prefix, which is "
+    "empty, and restart"
+)
 
 
 class Taken(StoreError):
@@ -66,7 +81,7 @@ def replace_head(content: bytes, tag: str | None, attempts: int) -> Steps[str]:
     """Writes the head in the place of the one with the tag (None: there is none yet); its tag.
 
     Raises:
-        Fenced: another one was faster.
+        Fenced: another one was faster. HeadLost: there is none any more.
         Unclear: it is not known whether it was, or will be, written. No other head may be tried before this one.
     """
     for attempt in range(1, attempts + 1):
@@ -82,9 +97,9 @@ def replace_head(content: bytes, tag: str | None, attempts: int) -> Steps[str]:
             if found.content == content:
                 return found.tag
             if found.tag != tag:
-                raise Fenced("another writer has moved the head on")
+                raise Fenced("another writer has moved the head on", found.content)
         elif found is None and tag is not None:
-            raise Fenced("the head is gone")
+            raise HeadLost(f"the head is gone from the bucket ({_LOST})")
         yield pause(attempt)
     raise Unclear(f"the head could not be written in {attempts} attempts")
 
@@ -127,7 +142,7 @@ class HeadWriter:
 
         Raises:
             ValueError: it may not follow. AssertionError: the one before is still unclear.
-            Fenced: for good. Unclear: `settle` has to be gone through until it is known.
+            Fenced: for good. HeadLost. Unclear: `settle` has to be gone through until it is known.
         """
         assert self._pending is None, "first it has to be known what became of the head before"
         if self.head is not None and (problem := problem_of_next(self.head, after)) is not None:
@@ -144,7 +159,9 @@ class HeadWriter:
         after, content = self._pending
         try:
             self._tag = yield from replace_head(content, self._tag, attempts)
-        except Fenced:
+        except Fenced as problem:
+            if not is_later(problem.found, self.head):
+                raise HeadLost(f"the head in the bucket is not the one that was stored ({_LOST})") from problem
             self._fenced = True
             raise
         self.head, self._pending = after, None

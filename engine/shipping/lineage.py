@@ -20,7 +20,7 @@ from engine.limits import SMALL_FILE_BYTES_MAX
 from engine.remote.head import Head
 from engine.remote.limits import ADDRESS_BYTES_MAX, OWNER_BYTES_MAX
 from engine.remote.store import Steps, StoreError
-from engine.remote.writes import Fenced, HeadWriter, read_head, take_over
+from engine.remote.writes import Fenced, HeadLost, HeadWriter, read_head, take_over
 from engine.shipping.limits import AHEAD, ATTEMPTS, JOIN_ATTEMPTS_MAX
 
 _NONCE_CHARS = 16
@@ -88,7 +88,7 @@ class Joining:
                 if found is None:
                     return (yield from self._begin())
                 return (yield from self._go_on(known, *found))
-            except Fenced:  # a late head of the process before has come in between, or another directory's
+            except (Fenced, HeadLost):  # a late head of the process before has come in between, or another directory's
                 continue
         raise Foreign("others write the head again and again")
 

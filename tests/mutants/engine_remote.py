@@ -26,6 +26,13 @@ MUTANTS = (
         DOCUMENTS,
     ),
     Mutant(
+        "take a head that was put back for another primary's",
+        "engine/remote/head.py::is_later",
+        "(found.epoch, found.version) > (known.epoch, known.version)",
+        "True",
+        WRITES,
+    ),
+    Mutant(
         "let a head be written that forgets a piece",
         "engine/remote/head.py::_says_all",
         "and set(both.pieces) <= set(new.pieces)",

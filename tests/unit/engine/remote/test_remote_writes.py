@@ -16,6 +16,7 @@ from engine.remote.names import HEAD
 from engine.remote.store import Absent, Denied, ObjectStore, Refused, StoreError, Unclear, run
 from engine.remote.writes import (
     Fenced,
+    HeadLost,
     HeadWriter,
     Taken,
     create,
@@ -154,9 +155,33 @@ def test_a_faster_writer_fences(answer: StoreError) -> None:
         run(replace_head(b"after", None, 3), store, no_wait)
 
 
-def test_a_head_that_is_gone_fences() -> None:
-    with pytest.raises(Fenced, match="the head is gone"):
+def test_a_head_that_is_gone_is_no_fence() -> None:
+    with pytest.raises(HeadLost, match="the head is gone from the bucket"):
         run(replace_head(b"after", "tag", 3), MemoryStore(), no_wait)
+
+
+BARE = replace(head(), catalog=(), state=None, recent=Catalog())
+
+
+@pytest.mark.parametrize(
+    ("content", "error"),
+    [
+        (replace(BARE, epoch=3, version=8).pack(), Fenced),
+        (replace(BARE, owner="two", version=8).pack(), Fenced),
+        (replace(BARE, epoch=1, owner="two").pack(), HeadLost),
+        (replace(BARE, version=6).pack(), HeadLost),
+        (replace(BARE, lineage="d" * 32, epoch=3).pack(), HeadLost),
+        (b"something else", HeadLost),
+    ],
+)
+def test_only_another_primary_fences_and_not_what_was_put_back(content: bytes, error: type[StoreError]) -> None:
+    store = MemoryStore()
+    writer = HeadWriter()
+    run(writer.commit(head(), 1), store, no_wait)
+    store.delete(HEAD)
+    MemoryStore.put_if_absent(store, HEAD, content)
+    with pytest.raises(error):
+        run(writer.commit(after(head()), 1), store, no_wait)
 
 
 def test_the_head_is_read_in_the_end() -> None:

@@ -14,7 +14,7 @@ import pytest
 from engine.config import TopicConfig
 from engine.directory_layout import LINEAGE_FILE
 from engine.errors import ReadOnly
-from engine.remote.names import pin_name
+from engine.remote.names import HEAD, pin_name
 from engine.remote.pins import Pin
 from engine.remote.store import Bytes, Unclear, run
 from engine.remote.writes import HeadWriter, read_head, take_over
@@ -99,6 +99,22 @@ def test_another_primary_ends_it_and_nothing_more_is_taken(tmp_path: Path) -> No
             log.append([b"z"])
         assert "another primary" in shipper.problem
         assert found_in(store).head.owner == "another"
+
+
+def test_a_head_that_is_gone_ends_shipping_and_the_log_goes_on(tmp_path: Path) -> None:
+    store = MemoryStore()
+    with EngineLog(tmp_path / "log") as log:
+        shipper = shipping(log, Locked(store))
+        log.append([b"x"])
+        wait_stored(log, shipper, store)
+        store.delete(HEAD)
+        log.append([b"y"])
+        log.inbox.run_until(lambda: shipper.progress.phase == STOPPED)
+        assert "the head is gone from the bucket" in shipper.problem
+        assert log.append([b"z"])
+    with EngineLog(tmp_path / "log") as log:
+        new = MemoryStore()
+        wait_stored(log, shipping(log, Locked(new)), new)
 
 
 def test_a_copy_of_the_directory_is_refused(tmp_path: Path) -> None:
