@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import randbits
 
+from engine.config import MIB
 from engine.directory_layout import FORMAT_VERSION, STATE, TOPIC_FILE, TOPICS, VERSION_FILE
 from engine.errors import Corrupt, DiskFull
 from engine.files.descriptors import Handles
@@ -85,9 +86,10 @@ class Restoring:
             NoSuchVersion: see `state_changes`. DiskFull: there is no room.
             Unclear, Denied: the bucket does not answer. OSError: as the system gave it.
         """
-        free_bytes, needed_bytes = self._files.free_bytes(self._target), self._snapshot.size_bytes
+        free_bytes, needed_bytes = self._files.free_bytes(self._target), self._snapshot.log_bytes_min
         if free_bytes < needed_bytes:
-            raise DiskFull(f"{self._target} has room for {free_bytes} bytes; {needed_bytes} are needed")
+            text = f"{self._target} has room for {free_bytes / MIB:,.1f} MiB"
+            raise DiskFull(f"{text}; at least {needed_bytes / MIB:,.1f} MiB are needed")
         with ExitStack() as stack:
             stack.callback(self._handles.close)
             self._make_state()

@@ -52,10 +52,17 @@ class Snapshot:
 
     @property
     def size_bytes(self) -> int:
-        """Of all objects that it takes to restore it."""
+        """Of all objects that are read to restore it; pieces may repeat what segments have that are stored whole."""
         state = 0 if self.head.state is None else self.head.state.size_bytes
         pieces = {ref.name: ref.size_bytes for ref in (*self.catalog.pieces, *self.deltas)}
         return state + sum(pieces.values()) + sum(segment.size_bytes for segment in self.catalog.segments)
+
+    @property
+    def log_bytes_min(self) -> int:
+        """What the segments take at least: those that are stored whole, and the last one of each partition."""
+        whole = {segment.segment_id for segment in self.catalog.segments}
+        tails = sum(tail.position for tail in self.catalog.tail.values() if tail.segment not in whole)
+        return tails + sum(segment.size_bytes for segment in self.catalog.segments)
 
 
 def read_head_of(objects: Objects) -> Head:

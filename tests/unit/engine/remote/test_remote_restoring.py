@@ -11,7 +11,7 @@ import pytest
 
 from engine.errors import Corrupt, DiskFull
 from engine.files.system import SystemFiles
-from engine.formats.segment import parse_header
+from engine.formats.segment import HEADER_BYTES, parse_header
 from engine.remote import objects as reading
 from engine.remote import stored_state
 from engine.remote.catalog import Catalog, PartitionKey, Tail
@@ -184,13 +184,25 @@ def test_a_state_that_is_damaged_itself(packed: Packed, tmp_path: Path, monkeypa
 
 
 def test_there_has_to_be_room(packed: Packed, tmp_path: Path) -> None:
+    """As much as the segments take: what pieces repeat of those that are stored whole does not count."""
+
     class Small(SystemFiles):
         def free_bytes(self, path: Path) -> int:
-            return 1000
+            return room
 
-    with Objects(packed.store) as objects, pytest.raises(DiskFull, match="has room for 1000 bytes"):
-        Restoring(objects, read_snapshot(objects), tmp_path, Small()).run()
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "whole").mkdir()
+    with Objects(packed.store) as objects:
+        Restoring(objects, read_snapshot(objects), tmp_path / "whole").run()
+    sizes = [path.stat().st_size for path in (tmp_path / "whole").rglob("*.log")]
+    taken = sum(size for size in sizes if size > HEADER_BYTES)
+    (tmp_path / "none").mkdir()
+    with Objects(packed.store) as objects:
+        room = 1000
+        with pytest.raises(DiskFull, match=r"has room for 0\.0 MiB; at least"):
+            Restoring(objects, read_snapshot(objects), tmp_path / "none", Small()).run()
+        assert list((tmp_path / "none").iterdir()) == []
+        room = taken
+        Restoring(objects, read_snapshot(objects), tmp_path / "none", Small()).run()
 
 
 @pytest.mark.parametrize("is_there", [True, False])
