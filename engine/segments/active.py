@@ -47,6 +47,8 @@ class SealedSegment:
     created_ms: int
     appended_steady_ms: int = 0
     """Last append by the clock that nobody sets (`engine.state.clock`): retention by age goes by it."""
+    left_out_from: int = 0
+    """No record ever had a number from here to its first one; 0: not known. Told by recovery."""
     footer: Footer | None = None
     """Read when the index does not know a position."""
 

@@ -156,10 +156,11 @@ class Recovered:
         gaps = Gaps()
         follows = 0
         for segment in self.sealed:
-            gaps.add(follows or segment.first_seq, segment.first_seq - 1)
+            gaps.add(max(follows, segment.left_out_from) or segment.first_seq, segment.first_seq - 1)
             gaps.add(segment.first_seq, segment.last_seq, segment.records)
             follows = segment.last_seq + 1
-        gaps.add(follows or self.active.header.first_seq, self.active.header.first_seq - 1)
+        header = self.active.header
+        gaps.add(max(follows, header.left_out_from) or header.first_seq, header.first_seq - 1)
         gaps.extend(self.active.gaps)
         return gaps if len(gaps) else NO_GAPS
 
@@ -424,6 +425,7 @@ class _Recovery:
             max_timestamp_ms=footer.max_timestamp_ms,
             last_append_ms=footer.last_append_ms,
             created_ms=header.created_ms,
+            left_out_from=header.left_out_from,
         )
 
     def _seal_again(self, fd: int, segment: ActiveSegment, size_bytes: int) -> int:

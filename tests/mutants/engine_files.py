@@ -172,6 +172,13 @@ MUTANTS = (
         RECOVERY_DAMAGE,
     ),
     Mutant(
+        "take numbers left out before the first segment for records",
+        "engine/segments/recovery.py::Recovered.gaps",
+        "max(follows, header.left_out_from) or header.first_seq",
+        "follows or header.first_seq",
+        "tests/unit/engine/cursors/test_lags.py -k before_the_first",
+    ),
+    Mutant(
         "count a gap twice that is told twice",
         "engine/segments/missing_numbers.py::Gaps.add",
         "max(first, self._lasts[-1] + 1)",

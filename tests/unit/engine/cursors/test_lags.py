@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,13 @@ import pytest
 from engine.cursors import lags
 from engine.cursors.cursor import Cursor
 from engine.cursors.lags import Lag, Standing
+from engine.files.descriptors import Handles
+from engine.files.system import SystemFiles
+from engine.formats.segment import parse_header
+from engine.segments.active import create_segment
 from engine.state.clock import steady_ms
 from tests.cursor_log import CursorLog, lag_of, numbered
+from tests.engine_log import segments
 
 
 class Moved:
@@ -88,6 +94,31 @@ def test_the_oldest_that_is_not_acknowledged_counts(tmp_path: Path, moved: Moved
     assert (lag.records, round(lag.seconds or 0)) == (1, 10)
     cursor.acknowledge(3, 3)
     assert lag_of(log, cursor.id)[:2] == (0, 0.0)
+    log.close()
+
+
+def test_numbers_left_out_before_the_first_record_wait_for_nobody(tmp_path: Path) -> None:
+    """As in a topic that was empty when it was restored: its first segment is told which numbers it leaves out."""
+    log = CursorLog(tmp_path / "d")
+    cursor = log.subscribe(after_seq=0)
+    log.engine.append([b"it takes a record to have a segment"])
+    assert log.flush() is None
+    log.close()
+    (path,) = segments(tmp_path / "d")
+    header = parse_header(path.read_bytes(), path)
+    path.unlink()
+    (tmp_path / "d" / "watermarks").unlink()
+    files = SystemFiles()
+    create_segment(files, Handles(files, 10), path.parent, replace(header, first_seq=1 << 40, follows=1))
+    log = CursorLog(tmp_path / "d")
+    for held in range(4):
+        partition = log.engine.partition()
+        assert lag_of(log, cursor.id).records == held
+        log.engine.append([b"x"])
+        if held == 2:
+            log.engine.log.committer.roll_next(partition)
+        assert lag_of(log, cursor.id).records == held + 1
+        log.restart()
     log.close()
 
 
