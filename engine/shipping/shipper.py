@@ -68,6 +68,8 @@ class Progress:
     records: int = 0
     """Of those that rounds have written since the start: how many are stored; and their bytes."""
     size_bytes: int = 0
+    stored_s: float = 0.0
+    """When something was last stored, or shipping began (monotonic)."""
 
 
 class Shipper:
@@ -108,7 +110,7 @@ class Shipper:
         self._told = ("", 0)
         self._copied_s = 0.0
         self._delta_bytes = 0
-        self.progress = Progress()
+        self.progress = Progress(stored_s=time.monotonic())
         self._commits: Commits
         self._thread = threading.Thread(target=self._run, name="quintlog-shipping", daemon=True)
 
@@ -146,6 +148,11 @@ class Shipper:
         progress, changes = self.progress, self._changes
         lag_s = time.monotonic() - min(began) if began else 0.0
         return changes.records - progress.records, changes.size_bytes - progress.size_bytes, lag_s
+
+    @property
+    def stalled_s(self) -> float:
+        """For how many seconds something has been waiting and nothing was stored."""
+        return min(self.lag[2], time.monotonic() - self.progress.stored_s)
 
     @property
     def is_idle(self) -> bool:
@@ -310,6 +317,7 @@ class Shipper:
             except Empty:
                 return
             wanted = self._on_their_way.pop(done.wanted.file.segment_id)
+            self.progress.stored_s = time.monotonic()
             if done.row is None:
                 self._refused.add(wanted.file.segment_id)
             elif self._commits.manifest.is_ended(done.row):
@@ -323,6 +331,7 @@ class Shipper:
     def _stored(self, state: ObjectRef | None) -> None:
         """A commit was done, or there was nothing to say."""
         progress, pending = self.progress, self._pending
+        progress.stored_s = time.monotonic()
         if state is not None:
             progress.state_copies += 1
             self._copied_s, self._delta_bytes = time.monotonic(), 0

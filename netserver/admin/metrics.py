@@ -277,6 +277,10 @@ class ServerCollector(Collector):
         yield single("remote", "1: the log is stored in object storage, too.", float(shipper is not None))
         text = "1: nothing is stored there now; /v1/status says why."
         yield single("remote_failing", text, float(shipper is not None and bool(shipper.problem)))
+        text = "1: nothing more is stored there until a restart."
+        yield single("remote_stopped", text, float(progress is not None and progress.phase == "stopped"))
+        text = "For how long something has been waiting for object storage and nothing was stored."
+        yield single("remote_stalled_seconds", text, shipper.stalled_s if shipper is not None else 0.0)
         yield single("remote_lag_records", "Records that are not in object storage yet.", records)
         yield single("remote_lag_bytes", "Their bytes.", size_bytes)
         text = "Time since the oldest record or change that is not in object storage yet."

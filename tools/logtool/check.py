@@ -20,6 +20,8 @@ DAY_S = 86_400
 YEAR_DAYS = 365.25
 FAR_DAYS = 10_000
 """Above this nobody counts days: there are certificates until the year 9999."""
+REMOTE_STALLED_S = 300.0
+"""How long object storage may take nothing while something waits."""
 _SAMPLE = re.compile(r"quintlog_(\w+)(?:\{[^}]*\})? (\S+)")
 
 
@@ -68,6 +70,18 @@ def _looked_at(unopened: int) -> dict[str, Any]:
     return {"check": "looked at", "ok": True, "message": message}
 
 
+def _remote(values: dict[str, float]) -> dict[str, Any]:
+    """Object storage: a store that is away for a moment is no finding."""
+    stalled_s = values.get("remote_stalled_seconds", 0.0)
+    hint = "; `logtool status` says why"
+    if values.get("remote_stopped"):
+        return {"check": "remote", "ok": False, "message": f"nothing more is stored in object storage{hint}"}
+    ok = stalled_s <= REMOTE_STALLED_S
+    behind = behind_text(values.get("remote_lag_seconds", 0.0))
+    stalled = f"object storage is {behind} behind, and nothing was stored for {behind_text(stalled_s)}{hint}"
+    return {"check": "remote", "ok": ok, "message": f"object storage is {behind} behind" if ok else stalled}
+
+
 def _span(days: float) -> str:
     return f"{days:.0f} days" if days < FAR_DAYS else f"{days / YEAR_DAYS:.0f} years"
 
@@ -113,6 +127,8 @@ def findings(values: dict[str, float], ready: str, limits: Limits) -> list[dict[
             + ("was taken over" if values.get("config_reload_success", 1) > 0 else "failed; the log says why"),
         },
     ]
+    if values.get("remote"):
+        items.append(_remote(values))
     if limits.lag_records is not None:
         items.append(
             {

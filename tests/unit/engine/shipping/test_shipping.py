@@ -114,7 +114,9 @@ def test_a_head_that_is_gone_ends_shipping_and_the_log_goes_on(tmp_path: Path) -
         assert log.append([b"z"])
     with EngineLog(tmp_path / "log") as log:
         new = MemoryStore()
-        wait_stored(log, shipping(log, Locked(new)), new)
+        again = shipping(log, Locked(new))
+        wait_stored(log, again, new)
+        assert again.stalled_s == 0
 
 
 def test_a_copy_of_the_directory_is_refused(tmp_path: Path) -> None:

@@ -93,6 +93,22 @@ def test_each_check_can_fail(line: str, failed: str) -> None:
     assert not findings(figures(well), "starting or stopping", limits)[0]["ok"]
 
 
+@pytest.mark.parametrize(
+    ("lines", "is_ok", "message"),
+    [
+        ("quintlog_remote_lag_seconds 900.0", True, "object storage is"),
+        ("quintlog_remote_lag_seconds 900.0\nquintlog_remote_stalled_seconds 301.0", False, "nothing was stored for"),
+        ("quintlog_remote_stopped 1.0", False, "nothing more is stored in object storage; `logtool status` says why"),
+    ],
+)
+def test_check_looks_at_object_storage_where_there_is_any(lines: str, is_ok: bool, message: str) -> None:
+    limits = Limits(5.0, 60.0, 10, 14, 30.0)
+    items = {item["check"]: item for item in findings(figures(f"quintlog_remote 1.0\n{lines}"), "", limits)}
+    assert items["remote"]["ok"] is is_ok
+    assert message in items["remote"]["message"]
+    assert "remote" not in {item["check"] for item in findings(figures(f"quintlog_remote 0.0\n{lines}"), "", limits)}
+
+
 def test_a_certificate_that_is_valid_for_ever_is_not_told_in_days() -> None:
     assert _certificate(("fujin", 2_912_111.0), 14)["message"].startswith("fujin's certificate expires in 7973 years")
     assert _certificate(("figg", 3.0), 14)["message"].startswith("figg's certificate expires in 3 days (least: 14)")
@@ -137,6 +153,10 @@ def test_the_metrics_that_check_reads_exist(process: ServerProcess) -> None:
         "unsynced_age_seconds",
         "config_reload_success",
         "config_reload_time_seconds",
+        "remote",
+        "remote_stopped",
+        "remote_stalled_seconds",
+        "remote_lag_seconds",
     ]:
         assert name in found
 
