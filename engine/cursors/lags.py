@@ -149,7 +149,8 @@ class Lags:
             return Lag(waiting.records, None, trend)
         if stamp_ms is None:
             return None if on_ready is not None else Lag(waiting.records, None, trend)
-        return Lag(waiting.records, self._context.clock.age_ms(stamp_ms) / 1000 if stamp_ms else None, trend)
+        seconds = self._context.clock.likely_age_ms(stamp_ms) / 1000 if stamp_ms else None  # time off counts at once
+        return Lag(waiting.records, seconds, trend)
 
     def appended_ms(self, key: Key, waiting: Waiting, on_ready: Callable[[], None] | None) -> int | None:
         """When the oldest record that waits was appended; 0: damage took it. None as in :meth:`of`.

@@ -54,7 +54,7 @@ class StoredSubscriptions:
         if topic is None:
             return entry_item(entry, None, None, paused=entry.id in self._paused)
         partition, gaps = self._opened(topic, entry.partition)
-        seconds = _age_s(partition, oldest_seq(entry))
+        seconds = age_s(partition, oldest_seq(entry))
         paused = entry.id in self._paused
         return entry_item(
             entry, topic.name, partition.committed_seq, gaps,
@@ -94,7 +94,7 @@ class StoredSubscriptions:
     def _lag(self, topic: StoredTopic, index: int, committed: Committed) -> Lag:
         partition, gaps = self._opened(topic, index)
         first = max(next_seq(committed), partition.log_start)
-        return Lag(gaps.count(first, partition.committed_seq).most, _age_s(partition, first))
+        return Lag(gaps.count(first, partition.committed_seq).most, age_s(partition, first))
 
     def kafka_reset_item(self, group: dict[str, Any], index: int, to_seq: int) -> dict[str, Any]:
         """What a reset of such a group to a number means, as the admin API tells it."""
@@ -124,11 +124,13 @@ def stored_sessions(data_dir: Path) -> list[SessionInfo[State]]:
         state.close()
 
 
-def _age_s(partition: PartitionReader, seq: int) -> float | None:
+def age_s(partition: PartitionReader, seq: int) -> float | None:
     """How long ago the first record from a number on was appended; 0: there is none, None: damage took it."""
     for segment, found in partition.batches(max(seq, partition.log_start), partition.committed_seq + 1):
         if isinstance(found, Damage):
             return None
         for header in headers_of(found, segment.header.segment_id):
+            if header.last_seq < seq:  # batches before it are found with its own
+                continue
             return max(time.time() * 1000 - header.append_time_ms, 0) / 1000
     return 0.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from engine.cursors.lags import Lag, Standing
 from engine.files.descriptors import Handles
 from engine.files.system import SystemFiles
 from engine.formats.segment import parse_header
+from engine.reader import DirectoryReader
 from engine.segments.active import create_segment
 from engine.state.clock import steady_ms
 from tests.cursor_log import CursorLog, lag_of, numbered
 from tests.engine_log import segments
+from tools.logtool.lib.stored_subscriptions import age_s
 
 
 class Moved:
@@ -120,6 +123,41 @@ def test_numbers_left_out_before_the_first_record_wait_for_nobody(tmp_path: Path
         assert lag_of(log, cursor.id).records == held + 1
         log.restart()
     log.close()
+
+
+def test_time_between_two_processes_counts_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is removed by it before the clock is believed; but who was behind is told so."""
+    log = CursorLog(tmp_path / "d")
+    cursor = log.subscribe(after_seq=0)
+    log.engine.append([b"x"])
+    assert log.flush() is None
+    monkeypatch.setattr("engine.state.clock.wall_ms", lambda: time.time_ns() // 1_000_000 + 600_000)
+    log.restart()
+    assert log.engine.log.context.clock.held_ms > 590_000
+    seconds = lag_of(log, cursor.id).seconds
+    assert seconds is not None
+    assert 590 < seconds < 660
+    log.close()
+
+
+def test_files_tell_the_age_of_the_first_record_that_waits(
+    tmp_path: Path, moved: Moved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not that of a batch before it, which is read with it."""
+    with monkeypatch.context() as past:
+        past.setattr("engine.state.clock.wall_ms", lambda: time.time_ns() // 1_000_000 - 2_000_000 + moved.ahead_ms)
+        log = CursorLog(tmp_path / "d")
+        for _ in range(3):
+            log.engine.append([b"x"])
+            moved.ahead_ms += 600_000
+        log.close()
+    reader = DirectoryReader(tmp_path / "d")
+    (topic,) = reader.topics()
+    ages = [age_s(reader.partition(topic, 0), seq) for seq in (1, 2, 3, 4)]
+    reader.close()
+    for age, expected_s in zip(ages, (2000, 1400, 800, 0), strict=True):
+        assert age is not None
+        assert expected_s <= age < expected_s + 60
 
 
 def test_the_trend_says_whether_a_lag_grows(tmp_path: Path) -> None:
