@@ -30,6 +30,10 @@ class Foreign(StoreError):
     """What is stored belongs to another log, or to a directory that went on without this one."""
 
 
+class Superseded(Foreign):
+    """Another copy of this directory has gone on: two logs that differ would both go on, if this one took records."""
+
+
 @dataclass(frozen=True, slots=True)
 class Known:
     """What a directory remembers."""
@@ -78,8 +82,9 @@ class Joining:
         """The writer of the head, which is stored.
 
         Raises:
-            Foreign: what is stored is not ours. Unclear, Denied: it could not be found out; call this again.
-            Corrupt, UnsupportedFormat: a head, or the directory's file. OSError.
+            Foreign: what is stored is not ours; Superseded: it is that of a copy of this directory. Corrupt,
+            UnsupportedFormat: a head, or the directory's file. Unclear, Denied: it could not be found out; call this
+            again. OSError.
         """
         for _ in range(JOIN_ATTEMPTS_MAX):
             known = read_known(self._files, self._data_dir)
@@ -118,10 +123,7 @@ class Joining:
                 "of its own, which is empty"
             )
         if head.owner not in known.owners:
-            raise Foreign(
-                f"another copy of this directory has gone on since ({head.owner}, epoch {head.epoch}): start that one, "
-                "or give this directory a prefix of its own, which is empty"
-            )
+            raise Superseded(f"another copy of this directory has gone on since ({head.owner}, epoch {head.epoch})")
         writer = HeadWriter(head, tag)
         if head.owner != self._owner:
             write_known(self._files, self._data_dir, replace(known, owners=(head.owner, self._owner)))

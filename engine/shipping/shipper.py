@@ -33,7 +33,7 @@ from engine.shipping.collection import Collection
 from engine.shipping.commits import Commits
 from engine.shipping.joining import stored_manifest
 from engine.shipping.limits import PROBES, STATE_COPY_MS, STATE_DELTA_BYTES
-from engine.shipping.lineage import Joining
+from engine.shipping.lineage import Joining, Superseded
 from engine.shipping.pending import Pending
 from engine.shipping.scan import Scan
 from engine.shipping.state_copies import store_state
@@ -41,6 +41,12 @@ from engine.shipping.uploads import Uploads, Wanted
 from engine.state.store import LmdbState
 
 CONNECTING, COPYING, STORING, STOPPED = "connecting", "copying", "storing", "stopped"
+
+
+_WAY_OUT = (
+    "this server takes no more records; use the other one, or, to go on with this directory, take [remote] out of the "
+    "configuration or give it a prefix of its own, which is empty, and restart"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +186,8 @@ class Shipper:
                     self._asking.wait(self._config.commit_interval_ms / 1000)
             except Stopped:
                 raise
-            except Fenced as problem:
-                reason = f"object storage has another primary: {problem}; this server stores nothing more"
+            except (Fenced, Superseded) as problem:
+                reason = f"object storage has another primary: {problem}; {_WAY_OUT}"
                 self._stopped(reason)
                 self._context.call_soon_threadsafe(lambda: self._partitions.stop_writing(ReadOnly(reason)))
             except (EngineError, OSError) as problem:

@@ -79,8 +79,10 @@ class Api:
         """Why the server does not serve now; empty: it does."""
         if not self._server.ready:
             return "starting or stopping"
-        problem = self._server.log.state.error
-        return str(problem) if problem is not None else ""
+        if (problem := self._server.log.state.error) is not None:
+            return str(problem)
+        read_only = self._server.log.error
+        return f"it takes no records: {read_only}" if read_only is not None else ""
 
     def ready_text(self) -> str:
         """What a server that is ready says of itself: it is, also when some partitions cannot be opened."""

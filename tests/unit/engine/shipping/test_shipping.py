@@ -132,7 +132,16 @@ def test_a_copy_of_the_directory_is_refused(tmp_path: Path) -> None:
         foreign.inbox.run_until(lambda: new.progress.phase == STOPPED)
         assert "another copy of this directory has gone on" in copied.problem
         assert "another log is stored there" in new.problem
-        assert copy.append([b"taken all the same"])
+        assert "take [remote] out of the configuration" in copied.problem
+        copy.inbox.run_until(lambda: copy.log.error is not None)
+        with pytest.raises(ReadOnly, match="another copy of this directory has gone on"):
+            copy.append([b"would be a second log"])
+        assert foreign.append([b"taken all the same"])
+    with EngineLog(tmp_path / "copy") as copy:
+        new_store = MemoryStore()
+        shipper = shipping(copy, Locked(new_store))
+        copy.append([b"a log of its own"])
+        wait_stored(copy, shipper, new_store)
 
 
 def test_a_log_that_has_less_than_what_is_stored_is_refused(tmp_path: Path) -> None:

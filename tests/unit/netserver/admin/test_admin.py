@@ -18,7 +18,7 @@ import pytest
 from engine.commit.target import CommitTarget
 from engine.commit.transactions import Transaction
 from engine.config import TopicConfig
-from engine.errors import DiskFull, NotStored
+from engine.errors import DiskFull, NotStored, ReadOnly
 from engine.files.system import Buffer, SystemFiles
 from engine.formats.batch import records as batch_records
 from netserver.admin import api as admin_api
@@ -90,6 +90,8 @@ def test_public_pages() -> None:
         assert "quintlog_ready 1.0" in text
         assert (await call("POST", "/healthz", headers=nobody))[0] == 405
         assert (await call("GET", "/nothing", headers=nobody))[0] == 404
+        call.server.log.partitions.stop_writing(ReadOnly("another primary"))
+        assert await call("GET", "/readyz", headers=nobody) == (503, "it takes no records: another primary\n")
         call.server.ready = False
         assert await call("GET", "/readyz", headers=nobody) == (503, "starting or stopping\n")
 
