@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from engine.remote.store import Denied, ObjectStore, Steps, T, Unclear, run
-from engine.shipping.limits import BACKOFF_S
+from engine.reports import logger
+from engine.shipping.limits import BACKOFF_S, TOLD_FAILURES
 
 
 class Stopped(Exception):
@@ -36,6 +37,7 @@ class Asking:
         self.problem = ""
         self.requests = 0
         self.failures = 0
+        self._failed_in_a_row = 0
 
     def __getattr__(self, call: str) -> Callable[..., Any]:
         return lambda *arguments: self._ask(call, *arguments)
@@ -47,8 +49,13 @@ class Asking:
         except (Unclear, Denied) as error:
             self.failures += 1
             self.problem = str(error)
+            self._failed_in_a_row += 1
+            if self._failed_in_a_row == TOLD_FAILURES:
+                logger.warning("object storage does not answer: %s; it is tried again and again", error)
             raise
-        self.problem = ""
+        if self._failed_in_a_row >= TOLD_FAILURES:
+            logger.info("object storage answers again, after %d attempts", self._failed_in_a_row)
+        self.problem, self._failed_in_a_row = "", 0
         return answer
 
     def run(self, steps: Steps[T]) -> T:

@@ -78,3 +78,6 @@ PROBES = 5
 AHEAD = 1 << 40
 """Numbers above the stored ones that may have been given out when a restore begins, and are left out by it. A million
 records a second for twelve days: nothing stops a server whose store is away."""
+
+TOLD_FAILURES = 3
+"""Requests without an answer, one after another, of which the log tells: one that is lost is no outage."""

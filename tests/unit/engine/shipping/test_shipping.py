@@ -16,9 +16,10 @@ from engine.directory_layout import LINEAGE_FILE
 from engine.errors import ReadOnly
 from engine.remote.names import HEAD, pin_name
 from engine.remote.pins import Pin
-from engine.remote.store import Bytes, Unclear, run
+from engine.remote.store import Bytes, Described, Unclear, run
 from engine.remote.writes import HeadWriter, read_head, take_over
 from engine.shipping import changes, manifest
+from engine.shipping.asking import Asking
 from engine.shipping.shipper import STOPPED, Shipper
 from engine.state.store import Delete, Put
 from tests.engine_log import SMALL, EngineLog
@@ -117,6 +118,28 @@ def test_a_head_that_is_gone_ends_shipping_and_the_log_goes_on(tmp_path: Path) -
         again = shipping(log, Locked(new))
         wait_stored(log, again, new)
         assert again.stalled_s == 0
+
+
+def test_an_outage_is_told_once_and_so_is_its_end(caplog: pytest.LogCaptureFixture) -> None:
+    class Away(MemoryStore):
+        left = 5
+
+        def describe(self, name: str) -> Described:
+            self.left -= 1
+            if self.left >= 0:
+                raise Unclear("no answer")
+            return Described(name, 1, "tag", 1)
+
+    caplog.set_level("INFO")
+    asking = Asking(Away())
+    with asking.using():
+        for _ in range(5):
+            with pytest.raises(Unclear):
+                asking.describe("x")
+        for _ in range(2):
+            asking.describe("x")
+    assert [one.levelname for one in caplog.records] == ["WARNING", "INFO"]
+    assert caplog.messages[1] == "object storage answers again, after 5 attempts"
 
 
 def test_a_copy_of_the_directory_is_refused(tmp_path: Path) -> None:
