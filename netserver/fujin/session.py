@@ -102,8 +102,10 @@ class FujinStream:
             self._role.stop()
 
     def end(self) -> None:
-        """The server stops: end the stream, whatever the client does."""
-        self._finish(codec.DISCONNECT if self._has_input else b"")
+        """The server stops: carry out what has come, and end the stream, whatever the client does."""
+        self._stream.release(STOPPING)
+        self._parse()
+        self._end()
 
     # --- inside
 
@@ -130,7 +132,7 @@ class FujinStream:
                     command = decoder.next()
                     if command is None:
                         if self._eof:
-                            self.end()
+                            self._end()
                         return
                 self._handle(command)
         except FujinError as error:
@@ -159,6 +161,9 @@ class FujinStream:
             refuse(self._stream, error.answer)
         else:
             self._finish(last)
+
+    def _end(self) -> None:
+        self._finish(codec.DISCONNECT if self._has_input else b"")
 
     def _finish(self, last: bytes) -> None:
         """End the stream once everything is answered; ``last`` is what is sent before FIN."""

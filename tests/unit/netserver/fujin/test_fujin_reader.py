@@ -129,6 +129,29 @@ def test_who_ends_its_side_after_stop_is_answered_at_once(role: str, monkeypatch
     serve(test)
 
 
+@pytest.mark.parametrize("role", ["writer", "reader"])
+def test_what_came_behind_stop_is_carried_out_before_the_end(role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Go client waits ten seconds for an answer that does not come, also when the connection is gone."""
+    for module in (reader, writer):
+        monkeypatch.setattr(module, "READ_GRACE_S", 60.0)
+
+    async def test(server: Server, peer: Peer) -> None:
+        stream = peer.writer() if role == "writer" else await peer.puller(b"t")
+        command = codec.write(1, b"t", b"m") if role == "writer" else codec.ack(Op.ACK, 1, [])
+        stream.send(command)
+        answer = await stream.take(6 if role == "writer" else 10)
+        (connection,) = server.listeners["fujin"]._connections.values()  # type: ignore[attr-defined]
+        (session,) = connection.streams
+        connection.stop()
+        assert await stream.take(1) == codec.STOP
+        stream.send(command)
+        await until(lambda: session.pending == len(command))
+        connection.end()
+        assert await stream.rest() == answer + codec.DISCONNECT
+
+    serve(test)
+
+
 def test_unacknowledged_pushes_are_bounded() -> None:
     async def test(server: Server, peer: Peer) -> None:
         await peer.publish(b"t", *numbered(30))
