@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import socket
 import time
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -16,23 +14,12 @@ from netserver.kafka.apis import APIS, Key
 from netserver.kafka.codec import Head, encode_request
 from netserver.testing import ServerProcess, server
 from tests.kafka_peer import batch, fetch, metadata, produce
+from tests.process_use import cpu_seconds, rss_bytes
 
 pytestmark = pytest.mark.whole
 
 NIGHTLY = bool(os.environ.get("QUINTLOG_NIGHTLY"))
 WAIT_S = 20.0
-
-
-def rss_bytes(process: ServerProcess) -> int:
-    """Resident memory of the server."""
-    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
-
-
-def cpu_seconds(process: ServerProcess) -> float:
-    """Processor time that the server has used."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def longest_turn_s(process: ServerProcess) -> float:

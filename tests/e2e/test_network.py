@@ -10,27 +10,15 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
-from netserver.testing import ServerProcess, server
+from netserver.testing import server
 from tests.figg_peer import ATTACH, FiggPeer, frame, text
+from tests.process_use import cpu_seconds, rss_bytes
 
 NIGHTLY = bool(os.environ.get("QUINTLOG_NIGHTLY"))
 MB = 1_000_000
-
-
-def rss_bytes(process: ServerProcess) -> int:
-    """Resident memory of the server."""
-    pages = int(Path(f"/proc/{process.pid}/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
-
-
-def cpu_seconds(process: ServerProcess) -> float:
-    """Processor time that the server has used: what it has to do, however busy the machine is."""
-    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def attach_frame(topic: bytes, offset: int) -> bytes:
